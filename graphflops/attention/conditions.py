@@ -367,14 +367,11 @@ def _band(
     """2 x the pairs of a rectangle between two diagonals that meet conditions on remainders."""
     (top, bottom), (first, end) = rows, keys
     if len(few) == 2:  # of queries and of keys, which are apart
-        by_query, by_key = (
-            total(
-                residues.count(begin + term.constant, stop + term.constant, term.modulus, place)
-                for place in term.remainders
-            )
-            for term, (begin, stop) in zip(few[::-1], (rows, keys), strict=True)
-        )
-        return 2 * by_query * by_key
+        both: Dim = 2
+        for term, (begin, stop) in zip(few[::-1], (rows, keys), strict=True):
+            ends = begin + term.constant, stop + term.constant
+            both = both * total(residues.count(*ends, term.modulus, place) for place in term.remainders)
+        return both
     if few:
         (term,) = few
         constant = term.constant + term.row * top + term.column * first

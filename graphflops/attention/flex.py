@@ -8,8 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from graphflops.attention.concrete import MOST_CAPTURED, ConcreteDomain, array_of_value
-from graphflops.attention.flex_function import MASK_PLACES, SCORE_PLACES, Function
-from graphflops.attention.flex_problem import Problem
+from graphflops.attention.flex_problem import MASK_PLACES, SCORE_PLACES, Function, Problem
 from graphflops.attention.hidden_pairs import ValueNumbers
 from graphflops.attention.rectangles import Lists
 from graphflops.attention.scopes import FAR, GraphScopes, Scope

@@ -142,6 +142,8 @@ class Hiding(Struct, dict=True):
 
     def restrictions(self, masking: Masking, shape: tuple[Dim, ...]) -> list[Restriction]:
         """The masks that a call applies to scores."""
+        from graphflops.attention.piecewise import number_of
+
         call, name, scores = masking.call, masking.call.operator.name, masking.scores
         is_sum = name == "add" or (name == "sub" and call.value("a") == scores)
         if is_sum and call.argument("alpha", 1) == 1:
@@ -153,18 +155,12 @@ class Hiding(Struct, dict=True):
             condition, number = call.value("mask"), call.argument("value")
         elif not keeps:
             number = call.argument("a")
-        hides = self.number(number, call) if name in ("where", "masked_fill") and condition else None
-        if hides is None or hides > HIDING:
+        is_choice = name in ("where", "masked_fill") and condition
+        if is_choice and isinstance(number, Ref):
+            number = number_of(self.formula(number.name, call.place).value)
+        if not is_choice or not isinstance(number, (int, float)) or number > HIDING:
             return []
         return [self.restriction(call, condition, "keep" if keeps else "drop", shape)]
-
-    def number(self, argument: object, call: Call) -> float | None:
-        """The number that an argument is for every pair."""
-        from graphflops.attention.piecewise import number_of
-
-        if isinstance(argument, Ref):
-            return number_of(self.formula(argument.name, call.place).value)
-        return argument if isinstance(argument, (int, float)) else None
 
     def hidden(self, restrictions: Sequence[Restriction], queries: Dim, keys: Dim) -> Hidden:
         """The pairs that several masks hide together."""

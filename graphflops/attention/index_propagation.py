@@ -66,15 +66,6 @@ def _repeated(p: Evaluator[Any], step: Step, whole: Callable[[Any], Any]) -> Any
     return np.repeat(whole(step.argument("x")), times, p.number(step.argument("axis")))
 
 
-def _repeated_indices(p: Evaluator[Any], step: Step, whole: Callable[[Any], Any]) -> Any:
-    repeats = whole(step.argument("repeats"))
-    return np.repeat(np.arange(len(repeats)), repeats)
-
-
-def _rolled(p: Evaluator[Any], step: Step, whole: Callable[[Any], Any]) -> Any:
-    return np.roll(whole(step.argument("x")), p.number(step.argument("shifts")), _axes(p, step, "axes"))
-
-
 def _bucket(p: Evaluator[Any], step: Step, whole: Callable[[Any], Any]) -> Any:
     """The range between given edges that each number is in."""
     edges = whole(step.argument("edges"))
@@ -86,7 +77,13 @@ def _bucket(p: Evaluator[Any], step: Step, whole: Callable[[Any], Any]) -> Any:
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "cumsum": _cumsum, **dict.fromkeys(_REDUCTIONS, _reduced), "repeat_interleave": _repeated,
-    "repeat_indices": _repeated_indices, "roll": _rolled, "bucketize": _bucket, "searchsorted": _bucket,
+    "repeat_indices": lambda p, step, whole: np.repeat(
+        np.arange(len(times := whole(step.argument("repeats")))), times
+    ),
+    "roll": lambda p, step, whole: np.roll(
+        whole(step.argument("x")), p.number(step.argument("shifts")), _axes(p, step, "axes")
+    ),
+    "bucketize": _bucket, "searchsorted": _bucket,
 }  # fmt: skip
 WHOLE = frozenset(_FUNCTIONS)
 

@@ -1,24 +1,26 @@
 """Counts the visible pairs and blocks of a mask by evaluating it block by block, never on all pairs at once.
 
-numpy is imported when something is counted.
+Blocks that a band of diagonals touches are counted in closed form. numpy is imported when something is counted.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from itertools import product
+from operator import add
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from graphflops.attention.conditions import Case, Residue
 from graphflops.base.lazy import numpy as np
 from graphflops.base.limits import spend
+from graphflops.dims import Dim, ceil_div, dim_min, floor_div
 from graphflops.errors import ModelError
+from graphflops.rules.shapes import doubled_pairs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import NDArray
-
-    from graphflops.dims import Dim
 
     Whole = NDArray[np.int64]
     Visible = Callable[[int, int, Whole, Whole], NDArray[np.bool_]]
@@ -30,6 +32,7 @@ _AT_ONCE = 2**18  # pairs evaluated in one call
 _LEAST = 2**14  # pairs that take as long as the call itself
 _RECTANGLES = 1024  # evaluated in one call
 _FAN = 8  # a rectangle is cut into so many by so many
+_MOST_LINES = 2**20  # of blocks, one after the other
 _INNER = 128  # rows and columns of what a block larger than _AT_ONCE is cut into
 
 
@@ -65,13 +68,7 @@ class Counted:
         return Blocks(self.partial_blocks, self.full_blocks, self.partial_pairs, self.full_pairs)
 
     def __add__(self, other: Counted) -> Counted:
-        return Counted(
-            self.pairs + other.pairs,
-            self.partial_blocks + other.partial_blocks,
-            self.full_blocks + other.full_blocks,
-            self.partial_pairs + other.partial_pairs,
-            self.full_pairs + other.full_pairs,
-        )
+        return Counted(*map(add, astuple(self), astuple(other)))
 
 
 def count(
@@ -285,3 +282,75 @@ def count_listed(
         figures.append((blocks, area, pairs))
     (partial_blocks, partial_pairs, some), (full_blocks, full_pairs, rest) = figures
     return Counted(some + rest, partial_blocks, full_blocks, partial_pairs, full_pairs)
+
+
+# Closed forms: the blocks that a band of diagonals touches within a rectangle
+
+
+def closed_blocks(case: Case, queries: int, keys: int, rows: int, columns: int) -> Blocks | None:
+    """Blocks of so many rows and columns that hold pairs for which all conditions hold.
+
+    None where the conditions are no edges of a rectangle and diagonals, or constants have no values.
+    """
+    limits = _limits(case)
+    limit = {direction: x for direction, x in (limits or {}).items() if isinstance(x, int)}
+    if limits is None or len(limit) < len(limits):
+        return None
+    left, right = limit.get((-1, 1), queries), limit.get((1, -1), keys)
+    top, bottom = max(0, -limit.get((1, 0), 0)), min(queries - 1, limit.get((-1, 0), queries))
+    first, last = max(0, -limit.get((0, 1), 0)), min(keys - 1, limit.get((0, -1), keys))
+    top, bottom = max(top, first - right), min(bottom, last + left)  # rows that see any key
+    if top > bottom or first > last or left + right < 0 or bottom // rows - top // rows > _MOST_LINES:
+        return None if top <= bottom and first <= last and left + right >= 0 else NO_BLOCKS
+    partial = full = pairs = 0
+    for line in range(top // rows, bottom // rows + 1):
+        begin, end = max(top, line * rows), min(bottom, line * rows + rows - 1)
+        low, high = max(first, begin - left) // columns, min(last, end + right) // columns
+        height = min(queries, line * rows + rows) - line * rows
+        pairs += height * (min(keys, (high + 1) * columns) - low * columns)
+        inside = 0
+        if end - begin + 1 == rows:
+            start, stop = max(first, end - left), min(last, begin + right) + 1  # keys that every row sees
+            inside = max(stop // columns - -(-start // columns), 0)
+        partial, full = partial + high - low + 1 - inside, full + inside
+    full_pairs = full * rows * columns
+    return Blocks(partial, full, pairs - full_pairs, full_pairs)
+
+
+def formulas(case: Case, length: Dim, block: int) -> Blocks | None:
+    """The same for as many queries as keys and square blocks, the length a formula; None where there is no closed form."""
+    limit = _limits(case)
+    if limit is None or not limit.keys() <= {(1, -1), (-1, 1)}:
+        return None
+    sides: list[int | None] = []
+    for constant in (limit.get((-1, 1)), limit.get((1, -1))):
+        if constant is not None and (not isinstance(constant, int) or constant < 0):
+            return None
+        sides.append(constant)
+    lines, whole = ceil_div(length, block), floor_div(length, block)
+    reach = [None if x is None else -(-x // block) for x in sides]  # in blocks
+    within = [None if x is None else (x - block + 1) // block for x in sides]
+    touched, full = _doubled_cells(lines, *reach), _doubled_cells(whole, *within)
+    rest = length - block * (lines - 1)  # places in the last line
+    inner = _doubled_cells(lines - 1, *reach)
+    beside = [lines - 1 if x is None else dim_min(x, lines - 1) if x else 0 for x in reach]
+    pairs = block * block * inner + 2 * block * rest * (beside[0] + beside[1]) + 2 * rest * rest
+    full_pairs = block * block * full
+    return Blocks(*(floor_div(x, 2) for x in (touched - full, full, pairs - full_pairs, full_pairs)))
+
+
+def _limits(case: Case) -> dict[tuple[int, int], Dim] | None:
+    """The constant of each condition by its direction; None where one is no edge of a rectangle and no diagonal."""
+    known = {(1, -1), (-1, 1), (1, 0), (-1, 0), (0, 1), (0, -1)}
+    found = {(term.row, term.column): term.constant for term in case if not isinstance(term, Residue)}
+    return found if found.keys() <= known and len(found) == len(case) else None
+
+
+def _doubled_cells(lines: Dim, left: int | None, right: int | None) -> Dim:
+    """Twice the cells of a square with -left <= column - row <= right."""
+    if left is not None and right is not None and left + right < 0:
+        return 0
+    if {left, right} in ({None, 0}, {None, -1}):
+        # Without no lines at all, which is longer.
+        return lines * lines + (lines if 0 in (left, right) else -lines)
+    return doubled_pairs(lines, lines, left=left, right=right)

@@ -66,6 +66,7 @@ def row_finder(report: Report) -> Callable[[Step], int]:
     return place_of
 
 
+@dataclass
 class RunComparison:
     """Compares one execution with its report; `results` are complete after the execution.
 
@@ -73,18 +74,16 @@ class RunComparison:
     kernel: True to run attention operators through our own kernel as well, which counts tiles.
     """
 
-    def __init__(
-        self, execution: Execution, report: Report, reference: FlopCounterReference, kernel: bool
-    ) -> None:
-        self.execution = execution
-        self.graph = execution.graph
-        self.report = report
-        self.sizes = RunSizes(execution.sizes)
-        self.reference = reference
-        self.kernel = kernel
-        self.row_of = row_finder(report)
+    execution: Execution
+    report: Report
+    reference: FlopCounterReference
+    kernel: bool
+    depth_of_autocast: int = 0
+
+    def __post_init__(self) -> None:
+        self.graph, self.sizes = self.execution.graph, RunSizes(self.execution.sizes)
+        self.row_of = row_finder(self.report)
         self.seen: dict[int, _Measured] = defaultdict(_Measured)
-        self.depth_of_autocast = 0
 
     # During the execution
 
@@ -197,15 +196,8 @@ class RunComparison:
             flexible_flops = sum(run.flops for run in measured.kernels)
             tiles = flexible_flops if operator(row.op).has_score_function else None
             yield NodeResult(
-                row=place,
-                node=row.node,
-                op=row.op,
-                module=row.module,
-                checks=tuple(checks),
-                turns=measured.turns,
-                flops=flops,
-                bytes=moved,
-                matrix_dtype=row.matrix_dtype,
+                *(place, row.node, row.op, row.module, tuple(checks), measured.turns),
+                *(flops, moved, row.matrix_dtype),
                 seconds=seconds.get(place),
                 tile_flops=tiles or None,
                 predicted=row.time if place in seconds else None,
@@ -245,21 +237,16 @@ def _kernel_checks(
     run: KernelRun, masked: int | None, flops: int, measured: _Measured
 ) -> Iterator[CheckResult]:
     """Compare executed with predicted tiles, and unmasked scores with the analysis."""
-    executed, predicted = (run.tiles, run.partial_tiles), run.predicted
-    same = executed == predicted
-    yield CheckResult("tiles", "equal" if same else "different", _tiles(predicted), _tiles(executed))
+    ours, seen = (f"{x.full_tiles} full, {x.partial_tiles} partial" for x in (run.predicted, run.executed))
+    yield CheckResult("tiles", "equal" if ours == seen else "different", ours, seen)
     if masked is None:
         return
     each = measured.turns or 1
-    ours, seen = (flops - masked) // each, run.visible * run.pair_flops
-    given = masked == 0 and seen < ours and measured.attention is not None
-    verdict: Verdict = "equal" if ours == seen else "explained" if given else "different"
+    visible, ran = (flops - masked) // each, (run.executed.visible or 0) * run.pair_flops
+    given = masked == 0 and ran < visible and measured.attention is not None
+    verdict: Verdict = "equal" if visible == ran else "explained" if given else "different"
     reason = _MASKED_BY_INPUT if verdict == "explained" else ""
-    yield CheckResult("visible", verdict, str(ours), str(seen), reason)
-
-
-def _tiles(pair: tuple[int, int]) -> str:
-    return f"{pair[0]} full, {pair[1]} partial"
+    yield CheckResult("visible", verdict, str(visible), str(ran), reason)
 
 
 def _through_kernel(step: Step) -> list[KernelRun]:

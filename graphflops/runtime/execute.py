@@ -194,18 +194,15 @@ class Execution:
 
     def _last_uses(self, graph: Graph) -> list[tuple[str, ...]]:
         """By call: the values without a use after it."""
-        known = self._dead.get(graph)
-        if known is None:
-            returned = {name for output in graph.outputs for _, name in output.uses()}
-            known = []
-            seen = set(returned)
+        if graph not in self._dead:
+            seen = {name for output in graph.outputs for _, name in output.uses()}
+            found = []
             for node, uses in zip(reversed(graph.nodes), reversed(graph.operands), strict=True):
                 here = dict.fromkeys([*uses, *[name for name in node.outputs if name is not None]])
-                known.append(tuple([name for name in here if name not in seen]))
+                found.append(tuple([name for name in here if name not in seen]))
                 seen.update(here)
-            known.reverse()
-            self._dead[graph] = known
-        return known
+            self._dead[graph] = found[::-1]
+        return self._dead[graph]
 
 
 @dataclass(frozen=True, slots=True)

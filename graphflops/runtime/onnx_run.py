@@ -50,7 +50,11 @@ def validate_onnx(
     for names in _portions(made, report):
         real.update(zip(names, map(_type, _run(session, names, feed)), strict=True))
     outputs = [value.name for value in model.graph.output if value.name in stated]
-    seconds = [_seconds(session, outputs, feed) for _ in range(repeats)]
+    seconds = []
+    for _ in range(repeats):
+        begun = time.perf_counter()
+        _run(session, outputs, feed)
+        seconds.append(time.perf_counter() - begun)
     return Validation(
         path=path,
         device=f"onnxruntime {onnxruntime.__version__}, CPU",
@@ -69,27 +73,14 @@ def _results(
     report: Report, real: Mapping[str, tuple[str, tuple[int, ...]]], sizes: RunSizes
 ) -> Iterator[NodeResult]:
     for place, row in enumerate(report.rows):
-        checks: list[CheckResult] = []
-        for name, typed in row.outputs:
-            if name in real:
-                dtype, shape = real[name]
-                checks.append(sizes.check(typed, dtype, shape))
+        checks = [sizes.check(typed, *real[name]) for name, typed in row.outputs if name in real]
         ran = bool(checks)
         if not ran and row.outputs:
             checks.append(CheckResult("type", "explained", "", "", _INNER))
         flops = evaluate(row.cost.matrix_flops, sizes.known)
         moved = evaluate(row.cost.read_bytes + row.cost.written_bytes, sizes.known)
-        yield NodeResult(
-            row=place,
-            node=row.node,
-            op=row.op,
-            module=row.module,
-            checks=tuple(checks),
-            turns=int(ran),
-            flops=flops,
-            bytes=moved,
-            matrix_dtype=row.matrix_dtype,
-        )
+        named = place, row.node, row.op, row.module
+        yield NodeResult(*named, tuple(checks), int(ran), flops, moved, row.matrix_dtype)
 
 
 def _refuse_outside(model: onnx.ModelProto, path: str) -> None:
@@ -147,12 +138,6 @@ def _run(session: Any, names: Sequence[str], feed: Mapping[str, Any]) -> list[An
     except Exception as error:  # noqa: BLE001 onnxruntime's own errors have no common base
         raise RunError(f"onnxruntime cannot run it: {line_of(error)}") from None
     return found
-
-
-def _seconds(session: Any, names: Sequence[str], feed: Mapping[str, Any]) -> float:
-    begun = time.perf_counter()
-    _run(session, names, feed)
-    return time.perf_counter() - begun
 
 
 def _portions(names: Sequence[str], report: Report) -> Iterator[list[str]]:

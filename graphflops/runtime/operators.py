@@ -95,20 +95,15 @@ def overload_of(op: Op) -> torch._ops.OpOverload | None:
     return found if is_overload else None
 
 
-def _reshaped(self: torch.Tensor, size: Any) -> torch.Tensor:
-    """Reshapes instead of viewing: strides may differ from those of the machine that exported the program."""
-    return self.reshape(size)
-
-
-def _split(self: torch.Tensor, tensor_indices_or_sections: torch.Tensor, dim: int = 0) -> Any:
-    """Moves the indices to the CPU, where torch requires them wherever the tensor is."""
-    return torch.ops.aten.tensor_split.tensor_indices_or_sections(self, tensor_indices_or_sections.cpu(), dim)
-
-
 _SUBSTITUTES: dict[str, Callable[..., Any]] = {
-    "aten.view.default": _reshaped,
-    "aten._unsafe_view.default": _reshaped,
-    "aten.tensor_split.tensor_indices_or_sections": _split,
+    # Strides may differ from those of the machine that exported the program.
+    **dict.fromkeys(
+        ("aten.view.default", "aten._unsafe_view.default"), lambda self, size: self.reshape(size)
+    ),
+    # On the CPU, where torch requires the indices wherever the tensor is.
+    "aten.tensor_split.tensor_indices_or_sections": lambda self, tensor_indices_or_sections, dim=0: (
+        torch.ops.aten.tensor_split.tensor_indices_or_sections(self, tensor_indices_or_sections.cpu(), dim)
+    ),
 }
 
 

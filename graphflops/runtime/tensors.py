@@ -37,10 +37,7 @@ class Weights:
     """
 
     def __init__(self, graph: Graph, device: torch.device, random: bool = False, keep: bool = False) -> None:
-        self.graph = graph
-        self.device = device
-        self.random = random
-        self.keep = keep
+        self.graph, self.device, self.random, self.keep = graph, device, random, keep
         self._kept: dict[tuple[Graph, str], torch.Tensor] = {}
         self._checkpoint: dict[str, Any] | None = None
 
@@ -51,10 +48,9 @@ class Weights:
         """
         if not self.keep or entry.role == "buffer":
             return self._made(graph, entry)
-        key = (graph, entry.name)
-        if key not in self._kept:
-            self._kept[key] = self._made(graph, entry)
-        return self._kept[key]
+        if (graph, entry.name) not in self._kept:
+            self._kept[graph, entry.name] = self._made(graph, entry)
+        return self._kept[graph, entry.name]
 
     def _made(self, graph: Graph, entry: Input) -> torch.Tensor:
         typed = graph.types.get(entry.name)

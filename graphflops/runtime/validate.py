@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from graphflops.runtime.validation import Validation
 
 _REPEATS = 5
+_ONNX = "onnxruntime runs an ONNX file on the CPU: omit --device and --counters"
 
 
 def validate(
@@ -63,15 +64,11 @@ def validate(
     if counters == "hardware":
         _refuse_uncountable(model, options)
     found = _validated(model, repeats, options, (time_limit, memory_limit), rule_files, nproc)
-    return found if counters == "none" else _counted(model, found, options)
-
-
-def _counted(model: object, found: Validation, options: dict[str, Any]) -> Validation:
-    """The validation with what the GPU's hardware counters say of each call."""
+    if counters == "none":
+        return found
     from graphflops.runtime.isolated import with_counters
-    from graphflops.runtime.run import prepared
 
-    return with_counters(found, prepared(model, **options).report, options)
+    return with_counters(found, _prepared(as_graph(model, model_name), **options).report, options)
 
 
 def _validated(
@@ -99,7 +96,7 @@ def validate_here(
     graph = as_graph(model, model_name)
     if graph.declared is not None:
         if device != "cpu" or not graph.origin.path:
-            raise ModelError("onnxruntime runs an ONNX file on the CPU: omit --device and --counters")
+            raise ModelError(_ONNX)
         return _validated_onnx(graph, repeats, **options)
     return _prepared(graph, device=device, **options).validated(repeats)
 
@@ -108,10 +105,18 @@ def _refuse_uncountable(model: object, options: Mapping[str, Any]) -> None:
     """Raise ModelError if the hardware counters of a run cannot be read."""
     graph = as_graph(model, options["model_name"])
     if graph.declared is not None:
-        raise ModelError("onnxruntime runs an ONNX file on the CPU: omit --device and --counters")
+        raise ModelError(_ONNX)
     if graph.step is not None:
         raise ModelError("--counters hardware runs programs, not recorded steps: leave it out")
-    _prepared(graph, **options).refuse_uncountable()
+    run = _prepared(graph, **options)
+    from graphflops.runtime.counters import available
+
+    if run.device.type != "cuda":
+        raise ModelError("--counters hardware reads the counters of a GPU: give --device cuda")
+    if not graph.origin.path:
+        raise ModelError("--counters hardware runs the program in a separate process: save it to a file")
+    if available() is None:
+        raise ModelError("no Nsight Compute: put ncu on PATH (it comes with the CUDA toolkit)")
 
 
 def _prepared(graph: Graph, **options: Any) -> Run:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from graphflops.attention import elementwise, flex_problem, rectangles
+from graphflops.attention import elementwise, rectangles
 from graphflops.attention.conditions import Affine
 from graphflops.attention.elementwise import Function, primitive
 from graphflops.attention.intervals import Interval, extended
@@ -82,7 +82,7 @@ def test_bands_in_closed_form() -> None:
         q, k = np.ogrid[: sizes[0], : sizes[1]]
         holds = [term.row * q + term.column * k + term.constant >= 0 for term in case]
         want = counted(np.logical_and.reduce(np.broadcast_arrays(q == q, k == k, *holds)), *block)
-        found = flex_problem.counted(case, *sizes, *block)
+        found = rectangles.closed_blocks(case, *sizes, *block)
         assert found == (want.partial_blocks, want.full_blocks, want.partial_pairs, want.full_pairs), case
 
 
@@ -92,10 +92,10 @@ def test_bands_of_any_length() -> None:
         length, block = drawn.randint(1, 40), drawn.randint(1, 7)
         chosen = drawn.sample(DIRECTIONS[:2], drawn.randint(0, 2))
         case = tuple(Affine(*direction, drawn.randint(0, 20)) for direction in chosen)
-        found = flex_problem.formulas(case, symbol("s"), block)
+        found = rectangles.formulas(case, symbol("s"), block)
         assert found is not None
         numbers = [evaluate(x, {"s": length}) for x in found if x is not None]
-        assert tuple(numbers) == flex_problem.counted(case, length, length, block, block), (
+        assert tuple(numbers) == rectangles.closed_blocks(case, length, length, block, block), (
             case,
             length,
             block,

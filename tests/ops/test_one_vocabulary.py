@@ -45,7 +45,7 @@ COLLECTIONS = {
     "attention/affine.py": MASKS,
     "attention/concrete.py": MASKS,
     "attention/elementwise.py": MASKS,
-    "attention/flex_function.py": MASKS,
+    "attention/flex_problem.py": MASKS,
     "attention/intervals.py": MASKS,
     "attention/operator_kinds.py": "parts of an attention pattern, by canonical name",
     "attention/program.py": "knows the fused attentions by canonical name",

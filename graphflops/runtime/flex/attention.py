@@ -76,7 +76,7 @@ class PreparedAttention:
         if (q.shape[2], k.shape[2]) != (given.queries, given.keys):
             made = f"{given.queries} queries and {given.keys} keys"
             raise ModelError(f"the mask is for {made}, not {q.shape[2]} and {k.shape[2]}")
-        entries, heads = given.partial.counts.shape[:2]
+        entries, heads = given.by_row[0].counts.shape[:2]
         if q.shape[0] % entries or q.shape[1] % heads:
             made = f"{entries} batch entries and {heads} heads"
             raise ModelError(f"the mask is for {made}, not {q.shape[0]} and {q.shape[1]}")

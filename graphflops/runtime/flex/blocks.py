@@ -71,23 +71,15 @@ def _dividing(tile: int, block: int) -> int:
 
 @functools.cache
 def _recorded(kernel: Kernel, device: str, itemsize: int, width: int) -> Tiles:
-    machines = _data()
+    text = resources.files("graphflops.runtime.flex").joinpath("configs.json").read_text("utf-8")
+    machines: dict[str, list[dict[str, Any]]] = json.loads(text)
     name = next((name for name in machines if device.startswith(name)), "default")
-    entries = [
-        entry for entry in machines[name] if entry["kernel"] == kernel and entry["itemsize"] >= itemsize
-    ]
-    fits = [entry for entry in entries if entry["width"] >= width]
+    entries = [entry for entry in machines[name] if entry["kernel"] == kernel]
+    fits = [entry for entry in entries if entry["itemsize"] >= itemsize and entry["width"] >= width]
     if not fits:
         raise ModelError(f"head width {width} with {8 * itemsize}-bit elements is more than the kernel takes")
     entry = min(fits, key=lambda entry: (entry["itemsize"], entry["width"]))
     return Tiles(**{key: value for key, value in entry.items() if key not in ("kernel", "itemsize", "width")})
-
-
-@functools.cache
-def _data() -> dict[str, list[dict[str, Any]]]:
-    text = resources.files("graphflops.runtime.flex").joinpath("configs.json").read_text("utf-8")
-    data: dict[str, list[dict[str, Any]]] = json.loads(text)
-    return data
 
 
 @dataclass(frozen=True)
@@ -108,20 +100,8 @@ class MaskBlocks:
     columns: int  # size of a block in keys
     queries: int  # length that the mask was made for, as `keys`
     keys: int
-    partial: BlockLists
-    full: BlockLists
-    partial_columns: BlockLists
-    full_columns: BlockLists
-
-    @property
-    def by_row(self) -> tuple[BlockLists, BlockLists]:
-        """Partial and full blocks by row."""
-        return self.partial, self.full
-
-    @property
-    def by_column(self) -> tuple[BlockLists, BlockLists]:
-        """Partial and full blocks by column."""
-        return self.partial_columns, self.full_columns
+    by_row: tuple[BlockLists, BlockLists]  # partial and full blocks
+    by_column: tuple[BlockLists, BlockLists]  # the same
 
 
 @dataclass(frozen=True)
@@ -135,8 +115,8 @@ class FlexCounts:
 
 def from_sets(partial: Tensor, full: Tensor, rows: int, columns: int, queries: int, keys: int) -> MaskBlocks:
     """Blocks from two boolean tensors [batch, heads, rows of blocks, columns of blocks]: partial blocks and full blocks."""
-    each = (partial, full, partial.transpose(-2, -1), full.transpose(-2, -1))
-    return MaskBlocks(rows, columns, queries, keys, *map(lists, each))
+    by_column = lists(partial.transpose(-2, -1)), lists(full.transpose(-2, -1))
+    return MaskBlocks(rows, columns, queries, keys, (lists(partial), lists(full)), by_column)
 
 
 def lists(chosen: Tensor) -> BlockLists:
