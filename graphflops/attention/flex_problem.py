@@ -312,7 +312,7 @@ class Problem:
             told = [size if max(some) > 1 else 1 for size, *some in own]
             if not all(isinstance(size, int) for size in told):
                 return None
-            asked = masks.visible_in, self.enumeration(self.score).visible_in if hides else None
+            asked = masks.visible, self.enumeration(self.score).visible if hides else None
             found, times = self.listed(self.lists, told, asked)  # type: ignore[arg-type]
             doubled, blocks = 2 * found.pairs * times, found.blocks.times(times)
         elif self.is_whole:

@@ -10,7 +10,7 @@ from itertools import product
 from operator import add
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from graphflops.attention.conditions import Case, Residue
+from graphflops.attention.conditions import SIMPLE, Case, bounds
 from graphflops.base.lazy import numpy as np
 from graphflops.base.limits import spend
 from graphflops.dims import Dim, ceil_div, dim_min, floor_div
@@ -18,13 +18,13 @@ from graphflops.errors import ModelError
 from graphflops.rules.shapes import doubled_pairs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
 
     from numpy.typing import NDArray
 
     Whole = NDArray[np.int64]
-    Visible = Callable[[int, int, Whole, Whole], NDArray[np.bool_]]
-    Settled = Callable[[int, int, Whole, Whole, Whole, Whole], NDArray[np.int8]]
+    Visible = Callable[[Sequence[Any], Whole, Whole], NDArray[np.bool_]]
+    Settled = Callable[[Sequence[Any], Whole, Whole, Whole, Whole], NDArray[np.int8]]
 
 HIDDEN, SEEN, MIXED = 0, 1, 2
 MOST_PAIRS = 2**29  # evaluated for one mask: some seconds; more is refused
@@ -72,24 +72,23 @@ class Counted:
 
 
 def count(
-    visible: Visible, batch: int, heads: int, queries: int, keys: int, block_rows: int = 128,
+    visible: Visible, slices: Iterable[Sequence[Any]], queries: int, keys: int, block_rows: int = 128,
     block_columns: int = 128, settled: Settled | None = None,
 ) -> Counted:  # fmt: skip
-    """Counts over `batch` x `heads` slices; pass 1 where the mask is the same for all of them.
+    """Counts over slices, by their indices of a batch entry and a head; pass one where the mask is the same for all.
 
-    visible: called with the indices of a batch entry and a head, and int64 arrays of query places [n, rows, 1] and key
+    visible: called with the indices of a slice, and int64 arrays of query places [n, rows, 1] and key
         places [n, 1, columns]; returns truth values that broadcast to [n, rows, columns].
-    settled: evaluates whole rectangles: called with a batch entry, a head, and the first and the last query, the
+    settled: evaluates whole rectangles: called with the indices of a slice, and the first and the last query, the
         first and the last key of each, as int64 arrays [n]; returns for each HIDDEN, SEEN, or MIXED if neither is certain.
 
     Raises ModelError where more than MOST_PAIRS pairs would have to be evaluated.
     """
     budget = _Budget()
     whole = Counted()
-    for b in range(batch):
-        for h in range(heads):
-            slice_ = _Slice(visible, settled, b, h, budget)
-            whole += slice_.blocks(0, queries, 0, keys, block_rows, block_columns)
+    for lead in slices:
+        slice_ = _Slice(visible, settled, lead, budget)
+        whole += slice_.blocks(0, queries, 0, keys, block_rows, block_columns)
     return whole
 
 
@@ -113,8 +112,7 @@ class _Slice:
 
     visible: Visible
     settled: Settled | None
-    b: int
-    h: int
+    lead: Sequence[Any]
     budget: _Budget
 
     def blocks(self, top: int, bottom: int, left: int, right: int, rows: int, columns: int) -> Counted:
@@ -141,7 +139,7 @@ class _Slice:
         self.budget.spend(edges[0].size)
         if self.settled is None:
             return np.full(edges[0].shape, MIXED, np.int8)
-        return self.settled(self.b, self.h, *edges)
+        return self.settled(self.lead, *edges)
 
     def evaluated(self, grid: Grid, blocks: Whole) -> Counted:
         """The count of single blocks, every pair evaluated."""
@@ -164,7 +162,7 @@ class _Slice:
             self.budget.spend(rows * columns * len(tall))
             rows_at = first_row[part, None, None] + np.minimum(row, tall - 1)
             columns_at = first_column[part, None, None] + np.minimum(column, wide - 1)
-            pairs = self.visible(self.b, self.h, rows_at, columns_at)
+            pairs = self.visible(self.lead, rows_at, columns_at)
             if (tall < rows).any() or (wide < columns).any():
                 pairs = pairs & (row < tall) & (column < wide)
             pairs = np.broadcast_to(pairs, (len(tall), rows, columns))
@@ -277,7 +275,7 @@ def count_listed(
             here = int(grid.area(rectangles).sum())
             blocks, area = blocks + rectangles.shape[1], area + here
             if visible is not None:
-                here = _Slice(visible, None, b, h, budget).evaluated(grid, rectangles).pairs
+                here = _Slice(visible, None, (b, h), budget).evaluated(grid, rectangles).pairs
             pairs += here
         figures.append((blocks, area, pairs))
     (partial_blocks, partial_pairs, some), (full_blocks, full_pairs, rest) = figures
@@ -341,9 +339,8 @@ def formulas(case: Case, length: Dim, block: int) -> Blocks | None:
 
 def _limits(case: Case) -> dict[tuple[int, int], Dim] | None:
     """The constant of each condition by its direction; None where one is no edge of a rectangle and no diagonal."""
-    known = {(1, -1), (-1, 1), (1, 0), (-1, 0), (0, 1), (0, -1)}
-    found = {(term.row, term.column): term.constant for term in case if not isinstance(term, Residue)}
-    return found if found.keys() <= known and len(found) == len(case) else None
+    found = bounds(case)
+    return found if found.keys() <= {*SIMPLE} and len(found) == len(case) else None
 
 
 def _doubled_cells(lines: Dim, left: int | None, right: int | None) -> Dim:

@@ -19,9 +19,8 @@ from graphflops.errors import GraphflopsError, ModelError, RunError, shown
 from graphflops.exporters.pt2_values import LAYOUTS, MEMORY_FORMATS
 from graphflops.graph import Graph, Node, Opaque, Ref
 from graphflops.ops import Op
-from graphflops.runtime import higher_order
 from graphflops.runtime.flex_nodes import Kernels, flex_attention, flex_attention_backward
-from graphflops.runtime.operators import resolve
+from graphflops.runtime.operators import RUN, resolve
 from graphflops.runtime.tensors import Weights, dtype_of
 from graphflops.tensor import DType, flat
 
@@ -160,8 +159,8 @@ class Execution:
     def function(self, op: Op) -> Callable[..., Any]:
         if op.has_score_function:
             return partial(flex_attention_backward if op.is_backward else flex_attention, self.kernels)
-        if op.dialect == "higher_order" and op.word in higher_order.RUN:
-            return higher_order.RUN[op.word]
+        if op.dialect == "higher_order" and op.word in RUN:
+            return RUN[op.word]
         return resolve(op.spelling, self.trusted)
 
     def argument(self, argument: Any, values: Mapping[str, Any], prefix: str) -> Any:

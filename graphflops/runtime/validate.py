@@ -6,6 +6,7 @@ A program from a file runs in a child process.
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 from graphflops.analysis import analyze, as_graph
@@ -15,7 +16,7 @@ from graphflops.exporters import reader_of, regular_file
 from graphflops.view import View
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from graphflops.graph import Graph
     from graphflops.runtime.run import Run
@@ -120,10 +121,8 @@ def _refuse_uncountable(model: object, options: Mapping[str, Any]) -> None:
 
 
 def _prepared(graph: Graph, **options: Any) -> Run:
-    try:
+    with _needing("runtime"):
         from graphflops.runtime.run import prepared
-    except ModuleNotFoundError as missing:
-        raise _without(missing, "runtime") from None
     return prepared(graph, **options)
 
 
@@ -131,13 +130,11 @@ def _validated_onnx(
     graph: Graph, repeats: int, *, dims: Mapping[str, int], names: Mapping[str, str],
     inputs: Mapping[str, Any] | str | None, random_weights: bool, seed: int, profile: str | None,
 ) -> Validation:  # fmt: skip
-    try:
+    with _needing("onnxruntime"):
         import onnxruntime  # type: ignore[import-untyped]  # noqa: F401
 
         from graphflops.runtime.input_plans import checked
         from graphflops.runtime.onnx_run import arrays_from, dtype_of, random_arrays, validate_onnx
-    except ModuleNotFoundError as missing:
-        raise _without(missing, "onnxruntime") from None
     given = arrays_from(inputs) if isinstance(inputs, str) else inputs
     shapes = {name: tuple(array.shape) for name, array in given.items()} if given else None
     report = analyze(graph, dims=dims, names=names, inputs=shapes, device=profile, fused=False)
@@ -149,8 +146,13 @@ def _validated_onnx(
     return validate_onnx(graph.origin.path, report, arrays, repeats, random_weights)
 
 
-def _without(missing: ModuleNotFoundError, extra: str) -> Exception:
-    """The error that says which extra of graphflops brings the missing package; a missing part of graphflops is a defect."""
-    if missing.name is None or missing.name.startswith("graphflops"):
-        return missing
-    return ModelError(f"running this model needs {missing.name}: pip install 'graphflops[{extra}]'")
+@contextmanager
+def _needing(extra: str) -> Iterator[None]:
+    """Around imports: an error says which extra of graphflops brings a missing package; a missing part of us is a defect."""
+    try:
+        yield
+    except ModuleNotFoundError as missing:
+        if missing.name is None or missing.name.startswith("graphflops"):
+            raise
+        needs = f"running this model needs {missing.name}: pip install 'graphflops[{extra}]'"
+        raise ModelError(needs) from None

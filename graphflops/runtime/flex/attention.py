@@ -15,7 +15,7 @@ from graphflops.graph import Graph
 from graphflops.runtime.flex import blocks as block_lists
 from graphflops.runtime.flex import launch
 from graphflops.runtime.flex.blocks import FlexCounts, Kernel, MaskBlocks
-from graphflops.runtime.flex.trace import Written, function_of, functions, written
+from graphflops.runtime.flex.trace import function_of, functions, written
 
 BLOCK = 128  # default rows and columns of a block
 
@@ -101,7 +101,19 @@ def prepare(
     else:
         mask, blocks = block_mask.mask_mod, block_lists.from_block_mask(block_mask)
     found = written(_function(score_mod), _function(mask), q.dtype, q.device, score_tensors, mask_tensors)
-    return PreparedAttention(blocks, _settings(found, blocks))
+    each = (*blocks.by_row, *blocks.by_column)
+    settings = launch.LaunchSettings(
+        lists=tuple(tensor for x in each for tensor in (x.counts, x.places)),
+        buffers=found.buffers,
+        functions=found.key,
+        scale=1.0,
+        rows=blocks.rows,
+        columns=blocks.columns,
+        contiguous=sum(x.contiguous << bit for bit, x in enumerate(each)),
+        present=sum((not x.empty) << bit for bit, x in enumerate(each)),
+        count=0,
+    )
+    return PreparedAttention(blocks, settings)
 
 
 def flex_attention(
@@ -159,21 +171,6 @@ def sdpa(q: Tensor, k: Tensor, attn_mask: Tensor | None = None, is_causal: bool 
 def counted(counts: Tensor) -> FlexCounts:
     """The sum of the programs' counts; waits for the kernel."""
     return FlexCounts(*counts.sum(0).tolist())
-
-
-def _settings(found: Written, blocks: MaskBlocks) -> launch.LaunchSettings:
-    each = (*blocks.by_row, *blocks.by_column)
-    return launch.LaunchSettings(
-        lists=tuple(tensor for x in each for tensor in (x.counts, x.places)),
-        buffers=found.buffers,
-        functions=found.key,
-        scale=1.0,
-        rows=blocks.rows,
-        columns=blocks.columns,
-        contiguous=sum(x.contiguous << bit for bit, x in enumerate(each)),
-        present=sum((not x.empty) << bit for bit, x in enumerate(each)),
-        count=0,
-    )
 
 
 def _block(length: int) -> int:
