@@ -108,14 +108,7 @@ class Propagation(Generic[V]):
     def __init__(self, domain: Domain[V], limit: int) -> None:
         self.domain = domain
         self.limit = limit  # steps looked at for one value
-        self.left = self.depth = self.before = 0
-        self.scope: Any = None
-        self.function: Scope | None = None
-        self.inputs: Mapping[str, V] = {}  # values of the inputs of a function, by name
         self.memo: dict[tuple[Any, ...], tuple[V, Indices]] = {}
-        # lost: whether an unknown value may become known by concrete evaluation. open: whether one stays unknown in any
-        # evaluation, because the caller passes it or its operator is not supported.
-        self.lost = self.open = self.missing = False
 
     def evaluate(
         self, scope: Scope, argument: Any, at: Indices, before: int, inputs: Mapping[str, V] | None = None
@@ -123,7 +116,10 @@ class Propagation(Generic[V]):
         """A value of a scope as the call at `before` finds it; inputs: those of the scope, where it is a function."""
         self.memo.clear()
         self.scope, self.before, self.left, self.depth = scope, before, self.limit, 0
-        self.function, self.inputs = (None, {}) if inputs is None else (scope, inputs)
+        self.function = None if inputs is None else scope
+        self.inputs: Mapping[str, V] = inputs or {}  # values of the inputs of a function, by name
+        # lost: whether an unknown value may become known by concrete evaluation. open: whether one stays unknown in any
+        # evaluation, because the caller passes it or its operator is not supported.
         self.lost = self.open = self.missing = False
         return self.operand(argument, at)
 

@@ -12,7 +12,7 @@ from typing import Any
 from graphflops.attention.concrete import MOST_STEPS, ConcreteDomain
 from graphflops.attention.conditions import ALWAYS, Cases, Residue, SameBlock
 from graphflops.attention.index_propagation import Propagation
-from graphflops.attention.intervals import IntervalDomain, Span
+from graphflops.attention.intervals import Interval, IntervalDomain
 from graphflops.attention.rectangles import HIDDEN, MIXED, SEEN, Counted, count
 from graphflops.attention.scopes import Restriction
 from graphflops.base.lazy import numpy as np
@@ -73,7 +73,7 @@ class Enumeration:
         """Where everything lets through, or may, in one batch entry and head, or several."""
         found = None
         if self.upper != ALWAYS:
-            _, found = _held(self.upper, Span(rows, rows), Span(columns, columns))
+            _, found = _held(self.upper, Interval(rows, rows), Interval(columns, columns))
         for each in self.restrictions:
             value = self.points.restriction(each, (*lead, rows, columns))
             found = each.passes(value) if found is None else found & each.passes(value)
@@ -83,8 +83,8 @@ class Enumeration:
 
     def settled(self, lead: Sequence[Any], *edges: Any) -> Any:
         """Of rectangles: whether everything lets all pairs through, or one restriction none."""
-        rows, columns = Span(*edges[:2]), Span(*edges[2:])
-        lead = [None if place is None else Span(place, place) for place in lead]
+        rows, columns = Interval(*edges[:2]), Interval(*edges[2:])
+        lead = [None if place is None else Interval(place, place) for place in lead]
         always, ever = _held(self.upper, rows, columns)
         for each in self.restrictions:
             found = self.intervals.restriction(each, (*lead, rows, columns))
@@ -94,7 +94,7 @@ class Enumeration:
         return np.broadcast_to(state, np.shape(rows.low)).astype(np.int8)
 
 
-def _held(cases: Cases, rows: Span, columns: Span) -> tuple[Any, Any]:
+def _held(cases: Cases, rows: Interval, columns: Interval) -> tuple[Any, Any]:
     """Whether one of the cases holds for all pairs of rectangles, and whether one may hold for any."""
     always = ever = np.asarray(cases == ALWAYS)
     for case in cases if cases != ALWAYS else ():
