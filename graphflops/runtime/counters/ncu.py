@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from subprocess import PIPE
 
 from graphflops.errors import ModelError, shown
 
@@ -53,13 +53,7 @@ def available() -> str | None:
     return next((str(path) for path in below if os.access(path, os.X_OK)), None)
 
 
-def measure(
-    argv: Sequence[str],
-    *,
-    timeout: float | None = None,
-    env: Mapping[str, str] | None = None,
-    cwd: str | None = None,
-) -> dict[str, RangeCount]:
+def measure(argv: Sequence[str], *, timeout: float | None = None) -> dict[str, RangeCount]:
     """Run a command under `ncu` and return the counts of the kernels of each range.
 
     argv: the command; it should run each call once before the first range, so that no range contains tuning or compilation.
@@ -76,7 +70,7 @@ def measure(
         log = Path(folder) / "counters.csv"
         options = ["--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none", "--nvtx"]
         options += [word for text in _FILTERS for word in ("--nvtx-include", text)]
-        ran = _run([ncu, *options, "--metrics", metrics, "--log-file", str(log), *argv], timeout, env, cwd)
+        ran = _run([ncu, *options, "--metrics", metrics, "--log-file", str(log), *argv], timeout)
         text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
     if ran.returncode or "==ERROR==" in text:
         raise ModelError(_failure(text, ran))
@@ -136,7 +130,7 @@ def _number(column: str, text: str) -> int:
 @functools.cache
 def _metrics(ncu: str) -> tuple[str, ...]:
     """The counters to read on this GPU; ModelError if it has no counters of the tensor cores."""
-    ran = _run([ncu, "--query-metrics"], 120, None, None)
+    ran = _run([ncu, "--query-metrics"], 120)
     names = {line.split(maxsplit=1)[0] for line in ran.stdout.splitlines() if line.strip()}
     if ran.returncode:
         raise ModelError(_failure(ran.stdout, ran))
@@ -150,17 +144,11 @@ def _metrics(ncu: str) -> tuple[str, ...]:
     return (*tensor, *(_INSTRUCTION.format(name) for name in _INSTRUCTIONS), _READ, _WRITTEN)
 
 
-def _run(
-    command: list[str], timeout: float | None, env: Mapping[str, str] | None, cwd: str | None
-) -> subprocess.CompletedProcess[str]:
-    pipes: dict[str, Any] = {
-        "stdout": subprocess.PIPE,
-        "stderr": subprocess.PIPE,
-        "text": True,
-        "errors": "replace",
-    }
+def _run(command: list[str], timeout: float | None) -> subprocess.CompletedProcess[str]:
     try:
-        process = subprocess.Popen(command, env=env, cwd=cwd, start_new_session=True, **pipes)
+        process = subprocess.Popen(
+            command, stdout=PIPE, stderr=PIPE, text=True, errors="replace", start_new_session=True
+        )
     except OSError as error:
         raise ModelError(f"{shown(command[0])} does not run: {error.strerror}") from None
     with process:

@@ -139,15 +139,8 @@ def _decompositions() -> dict[Any, Any]:
     from torch._decomp import core_aten_decompositions, get_decompositions
 
     aten = torch.ops.aten
-    activations = (
-        *(aten.gelu, aten.gelu_backward, aten.leaky_relu, aten.leaky_relu_backward),
-        *(aten.elu, aten.elu_backward),
-        *(aten.hardtanh, aten.hardtanh_backward, aten.softplus, aten.softplus_backward, aten.mish),
-        *(aten.hardswish, aten.hardswish_backward, aten.hardsigmoid, aten.hardsigmoid_backward, aten.silu),
-        *(aten.threshold_backward, aten.sigmoid_backward, aten.tanh_backward, aten.log_sigmoid_forward),
-        *(aten.log_sigmoid_backward, aten.mish_backward, aten.silu_backward, aten.relu6, aten.logit),
-    )
-    return {**core_aten_decompositions(), **get_decompositions(activations)}
+    of_the_core = get_decompositions((aten.gelu, aten.leaky_relu, aten.elu, aten.hardtanh))
+    return {**core_aten_decompositions(), **of_the_core}
 
 
 _HEAD = '"""Score and mask functions of one attention, generated from its graph."""\n\n'
