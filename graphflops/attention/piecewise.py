@@ -198,22 +198,17 @@ def where_at_least(a: Piece, b: Piece, more: int = 0) -> Truth:
     x, y = constant_of(a), constant_of(b)
     if x is not None and y is not None:
         return truth(x > y if more else x >= y)
-    if isinstance(a, Remainder) and y is not None:
-        return a.where(lambda place: place > y if more else place >= y)
-    if isinstance(b, Remainder) and x is not None:
-        return b.where(lambda place: x > place if more else x >= place)
     if isinstance(a, Affine) and isinstance(b, Affine):
         return where_not_negative(a + b * -1 + -more)
+    if x is not None:
+        return ~where_at_least(b, a, 1 - more)
+    if isinstance(a, Remainder) and y is not None:
+        return a.where(lambda place: place > y if more else place >= y)
     if isinstance(a, (Affine, Quotient)) and y is not None:
         if math.isinf(y):
             return truth(y < 0)
         limit = math.floor(y) + 1 if more or y != int(y) else int(y)
         return _whole_at_least(a, limit)
-    if isinstance(b, (Affine, Quotient)) and x is not None:
-        if math.isinf(x):
-            return truth(x > 0)
-        limit = math.ceil(x) - 1 if more or x != int(x) else int(x)
-        return ~_whole_at_least(b, limit + 1)
     if isinstance(a, Quotient) and isinstance(b, Quotient) and a.divisor == b.divisor:
         difference = a.term + b.term * -1
         if difference.is_number and isinstance(difference.constant, int) and not difference.constant:

@@ -223,13 +223,7 @@ def attentions(view: View, stated: Mapping[str, Stated] | None = None) -> Found:
     stated: the user masks, by input name. Raises ModelError for one that contradicts the program.
     An attention with a size of 0, or whose sizes grow too large an expression, is left out.
     """
-
-    @cache
-    def hiding() -> Hiding:  # of no use to a program without masks
-        from graphflops.attention.hidden_pairs import Hiding
-
-        return Hiding(view, stated or {})
-
+    hiding = cache(lambda: _hiding(view, stated or {}))
     found: list[tuple[int, AttentionUse]] = []
     masked: dict[str, Dim] = {}
     of_gradients: dict[str, Dim] = {}
@@ -261,6 +255,12 @@ def attentions(view: View, stated: Mapping[str, Stated] | None = None) -> Found:
         refuse_unused(stated, hiding().used)
     uses = [use for _, use in sorted(found, key=lambda entry: entry[0])]
     return Found(tuple(uses), masked, of_gradients, tuple(inputs))
+
+
+def _hiding(view: View, stated: Mapping[str, Stated]) -> Hiding:
+    from graphflops.attention.hidden_pairs import Hiding  # of no use to a program without masks
+
+    return Hiding(view, stated)
 
 
 def _use(group: Spelled, hidden: Hidden, view: View) -> AttentionUse:

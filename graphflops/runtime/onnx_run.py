@@ -50,11 +50,7 @@ def validate_onnx(
     for names in _portions(made, report):
         real.update(zip(names, map(_type, _run(session, names, feed)), strict=True))
     outputs = [value.name for value in model.graph.output if value.name in stated]
-    seconds = []
-    for _ in range(repeats):
-        begun = time.perf_counter()
-        _run(session, outputs, feed)
-        seconds.append(time.perf_counter() - begun)
+    seconds = [_seconds(session, outputs, feed) for _ in range(repeats)]
     return Validation(
         path=path,
         device=f"onnxruntime {onnxruntime.__version__}, CPU",
@@ -138,6 +134,12 @@ def _run(session: Any, names: Sequence[str], feed: Mapping[str, Any]) -> list[An
     except Exception as error:  # noqa: BLE001 onnxruntime's own errors have no common base
         raise RunError(f"onnxruntime cannot run it: {line_of(error)}") from None
     return found
+
+
+def _seconds(session: Any, names: Sequence[str], feed: Mapping[str, Any]) -> float:
+    begun = time.perf_counter()
+    _run(session, names, feed)
+    return time.perf_counter() - begun
 
 
 def _portions(names: Sequence[str], report: Report) -> Iterator[list[str]]:

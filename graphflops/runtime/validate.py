@@ -65,11 +65,14 @@ def validate(
     if counters == "hardware":
         _refuse_uncountable(model, options)
     found = _validated(model, repeats, options, (time_limit, memory_limit), rule_files, nproc)
-    if counters == "none":
-        return found
+    return found if counters == "none" else _counted(model, found, options)
+
+
+def _counted(model: object, found: Validation, options: dict[str, Any]) -> Validation:
+    """The validation with what the GPU's hardware counters say of each call."""
     from graphflops.runtime.isolated import with_counters
 
-    return with_counters(found, _prepared(as_graph(model, model_name), **options).report, options)
+    return with_counters(found, _prepared(as_graph(model, options["model_name"]), **options).report, options)
 
 
 def _validated(

@@ -47,7 +47,6 @@ COLLECTIONS = {
     "attention/elementwise.py": MASKS,
     "attention/flex_problem.py": MASKS,
     "attention/intervals.py": MASKS,
-    "attention/operator_kinds.py": "parts of an attention pattern, by canonical name",
     "attention/program.py": "knows the fused attentions by canonical name",
     "attention/scopes.py": "operators that run a graph once, by canonical name",
     "attention/structure.py": MASKS,

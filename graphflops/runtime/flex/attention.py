@@ -54,13 +54,13 @@ class PreparedAttention:
 
     def predicted(self, kernel: Kernel, q: Tensor, v: Tensor) -> FlexCounts:
         """Prediction of the tiles that a kernel computes for such operands."""
-        tiles = launch.tiles_for(kernel, q, v, (self.blocks.rows, self.blocks.columns))
+        tiles = block_lists.tiles_for(kernel, q, v, (self.blocks.rows, self.blocks.columns))
         by_column = kernel == "key_gradient"
         return block_lists.predicted_tiles(self.blocks, tiles, q.shape[0], q.shape[1], by_column)
 
     def tile_flops(self, kernel: Kernel, q: Tensor, v: Tensor) -> int:
         """FLOPs of one tile's products: two forward, three for the query's gradient, four for the key's and value's."""
-        tiles = launch.tiles_for(kernel, q, v, (self.blocks.rows, self.blocks.columns))
+        tiles = block_lists.tiles_for(kernel, q, v, (self.blocks.rows, self.blocks.columns))
         width, value = int(q.shape[-1]), int(v.shape[-1])
         counts = {"forward": (1, 1), "query_gradient": (2, 1), "key_gradient": (2, 2)}
         of_keys, of_values = counts[kernel]

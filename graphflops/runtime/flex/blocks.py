@@ -49,14 +49,19 @@ def override(**tiles: Tiles) -> Iterator[None]:
         _chosen.reset(token)
 
 
-def choose(kernel: Kernel, device: str, itemsize: int, width: int, blocks: tuple[int, int]) -> Tiles:
-    """The settings of a kernel on a device, for operands of this element size and the larger head width.
+def tiles_for(kernel: Kernel, q: Tensor, v: Tensor, blocks: tuple[int, int]) -> Tiles:
+    """The settings that a kernel runs with on these operands.
 
-    blocks: sizes of the mask's blocks, which tiles must divide.
-    Raises ModelError for blocks that no tile of 16 divides.
+    blocks: sizes of the mask's blocks, which tiles must divide. Raises ModelError for blocks that no tile of 16 divides.
     """
-    tiles = _chosen.get().get(kernel) or _recorded(kernel, device, itemsize, width)
+    width = max(q.shape[-1], v.shape[-1])
+    tiles = _chosen.get().get(kernel) or _recorded(kernel, _device_name(q.device), q.element_size(), width)
     return replace(tiles, rows=_dividing(tiles.rows, blocks[0]), columns=_dividing(tiles.columns, blocks[1]))
+
+
+@functools.cache
+def _device_name(device: torch.device) -> str:
+    return str(torch.cuda.get_device_name(device) if device.type == "cuda" else device.type)
 
 
 @functools.cache

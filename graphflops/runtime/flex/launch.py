@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from graphflops.errors import ModelError
-from graphflops.runtime.flex.blocks import Kernel, Tiles, choose
+from graphflops.runtime.flex.blocks import Kernel, Tiles, tiles_for
 from graphflops.runtime.flex.kernels import forward_kernel, key_kernel, query_kernel
 from graphflops.runtime.flex.trace import functions
 
@@ -44,12 +44,6 @@ class LaunchSettings:
 def interpreted() -> bool:
     """True if kernels run in Triton's interpreter."""
     return not hasattr(forward_kernel, "cache_key")
-
-
-def tiles_for(kernel: Kernel, q: Tensor, v: Tensor, blocks: tuple[int, int]) -> Tiles:
-    """The tile sizes that a kernel runs with."""
-    width = max(q.shape[-1], v.shape[-1])
-    return choose(kernel, _device_name(q.device), q.element_size(), width, blocks)
 
 
 def programs_of(kernel: Kernel, tiles: Tiles, q: Tensor, k: Tensor) -> int:
@@ -165,11 +159,6 @@ _TRITON_TYPES = {
 def sum_type(dtype: torch.dtype) -> torch.dtype:
     """Element type of sums."""
     return torch.float64 if dtype == torch.float64 else torch.float32
-
-
-@functools.cache
-def _device_name(device: torch.device) -> str:
-    return str(torch.cuda.get_device_name(device) if device.type == "cuda" else device.type)
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, problem: LaunchSettings) -> tuple[Tensor, Tensor, Tensor]:

@@ -201,10 +201,9 @@ def written(
 
 def functions(key: str) -> KernelFunctions:
     """The functions registered under a key; raises ModelError if this process has not registered them."""
-    try:
-        return _known[key]
-    except KeyError:
-        raise ModelError(f"attention functions {key} are not of this process; prepare them again") from None
+    if key not in _known:
+        raise ModelError(f"attention functions {key} are not of this process; prepare them again")
+    return _known[key]
 
 
 def _placed(tensors: Sequence[Tensor], buffers: list[Tensor]) -> list[Buffer]:
