@@ -142,11 +142,6 @@ def where_not_negative(*terms: Affine) -> Truth:
     return Truth(cases, cases)
 
 
-def where_same_block(size: int) -> Truth:
-    """Where i and j are in the same block of `size` places."""
-    return where_not_negative(SameBlock(0, 0, size))
-
-
 def where_remainder(term: Affine, modulus: int, kept: int) -> Truth:
     """Where the remainder of a term, rounded down, is one of those whose bits are set."""
     if kept in (0, (1 << modulus) - 1):
@@ -161,11 +156,6 @@ def where_remainder(term: Affine, modulus: int, kept: int) -> Truth:
     if modulus > _LARGEST or condition.form not in residues.FORMS:
         return UNKNOWN
     return Truth(((condition,),), ((condition,),))
-
-
-def where_zero(term: Affine) -> Truth:
-    """Where a term is zero."""
-    return where_not_negative(term, term * -1)
 
 
 def _case(terms: Iterable[Affine]) -> Case | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from graphflops.attention.scopes import Evaluator, Indices, Step
@@ -27,9 +28,9 @@ def _of(p: Evaluator[Any], step: Step, at: Any, name: str = "x") -> Any:
     return p.value(argument.name, tuple(at)) if isinstance(argument, Ref) else None
 
 
-def _axis(p: Evaluator[Any], step: Step, rank: int, otherwise: Any = 0) -> int:
+def _axis(p: Evaluator[Any], step: Step, rank: int) -> int:
     """The axis that a step goes along, counted from the front; TypeError where it is not known."""
-    axis = p.number(step.argument("axis", otherwise))
+    axis = p.number(step.argument("axis", 0))
     if not isinstance(axis, int) or not rank:
         raise TypeError
     return axis % rank
@@ -119,14 +120,6 @@ def part(p: Evaluator[Any], step: Step, at: Indices) -> Any:
     return _of(p, step, inner)
 
 
-def select(p: Evaluator[Any], step: Step, at: Indices) -> Any:
-    """One index of an axis."""
-    source = _source(p, step)
-    axis = _axis(p, step, source.rank)
-    place = p.domain.wrapped(p.domain.as_index(p.operand(step.argument("index"), ())), source.shape[axis])
-    return _of(p, step, (*at[:axis], place, *at[axis:]))
-
-
 def flip(p: Evaluator[Any], step: Step, at: Indices) -> Any:
     """Reverses axes."""
     shape, axes = _source(p, step).shape, _axes(p, step, len(at))
@@ -172,18 +165,12 @@ def index(p: Evaluator[Any], step: Step, at: Indices) -> Any:
     return _of(p, step, [found[axis] if axis in found else next(rest) for axis in range(source.rank)])
 
 
-def index_select(p: Evaluator[Any], step: Step, at: Indices) -> Any:
-    """The axes of an index tensor in place of one axis."""
-    source, chosen = _source(p, step), p.type_of(step.argument("index"))
+def index_select(p: Evaluator[Any], step: Step, at: Indices, name: str = "x") -> Any:
+    """The axes of an index tensor, or of a number none, in place of one axis."""
+    source, chosen = _source(p, step, name), p.type_of(step.argument("index"))
     axis, rank = _axis(p, step, source.rank), 0 if chosen is None else chosen.rank
     place = _index(p, step.argument("index"), at[axis : axis + rank], source.shape[axis])
-    return _of(p, step, (*at[:axis], place, *at[axis + rank :]))
-
-
-def embedding(p: Evaluator[Any], step: Step, at: Indices) -> Any:
-    """Rows of a table by an index tensor."""
-    rows = _source(p, step, "weight").shape[0]
-    return _of(p, step, (_index(p, step.argument("index"), at[:-1], rows), at[-1]), "weight")
+    return _of(p, step, (*at[:axis], place, *at[axis + rank :]), name)
 
 
 def gather(p: Evaluator[Any], step: Step, at: Indices) -> Any:
@@ -342,8 +329,8 @@ FUNCTIONS: dict[str, Follow] = {
     **dict.fromkeys(("ones", "ones_like", "new_ones"), _everywhere(1)),
     "broadcast_in_dim": broadcast_in_dim, "unsqueeze": unsqueeze, "squeeze": squeeze,
     **dict.fromkeys(("reshape", "flatten", "unflatten", "ravel"), reshape), "permute": permute,
-    "transpose": transpose, "slice": part, "narrow": part, "select": select,
-    "flip": flip, "repeat": tiled, "index": index, "index_select": index_select, "embedding": embedding,
+    "transpose": transpose, "slice": part, "narrow": part, "flip": flip, "repeat": tiled, "index": index,
+    "select": index_select, "index_select": index_select, "embedding": partial(index_select, name="weight"),
     "gather": gather, "gather_nd": gather_nd, "flat_apply": flat_apply, "cat": join, "stack": stack,
     "slice_scatter": scatter, "select_scatter": scatter, "arange": arange, "eye": eye,
     "triu": triangle(True), "tril": triangle(False), "trilu": triangle(None),
