@@ -13,7 +13,7 @@ import importlib
 import math
 import operator
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -156,13 +156,10 @@ def reason_to_refuse(op: Op) -> str:
 
 
 _POOLINGS = {
-    "max_pool2d_with_indices_backward": (7, 2),
-    "max_pool3d_with_indices_backward": (7, 3),
-    "adaptive_max_pool2d_backward": (2, 2),
-    "adaptive_max_pool3d_backward": (2, 3),
-    "fractional_max_pool2d_backward": (4, 2),
-    "fractional_max_pool3d_backward": (4, 3),
-}  # by operator: the place of its indices, and the axes of the image that they index
+    "max_pool2d_with_indices_backward": 2, "max_pool3d_with_indices_backward": 3,
+    "adaptive_max_pool2d_backward": 2, "adaptive_max_pool3d_backward": 3,
+    "fractional_max_pool2d_backward": 2, "fractional_max_pool3d_backward": 3,
+}  # fmt: skip  # by operator: the axes of the image that its indices index
 # Operators whose first list torch takes not to be empty.
 _NOT_EMPTY = ("_stack", "_foreach_copy", "_foreach_copy_")
 _OPTIONS = ("dtype", "layout", "memory_format")
@@ -170,23 +167,20 @@ _LOSSES = ("nll_loss_backward", "nll_loss2d_backward")
 
 
 def checked(op: Op, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function of an operator of torch, with what torch takes on trust from compiled code checked first."""
-    return (
-        _with_checked_indices(op, _with_checked_arguments(op, function)) if op.dialect == "aten" else function
-    )
+    """The function of an operator of torch, with what torch takes on trust from compiled code checked first.
 
-
-def _with_checked_arguments(op: Op, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, whose lists are as long as its schema says, and whose options are no numbers."""
+    Its lists are as long as its schema says, its options are no numbers, and a gradient indexes by what is within bounds.
+    """
     schema = getattr(function, "_schema", None)
-    arguments = () if schema is None else schema.arguments
+    arguments = () if schema is None or op.dialect != "aten" else schema.arguments
     lengths = {arg.name: arg.N for arg in arguments if (arg.N or 0) > 1 and arg.default_value != []}
     options = {arg.name for arg in arguments if arg.name in _OPTIONS}
-    if not lengths and not options and op.word not in _NOT_EMPTY:
+    if not arguments or not (lengths or options or op.word in (*_NOT_EMPTY, *_POOLINGS, *_LOSSES)):
         return function
 
     def run(*args: Any, **named: Any) -> Any:
         given = dict(zip((arg.name for arg in arguments), args, strict=False)) | named
+        _require_indices(op, given)
         for name, value in given.items():
             wrong = isinstance(value, (list, tuple)) and len(value) not in (1, lengths.get(name, len(value)))
             if wrong and not value and name == "stride" and op.word in _POOLINGS:
@@ -200,32 +194,16 @@ def _with_checked_arguments(op: Op, function: Callable[..., Any]) -> Callable[..
     return run
 
 
-def _with_checked_indices(op: Op, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, or for a gradient that indexes by a saved tensor a function that checks the indices first."""
+def _require_indices(op: Op, given: Mapping[str, Any]) -> None:
+    """Raise RunError for a gradient whose saved tensor indexes outside of another."""
     if op.word in _POOLINGS:
-        place, axes = _POOLINGS[op.word]
-
-        def pooled(*args: Any, **named: Any) -> Any:
-            indices = named["indices"] if "indices" in named else args[place]
-            image = named["self"] if "self" in named else args[1]
-            if image.dim() not in (axes + 1, axes + 2):
-                raise RunError(f"{shown(op.spelling)}: an image of {image.dim()} axes")
-            _within(op, indices, prod(image.shape[-axes:]))
-            return function(*args, **named)
-
-        return pooled
-    if op.word in _LOSSES:
-
-        def loss(*args: Any, **named: Any) -> Any:
-            scores, target, ignored = (
-                named[name] if name in named else args[place]
-                for name, place in (("self", 1), ("target", 2), ("ignore_index", 5))
-            )
-            _within(op, target[target != ignored], scores.shape[min(1, scores.dim() - 1)])
-            return function(*args, **named)
-
-        return loss
-    return function
+        image, axes = given["self"], _POOLINGS[op.word]
+        if image.dim() not in (axes + 1, axes + 2):
+            raise RunError(f"{shown(op.spelling)}: an image of {image.dim()} axes")
+        _within(op, given["indices"], prod(image.shape[-axes:]))
+    elif op.word in _LOSSES:
+        scores, target = given["self"], given["target"]
+        _within(op, target[target != given["ignore_index"]], scores.shape[min(1, scores.dim() - 1)])
 
 
 def _within(op: Op, indices: torch.Tensor, below: int) -> None:
