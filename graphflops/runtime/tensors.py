@@ -13,11 +13,10 @@ import torch
 from graphflops.errors import FileError, ModelError, shown
 from graphflops.graph import Graph, Input, Stored
 from graphflops.report import Report
-from graphflops.runtime.input_plans import input_plans, opened
+from graphflops.runtime.input_plans import LARGEST, input_plans, opened
 from graphflops.tensor import DType, TensorType
 from graphflops.view import View
 
-_LARGEST = 2**40  # elements
 SPREAD = 0.02  # standard deviation of random weights: small enough for sums to stay finite in half precision
 
 
@@ -126,7 +125,7 @@ def numbers(typed: TensorType) -> tuple[int, ...]:
     if len(shape) < len(typed.shape):
         unknown = [shown(str(size)) for size in typed.shape if not isinstance(size, int)]
         raise ModelError(f"sizes are unknown: give {', '.join(unknown)} by --dim")
-    if math.prod(shape) > _LARGEST:
+    if math.prod(shape) > LARGEST:
         raise ModelError(f"a tensor of {shown(str(typed))} does not fit in memory")
     return shape
 
