@@ -155,11 +155,12 @@ def reason_to_refuse(op: Op) -> str:
     return _OUTSIDE if op.word.endswith("_unsafe") else _UNSAFE.get(op.word, "")
 
 
+# By operator, the axes of the image that its indices index.
 _POOLINGS = {
     "max_pool2d_with_indices_backward": 2, "max_pool3d_with_indices_backward": 3,
     "adaptive_max_pool2d_backward": 2, "adaptive_max_pool3d_backward": 3,
     "fractional_max_pool2d_backward": 2, "fractional_max_pool3d_backward": 3,
-}  # fmt: skip  # by operator: the axes of the image that its indices index
+}  # fmt: skip
 # Operators whose first list torch takes not to be empty.
 _NOT_EMPTY = ("_stack", "_foreach_copy", "_foreach_copy_")
 _OPTIONS = ("dtype", "layout", "memory_format")
