@@ -9,7 +9,6 @@ from typing import Literal
 
 from graphflops.devices import Device
 from graphflops.links import Network, seconds
-from graphflops.links.layouts import ring_attention
 from graphflops.links.pipeline import Pipeline, Schedule, Stage, bubble_of, most_saved, pipeline, seconds_of
 from graphflops.planning.blocks import Block, Tally, Work
 from graphflops.planning.prices import AFTER, BEFORE, LAYER, Part, Prices
@@ -272,9 +271,11 @@ class Costs:
     def _around(self, size: int, way: int) -> Work:
         """Keys and values of so many bytes that go around a ring, and come back with gradients."""
         near = 2 if self.layout.tensor * self.layout.context <= self.machine.network.node.devices else 1
-        sent = ring_attention(size, 1, self.layout.context)[way]
-        taken = sum(one.times * self.machine.takes("send", one.nbytes, 2, near) for one in sent)
-        return Work("send", taken, ("cp",), sum(one.times * one.nbytes for one in sent))
+        sent = [(size, self.layout.context - 1), (2 * size, self.layout.context)][
+            : 1 + way
+        ]  # gradients are float32
+        taken = sum(times * self.machine.takes("send", nbytes, 2, near) for nbytes, times in sent)
+        return Work("send", taken, ("cp",), sum(times * nbytes for nbytes, times in sent))
 
     def _sharded(self, part: Part) -> tuple[tuple[Work, ...], tuple[Work, ...]]:
         """What gathers the weights of a part, and sums its gradients, where devices have parts."""

@@ -16,7 +16,7 @@ from graphflops.devices import complete, device
 from graphflops.errors import ModelError
 from graphflops.fitting.varied_size import SPARE
 from graphflops.graph import Graph, Input, Node, Output, Ref
-from graphflops.links import layouts, network_of
+from graphflops.links import network_of
 from graphflops.links.pipeline import Stage, pipeline
 from graphflops.planning.layers import folded
 from graphflops.planning.layouts import Costs, Layout, Machine, stages
@@ -28,6 +28,7 @@ from graphflops.render import render
 from graphflops.render.plan import schedule
 from graphflops.tensor import BFLOAT16, TensorType
 from tests.exporters.test_recorded import STEP, written
+from tests.links.closed_forms import ring_attention, sent
 
 SAMPLES = Path(__file__).parents[2] / "samples"
 DECODER = SAMPLES / "gqa_transformer.pt2"  # 4 layers of 64, 8 heads of 8, 2 of keys and values, 1,000 words
@@ -206,9 +207,9 @@ def test_keys_and_values_go_around_a_ring() -> None:
     assert attended[0] == pytest.approx(2 * alone.time.seconds)  # two blocks of keys
     assert attended[2] == 2 * (4 * LENGTH // 2) * (KEYS * EACH) * 2  # keys and values in bfloat16
     gradients = 2 * attended[2]  # in float32
-    ring = layouts.ring_attention(attended[2], LAYERS, 2)
-    assert layouts.sent(ring.forward) == LAYERS * (2 - 1) * attended[2]
-    assert layouts.sent(ring.backward) == LAYERS * ((2 - 1) * attended[2] + 2 * gradients)
+    ring = ring_attention(attended[2], LAYERS, 2)
+    assert sent(ring.forward) == LAYERS * (2 - 1) * attended[2]
+    assert sent(ring.backward) == LAYERS * ((2 - 1) * attended[2] + 2 * gradients)
 
 
 def test_what_needs_a_whole_sequence_is_named() -> None:
