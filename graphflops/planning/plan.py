@@ -19,10 +19,10 @@ from graphflops.graph import Graph
 from graphflops.links import network_of
 from graphflops.links.pipeline import Schedule
 from graphflops.loading import Model, program_of
+from graphflops.planning.blocks import Recompute
 from graphflops.planning.layers import Folded, folded
 from graphflops.planning.layouts import SHARDINGS, Costs, Layout, Machine, Sharding, Step
 from graphflops.planning.prices import Prices, reading
-from graphflops.planning.recompute import Recompute
 from graphflops.planning.split import mixed
 from graphflops.report import Execution, Report
 from graphflops.tensor import TensorType
@@ -34,7 +34,7 @@ _VIRTUAL = (2, 4)  # stages of a device
 # Tokens of a sequence on each of its devices: fewer leave kernels short and a ring of keys exposed.
 _FEWEST = 2048
 _AXES = {"dp": "data", "tp": "tensor", "pp": "pipeline", "ep": "expert", "cp": "context"}
-_NOTHING_AGAIN = Recompute("none", 0, 0.0)
+_NOTHING_AGAIN = Recompute("none", 0)
 
 
 @dataclass(frozen=True, slots=True)
