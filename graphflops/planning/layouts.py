@@ -277,16 +277,16 @@ class Costs:
         if self.layout.sharding not in ("full", "gradients"):
             return (), ()
         groups = [one for one in zip(self.groups(part), _SHARDS, strict=True) if one[0][0] and one[0][1] > 1]
-        gathers, sums = (
-            tuple([
-                self._sent(kind, size * sent(group), group, *axes, near=min(self._near, group))
-                for (size, group), axes in groups
-            ])
-            for kind, sent in (
-                ("all_gather", lambda group: _COMPUTED / group), ("reduce_scatter", lambda group: _GRADIENT)
-            )
-        )  # fmt: skip
-        return gathers, sums
+        ways = [(size, group, axes, min(self._near, group)) for (size, group), axes in groups]
+        gathers = [
+            self._sent("all_gather", size * (_COMPUTED / group), group, *axes, near=near)
+            for size, group, axes, near in ways
+        ]
+        sums = [
+            self._sent("reduce_scatter", size * _GRADIENT, group, *axes, near=near)
+            for size, group, axes, near in ways
+        ]
+        return tuple(gathers), tuple(sums)
 
     def groups(self, part: Part) -> list[tuple[int, int]]:
         """Elements of a part on a device before they are sharded, and over how many devices they are."""
