@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import product
 from typing import Any
 
+from graphflops.base.record import Record
 from graphflops.base.rendered import Rendered
 from graphflops.cost import QUANTITIES
 from graphflops.derived.items import throughput
@@ -162,8 +163,7 @@ def _at_its_peak(report: Report, totals: Totals) -> Totals:
 MOST = 10_000  # points
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
+class Point(Record, frozen=True):
     """Cost of a program at one choice of sizes; None for a quantity whose formula has another size without a value."""
 
     sizes: Mapping[str, int]
@@ -171,8 +171,8 @@ class Point:
     cost: Mapping[str, int | None]
     peak_bytes: int | None
     time: PhaseTime | None = None  # of the same, predicted for these sizes; None without a device
-    rates: Mapping[str, float] = field(default_factory=dict)  # how many tokens, images and the like a second
-    serving: Mapping[str, float] = field(default_factory=dict)  # a decoder's step, named by fitting/cells.py
+    rates: Mapping[str, float] = {}  # how many tokens, images and the like a second
+    serving: Mapping[str, float] = {}  # a decoder's step, named by fitting/cells.py
     is_lower_bound: bool = False  # calls of unknown cost are in no figure
 
     @property

@@ -8,9 +8,10 @@ axis of both counts requests.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from graphflops.base.record import Record
 from graphflops.base.units import memory, rate, seconds
 from graphflops.derived.items import items
 from graphflops.derived.resize import Sweep, values_at
@@ -30,16 +31,14 @@ if TYPE_CHECKING:
 _HOUR, _MILLION = 3600, 1e6
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Record, frozen=True):
     """What a user must not wait longer for, in seconds: the first token, and each one after it; None without a limit."""
 
     first: float | None = None
     each: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(Record, frozen=True):
     """Steps of `batch` requests, each of which has `context` tokens."""
 
     batch: int
@@ -173,8 +172,7 @@ _FEWEST_AXES = 3
 _MOST_REQUESTS = 2**20
 
 
-@dataclass(frozen=True, slots=True)
-class KvCache:
+class KvCache(Record, frozen=True):
     """The caches and states of a decoder together."""
 
     inputs: int  # how many they are

@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import structs
 
 from graphflops.analysis import analyze
+from graphflops.base.record import Record
 from graphflops.base.rendered import Rendered
 from graphflops.budget.amounts import amount
 from graphflops.derived.resize import values_at
@@ -30,8 +31,7 @@ _READING = ("args", "kwargs", "dynamic_shapes", "model_name")  # options of how 
 _REFERENCE = "h200"  # what a device that is only a number of bytes is taken to be else
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Record, frozen=True):
     """Whether a phase fits on one device."""
 
     device: str
@@ -189,8 +189,7 @@ _ADAM = ("adam", "adamw")
 _EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 
 
-@dataclass(frozen=True, slots=True)
-class Remedy:
+class Remedy(Record, frozen=True):
     """A change that takes less memory. option: how to say it. needed: bytes with it; fits: whether that is enough."""
 
     change: str

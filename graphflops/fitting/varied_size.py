@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from math import sqrt
 from typing import Any
 
+from msgspec import field
 from msgspec.structs import replace
 
+from graphflops.base.record import Record
 from graphflops.derived.resize import values_at
 from graphflops.devices import Device
 from graphflops.dims import Dim, evaluate
@@ -39,8 +40,7 @@ def room(device: Device) -> int:
     return device.memory_bytes - (device.context_bytes or 0)
 
 
-@dataclass(frozen=True, slots=True)
-class VariedSize:
+class VariedSize(Record, frozen=True):
     """A size whose values are tried; without a name none is."""
 
     report: Report

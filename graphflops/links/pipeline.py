@@ -7,12 +7,12 @@ GPipe: https://arxiv.org/abs/1811.06965. 1F1B and its interleaved form: https://
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 from operator import le
 from typing import Literal, NamedTuple
 
+from graphflops.base.record import Record
 from graphflops.errors import OptionError
 
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zero-bubble"]
@@ -20,8 +20,7 @@ Work = Literal["F", "B", "W"]
 EXACT = 4096  # microbatches of all stages up to which a schedule runs as a whole
 
 
-@dataclass(frozen=True)
-class Stage:
+class Stage(Record, frozen=True):
     """Seconds of one microbatch in a stage."""
 
     forward: float

@@ -6,9 +6,10 @@ Which results of a layer are kept for its gradients, and which are computed agai
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
+from graphflops.base.record import Record
 from graphflops.inductor.partition import INFINITE, SINK, SOURCE, FlowGraph
 from graphflops.time.schedule import beside
 
@@ -78,8 +79,7 @@ class Block(NamedTuple):
         return beside(sum([one.whole for one in self.works]), sum([one.seconds for one in self.sharded]))
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(Record, frozen=True):
     """A call of a layer."""
 
     name: str
@@ -92,8 +92,7 @@ class Call:
     leaves: bool  # the next layer reads them
 
 
-@dataclass(frozen=True, slots=True)
-class Recompute:
+class Recompute(Record, frozen=True):
     """What one layer keeps, and what of its forward runs again."""
 
     name: str  # `none`, `full`, or `cut N %`, the part of the layer's forward that runs again

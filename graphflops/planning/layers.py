@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from graphflops.base.record import Record
 from graphflops.graph import EagerRun, Graph
 from graphflops.report import Report
 from graphflops.structure.fold import Fold, Part
@@ -15,8 +15,7 @@ from graphflops.structure.wiring import wiring
 TURNS = 2  # that are kept: the last of them has a layer before it and what follows the layers after it
 
 
-@dataclass(frozen=True, slots=True)
-class Folded:
+class Folded(Record, frozen=True):
     """A program with so many of its repeated layers."""
 
     graph: Graph

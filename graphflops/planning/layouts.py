@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from typing import Literal
 
+from graphflops.base.record import Record
 from graphflops.devices import Device
 from graphflops.links import Network, seconds
 from graphflops.links.pipeline import Pipeline, Schedule, Stage, bubble_of, most_saved, pipeline, seconds_of
@@ -26,8 +27,7 @@ UPDATE = 2 * _MASTER + _GRADIENT + 2 * _STATES + _COMPUTED  # read and written b
 UPDATE_FLOPS = 13  # of an element, as passes/optimizer.py counts AdamW
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(Record, frozen=True):
     """A mesh, and how a step runs on it."""
 
     data: int
@@ -53,8 +53,7 @@ class Layout:
         return " ".join(parts)
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
+class Memory(Record, frozen=True):
     """Bytes of the device that needs most."""
 
     weights: int = 0

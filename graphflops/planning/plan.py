@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from graphflops.analysis import analyze
+from graphflops.base.record import Record
 from graphflops.base.rendered import Rendered
 from graphflops.budget.amounts import amount
 from graphflops.derived.items import token_ids
@@ -37,8 +38,7 @@ _AXES = {"dp": "data", "tp": "tensor", "pp": "pipeline", "ep": "expert", "cp": "
 _NOTHING_AGAIN = Recompute("none", 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(Record, frozen=True):
     """A mesh that no layout is possible on."""
 
     layout: Layout
@@ -138,8 +138,7 @@ def _require_possible(devices: int, mesh: Mapping[str, int]) -> None:
         raise OptionError(f"--mesh {shown(unknown[0])}: the axes are {', '.join(_AXES)}")
 
 
-@dataclass(frozen=True, slots=True)
-class _Program:
+class _Program(Record, frozen=True):
     """A program and what it is split by."""
 
     report: Report

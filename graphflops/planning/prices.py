@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from math import nan
 from typing import NamedTuple
 
 from graphflops.analysis import analyze
+from graphflops.base.record import Record
 from graphflops.cost import Cost
 from graphflops.dims import evaluate
 from graphflops.graph import Node, Ref
@@ -36,8 +37,7 @@ class Attended(NamedTuple):
     nbytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Record, frozen=True):
     """A part of a program for one micro-batch on one device."""
 
     forward: Tally = NOTHING
@@ -52,8 +52,7 @@ class Part:
     attended: tuple[Attended, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Prices:
+class Prices(Record, frozen=True):
     """A program in parts, as one device runs a micro-batch."""
 
     parts: tuple[Part, Part, Part]
@@ -62,7 +61,7 @@ class Prices:
     recomputes: tuple[Recompute, ...]  # ways to keep less of a layer
     dispatched: int = 0  # bytes of tokens that go to the experts of one layer
     experts: int = 0
-    refused: Mapping[str, str] = field(default_factory=dict)  # products that are not split, with the reason
+    refused: Mapping[str, str] = {}  # products that are not split, with the reason
     splits: int = 0  # values that are exchanged
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +17,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec.structs import replace
 
+from graphflops.base.record import Record
 from graphflops.dims import Dim, evaluate
 from graphflops.errors import ModelError, require_choice, shown
 from graphflops.graph import Graph, Node, Ref, tensor_type
@@ -156,8 +156,7 @@ def _needed(program: Graph) -> tuple[Node, ...]:
     return tuple(reversed(found))
 
 
-@dataclass(frozen=True, slots=True)
-class Exchanges:
+class Exchanges(Record, frozen=True):
     """What the devices send one another in a run of a program: by collective, bytes of one device's operand."""
 
     devices: int

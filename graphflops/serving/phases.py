@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from graphflops.analysis import priced
+from graphflops.base.record import Record
 from graphflops.derived.items import token_ids
 from graphflops.derived.resize import refuse_guarded
 from graphflops.dims import Dim, Expr, evaluate, symbol
@@ -23,8 +24,7 @@ _FEWEST = 2  # that an open axis has
 TimeAt = Callable[[Mapping[str, int]], "PhaseTime"]
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(Record, frozen=True):
     """What runs a program."""
 
     device: str  # a profile's name or path
@@ -92,8 +92,7 @@ class Steps:
         return None if None in parts else sum(parts[:1]) - sum(parts[1:])  # type: ignore[arg-type]
 
 
-@dataclass(frozen=True, slots=True)
-class Prefill:
+class Prefill(Record, frozen=True):
     """The tokens of one request before its first step."""
 
     steps: Steps

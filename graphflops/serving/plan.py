@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from graphflops.base.record import Record
 from graphflops.base.rendered import Rendered
 from graphflops.budget.amounts import amount
 from graphflops.devices import Device, complete
@@ -138,8 +139,7 @@ def prepared(
     return Served(steps, cache, before, setting, output_tokens, price_per_hour), limits
 
 
-@dataclass(frozen=True, slots=True)
-class Served:
+class Served(Record, frozen=True):
     """What the cells are computed from."""
 
     steps: Steps

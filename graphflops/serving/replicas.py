@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from graphflops.base.record import Record
 from graphflops.devices import complete
 from graphflops.devices import device as device_named
 from graphflops.errors import ModelError, OptionError
@@ -18,8 +18,7 @@ from graphflops.serving.plan import prepared
 _MOST_DEVICES = 2**17
 
 
-@dataclass(frozen=True, slots=True)
-class Replicas:
+class Replicas(Record, frozen=True):
     """`count` copies of a decoder, each on `each` devices."""
 
     count: int
