@@ -296,23 +296,21 @@ def _statement(tree: ast.stmt, own: str) -> Statement:
 
 
 def _targets(tree: ast.stmt) -> tuple[str, ...]:
-    """The variables that a statement binds, as they are written: `x`, `self.cache`, `found[i]`."""
+    """The variables that a statement binds, as they are written: `x`, `self.cache`; `found[]` for any element of one."""
     if isinstance(tree, ast.Assign):
         target: ast.AST = tree.targets[0]
     elif isinstance(tree, ast.AugAssign) or (isinstance(tree, ast.AnnAssign) and tree.value is not None):
         target = tree.target
     else:
         return ()
-    elements = target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
-    return tuple(_target(part.value if isinstance(part, ast.Starred) else part) for part in elements)
-
-
-def _target(part: ast.AST) -> str:
-    """The name of what a statement binds; `found[]` for any element of what a variable holds."""
-    match part:
-        case ast.Subscript(value, ast.Name() | ast.BinOp() | ast.Attribute()):
-            return f"{ast.unparse(value)}[]"
-    return ast.unparse(part)
+    found = []
+    for part in target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]:
+        match part.value if isinstance(part, ast.Starred) else part:
+            case ast.Subscript(value, ast.Name() | ast.BinOp() | ast.Attribute()):
+                found.append(f"{ast.unparse(value)}[]")
+            case element:
+                found.append(ast.unparse(element))
+    return tuple(found)
 
 
 def _numbered(part: ast.AST) -> str:

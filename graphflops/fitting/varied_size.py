@@ -55,10 +55,12 @@ class VariedSize(Record, frozen=True):
         """The size of a name: a symbol, an input axis, or several that are equal (`ids[0]=mask[0]`)."""
         if name is None:
             return VariedSize(report)
-        axes = None if report_of is None else _fixed_axes(report, name)
-        if axes is None:
+        sizes = of_report(report).sizes_of(name) if report_of is not None else {}
+        axes = [AXIS.fullmatch(place) for place, size in sizes.items() if isinstance(size, int)]
+        if report_of is None or len(axes) != len(sizes):  # one is open, or no axis is named
             return VariedSize(report, name, common(of_report(report).taken(name), range(1, _MOST + 1)))
-        return VariedSize(report, name, axes=axes, report_of=report_of)
+        fixed = tuple([(axis[1], int(axis[2])) for axis in axes if axis])
+        return VariedSize(report, name, axes=fixed, report_of=report_of)
 
     def start(self, device: Device) -> int:
         """How many of the sizes to begin the search with: memory is taken to grow at most with the square of a size.
@@ -71,9 +73,8 @@ class VariedSize(Record, frozen=True):
         lasting = sum(size for held, size in pairs if held.kind in LASTING)
         requested = evaluate(entry.requested_peak, self.report.values) or 0
         times = (room(device) - lasting) / max((1 + SPARE) * (requested - lasting), 1)
-        return max(
-            1, (int(self.value * sqrt(times)) - self.sizes.start) // self.sizes.step + 1 if times > 1 else 0
-        )
+        place = (int(self.value * sqrt(times)) - self.sizes.start) // self.sizes.step if times > 1 else 0
+        return max(1, place + 1)
 
     @property
     def value(self) -> int:
@@ -149,10 +150,3 @@ class VariedSize(Record, frozen=True):
         if number is None:
             raise ModelError(f"the size {size} has no value: give it with --dim")
         return number
-
-
-def _fixed_axes(report: Report, name: str) -> tuple[tuple[str, int], ...] | None:
-    """The input axes of a name, if their sizes are fixed in the file; None where one is open, or no axis is named."""
-    sizes = of_report(report).sizes_of(name)
-    axes = [AXIS.fullmatch(place) for place, size in sizes.items() if isinstance(size, int)]
-    return tuple([(axis[1], int(axis[2])) for axis in axes if axis]) if len(axes) == len(sizes) else None
