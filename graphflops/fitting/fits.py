@@ -16,6 +16,7 @@ from graphflops.budget.amounts import amount
 from graphflops.derived.resize import values_at
 from graphflops.devices import Device, complete, published
 from graphflops.devices import device as device_named
+from graphflops.dims.solving import first_from
 from graphflops.errors import GraphflopsError, OptionError
 from graphflops.fitting.cells import Cell, KvCache, cell_of, kv_cache, requests_within
 from graphflops.fitting.varied_size import SPARE, VariedSize, room
@@ -178,11 +179,8 @@ def _count(size: VariedSize, device: Device) -> int:
     low, high = 0, min(size.start(device), most)
     while high <= most and size.is_within(size.sizes[high - 1], device):
         low, high = high, 2 * high
-    high = min(high, most + 1)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if size.is_within(size.sizes[middle - 1], device) else (low, middle)
-    return low
+    ends = low + 1, min(high, most + 1)
+    return first_from(*ends, lambda count: not size.is_within(size.sizes[count - 1], device)) - 1
 
 
 _ADAM = ("adam", "adamw")

@@ -170,9 +170,8 @@ class Exchanges(Record, frozen=True):
         """The time of all, one after another, at the values of symbols, and whether the size of none is unknown."""
         counts = Counter((kind, evaluate(nbytes, sizes)) for kind, nbytes in self.operands)
         known = [(kind, nbytes, times) for (kind, nbytes), times in counts.items() if nbytes is not None]
-        return sum(times * self._seconds(kind, nbytes) for kind, nbytes, times in known), len(known) == len(
-            counts
-        )
+        taken = sum(times * self._seconds(kind, nbytes) for kind, nbytes, times in known)
+        return taken, len(known) == len(counts)
 
     def notes(self) -> Iterator[str]:
         """What is assumed."""
@@ -213,15 +212,14 @@ def on_each(
     places = {node.name: node.module or node.name for node in program.nodes}
     whole = tuple([f"{shown(places.get(name, name))}: {why}" for name, why in found.refused.items()])
     if not found.parts:
-        raise ModelError(
-            f"nothing can be split over {devices} devices: {next(iter(whole), 'no product by a weight')}"
-        )
+        why = next(iter(whole), "no product by a weight")
+        raise ModelError(f"nothing can be split over {devices} devices: {why}")
     sums = [one.value for one in found.exchanged if one.side == "out"]
     parts = [(name, found.parts[name]) for name in found.graph.returned if name in found.parts]
     logits = [name for name, part in parts if part.axis == found.rank(name) - 1]
     types: Mapping[str, Any] = found.graph.types
     operands: list[tuple[Kind, Dim]] = [("all_reduce", types[name].nbytes) for name in sums]
     operands += [("all_gather", types[name].nbytes) for name in logits]
-    return replace(found.graph, eager=None), Exchanges(
-        devices, network, engine, tuple(operands), whole, max(part.pieces for part in found.parts.values())
-    )
+    heads = max(part.pieces for part in found.parts.values())
+    exchanges = Exchanges(devices, network, engine, tuple(operands), whole, heads)
+    return replace(found.graph, eager=None), exchanges
