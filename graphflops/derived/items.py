@@ -296,10 +296,9 @@ def model_flops(report: Report, *, visible: bool) -> Mapping[str, int]:
     found: Counter[str] = Counter()
     for row in report.rows:
         if row.cost.matrix_flops != 0:
-            costs = (row.cost, row.backward or Cost())
-            hidden = [visible * value_of(report, cost.masked_flops) for cost in costs]
             forward, backward = (
-                value_of(report, cost.matrix_flops) - less for cost, less in zip(costs, hidden, strict=True)
+                value_of(report, cost.matrix_flops) - visible * value_of(report, cost.masked_flops)
+                for cost in (row.cost, row.backward or Cost())
             )
             found[row.matrix_dtype] += forward + min(backward, _BACKWARD_OF_PRODUCT * forward)
     return +found

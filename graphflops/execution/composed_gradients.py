@@ -256,9 +256,7 @@ def part_scatter_backward(t: Calls, x: Operand, source: Operand, *where: Any) ->
 # Reductions
 
 
-kernel("count_nonzero")(
-    lambda t, x, dim=None: t.sum(t.ne(x, 0), (dim,) if isinstance(dim, int) else dim),
-)
+kernel("count_nonzero")(lambda t, x, dim=None: t.sum(t.ne(x, 0), (dim,) if isinstance(dim, int) else dim))
 
 
 @kernel("logsumexp")
@@ -292,11 +290,8 @@ def aminmax(t: Calls, x: Operand, dim: int | None = None, keepdim: bool = False)
         return t.div(t.mul(g, mask), t.sum(mask, axes, True))
 
     shape = tuple([1 if axis in axes else size for axis, size in enumerate(x.shape)])
-    each = [
-        t.inside(of_extreme, t.view(own, shape), t.view(extreme, shape))
-        for own, extreme in zip(t.gradients, t.results, strict=True)
-    ]
-    return t.add(*each)
+    pairs = zip(t.gradients, t.results, strict=True)
+    return t.add(*[t.inside(of_extreme, t.view(g, shape), t.view(extreme, shape)) for g, extreme in pairs])
 
 
 # Shares of the gradient at the places of an index, computed for both operands

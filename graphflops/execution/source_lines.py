@@ -264,9 +264,8 @@ def _statement(tree: ast.stmt, own: str) -> Statement:
     targets = _targets(tree) or tuple(part.target.id for part in parts if isinstance(part, ast.NamedExpr))
     first, is_last = _first_call(value), isinstance(tree, ast.Return)
     callee = None if first is None else first.func
-    callee = (
-        callee.value if isinstance(callee, ast.Subscript) else callee
-    )  # `self.layers` of `self.layers[i](x)`
+    if isinstance(callee, ast.Subscript):
+        callee = callee.value  # `self.layers` of `self.layers[i](x)`
     last = value
     while isinstance(last, ast.Tuple) and last.elts:
         last = last.elts[-1]

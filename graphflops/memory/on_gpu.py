@@ -186,9 +186,8 @@ class Eager(OnGpu):
         whole = self.backward_bytes(call)
         if call.node.operator.kind != "convolution":
             first, attention = kernels.formula_tensors(call, self.layouts), self.attention(call)
-            parts = (
-                [kernels.partial_sums(call, self.layouts)] if attention is None else attention.gradient_parts
-            )
+            sums = kernels.partial_sums(call, self.layouts)
+            parts = [sums] if attention is None else attention.gradient_parts
             return first, (cut(whole - total(first), parts),)
         found = kernels.convolution_buffers(call, self.layouts, has_other_gradient)
         return (), tuple((size,) for size in found) or ((whole,),)
@@ -213,9 +212,8 @@ class Eager(OnGpu):
         if layers is not None:
             return layers.backward
         own = super().backward_bytes(call) if attention is None else attention.backward
-        again = [
-            copy.nbytes for copy in self.operand_copies(call).values() if copy.is_again
-        ]  # one after the other
+        again = [copy.nbytes for copy in self.operand_copies(call).values() if copy.is_again]
+        # Copies are made one after the other.
         return own + dim_max(0, *again) + kernels.backward_bytes(call, self.layouts, has_other_gradient)
 
     @by_form

@@ -51,16 +51,11 @@ def folded(report: Report, kept: int = TURNS) -> Folded:
     used = {name for node in kept_nodes for name in node.reads()}
     used |= {name for output in outputs for _, name in output.uses()}
     tied = {entry.alias_of for entry in graph.inputs if entry.name in used}
-    inputs = tuple(
-        [one for one in graph.inputs if one.name in used or one.role == "user" or one.target in tied - {""}]
+    wanted = (
+        one for one in graph.inputs if one.name in used or one.target in tied - {""} or one.role == "user"
     )
-    less = replace(
-        graph,
-        nodes=tuple(kept_nodes),
-        inputs=inputs,
-        outputs=outputs,
-        eager=_eager(graph.eager, {name for node in kept_nodes for name in node.outputs if name}),
-    )
+    eager = _eager(graph.eager, {name for node in kept_nodes for name in node.outputs if name})
+    less = replace(graph, nodes=tuple(kept_nodes), inputs=tuple(wanted), outputs=outputs, eager=eager)
     return Folded(less, number, turn, kept)
 
 
@@ -100,9 +95,6 @@ def _eager(run: EagerRun | None, made: set[str]) -> EagerRun | None:
         left += value in made
         places.append(left)
     values = tuple([value for value in run.values if value in made])
-    until = [
-        places[last] if last >= 0 else -1
-        for value, last in zip(run.values, run.until, strict=True)
-        if value in made
-    ]
-    return replace(run, values=values, until=tuple(until))
+    until = [last for value, last in zip(run.values, run.until, strict=True) if value in made]
+    moved = tuple([places[last] if last >= 0 else -1 for last in until])
+    return replace(run, values=values, until=moved)

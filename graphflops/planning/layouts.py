@@ -265,9 +265,8 @@ class Costs:
     def _around(self, size: int, way: int) -> Work:
         """Keys and values of so many bytes that go around a ring, and come back with gradients."""
         near = 2 if self.layout.tensor * self.layout.context <= self.machine.network.node.devices else 1
-        sent = [(size, self.layout.context - 1), (2 * size, self.layout.context)][
-            : 1 + way
-        ]  # gradients are float32
+        gradients = [(2 * size, self.layout.context)] * way  # in float32
+        sent = [(size, self.layout.context - 1), *gradients]
         taken = sum(times * self.machine.takes("send", nbytes, 2, near) for nbytes, times in sent)
         return Work("send", Tally(taken), ("cp",), sum(times * nbytes for nbytes, times in sent))
 
@@ -275,25 +274,18 @@ class Costs:
         """What gathers the weights of a part, and sums its gradients, where devices have parts."""
         if self.layout.sharding not in ("full", "gradients"):
             return (), ()
-        groups = [one for one in zip(self.groups(part), _SHARDS, strict=True) if one[0][0] and one[0][1] > 1]
-        ways = [(size, group, axes, min(self._near, group)) for (size, group), axes in groups]
-        gathers = [
-            self._sent("all_gather", size * (_COMPUTED / group), group, *axes, near=near)
-            for size, group, axes, near in ways
-        ]
-        sums = [
-            self._sent("reduce_scatter", size * _GRADIENT, group, *axes, near=near)
-            for size, group, axes, near in ways
-        ]
+        gathers, sums = list[Work](), list[Work]()
+        for (size, group), axes in zip(self.groups(part), _SHARDS, strict=True):
+            if size and group > 1:
+                near = min(self._near, group)
+                gathers.append(self._sent("all_gather", size * (_COMPUTED / group), group, *axes, near=near))
+                sums.append(self._sent("reduce_scatter", size * _GRADIENT, group, *axes, near=near))
         return tuple(gathers), tuple(sums)
 
     def groups(self, part: Part) -> list[tuple[int, int]]:
         """Elements of a part on a device before they are sharded, and over how many devices they are."""
-        expert = self.layout.expert
-        return [
-            (part.parameters - part.experts, self.layout.shards),
-            (part.experts // expert, self.layout.shards // expert),
-        ]
+        expert, shards = self.layout.expert, self.layout.shards
+        return [(part.parameters - part.experts, shards), (part.experts // expert, shards // expert)]
 
     def sums(self, size: float) -> tuple[Work, ...]:
         """After the last micro-batch, where weights are not sharded: sums of gradients of so many elements, and gathers."""

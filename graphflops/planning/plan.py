@@ -263,18 +263,16 @@ class _Search:
         """
         found: Step | None = None
         for micro in self.micros(mesh):
-            tried = [(costs.step(), costs) for costs in self.tried(mesh, micro)]
-            fitting = sorted(
-                (one for one in tried if one[0].memory.total <= self.room), key=lambda one: one[0].seconds
-            )
+            tried = [costs.step() for costs in self.tried(mesh, micro)]
+            fitting = (step for step in tried if step.memory.total <= self.room)
             before = found
-            for step, costs in fitting:
+            for step in sorted(fitting, key=lambda step: step.seconds):
                 if found is not None and step.seconds >= found.seconds:
                     break
-                run = costs.step(runs=True)
+                run = step.costs.step(runs=True)
                 found = run if found is None or run.seconds < found.seconds else found
             if found is None and tried:
-                return None, min((step for step, _ in tried), key=lambda step: step.memory.total)
+                return None, min(tried, key=lambda step: step.memory.total)
             if found is before:
                 break
         return found, None

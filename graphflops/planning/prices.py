@@ -148,10 +148,8 @@ class Reading:
         forward, backward, weight = ([NOTHING] * len(self.places) for _ in range(3))
         attended: list[list[Attended]] = [[] for _ in self.places]
         for row in self.report.rows:
-            ahead, back = (
-                self.tally(row, row.time, row.cost),
-                self.tally(row, row.backward_time, row.backward),
-            )
+            ahead = self.tally(row, row.time, row.cost)
+            back = self.tally(row, row.backward_time, row.backward)
             at, node = self.turn(row.node) + 1, self.nodes.get(row.node)
             if node is not None and node.operator.kind == "attention" and self.context > 1:
                 passed = (node.arguments().get(name) for name in ("key", "value"))
@@ -159,9 +157,8 @@ class Reading:
                 attended[at].append(Attended(ahead, back, size))
             forward[at], backward[at] = forward[at].plus(ahead), backward[at].plus(back)
             is_weighted = node is not None and self.split.is_weighted(node)
-            weight[at] = weight[at].plus(
-                back, is_weighted / 2
-            )  # as many FLOPs as the gradient of its operand
+            # It has as many FLOPs as the gradient of the operand.
+            weight[at] = weight[at].plus(back, is_weighted / 2)
         listed = sum(row.backward_time.seconds for row in self.report.rows if row.backward_time is not None)
         whole = self.report.backward.time if self.report.backward else None
         loss = 0.0 if whole is None else max(whole.seconds - listed, 0.0)
@@ -274,10 +271,8 @@ class Reading:
 
     def _exchanged(self, side: str, place: int) -> tuple[int, ...]:
         """Bytes of the values of a part that devices exchange, each once."""
-        names = dict.fromkeys(
-            one.value for one in self.split.exchanged if one.side == side and self.turn(one.call) == place
-        )
-        return tuple([self._size(name) for name in names])
+        own = (one for one in self.split.exchanged if one.side == side and self.turn(one.call) == place)
+        return tuple([self._size(name) for name in dict.fromkeys(one.value for one in own)])
 
     def _calls(self) -> list[Call]:
         rows: dict[str, Row] = {row.node: row for row in self.report.rows}

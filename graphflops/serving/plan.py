@@ -292,9 +292,8 @@ def paged_room(steps: Steps, prefill: Prefill | None, cache: KvCache, device: De
     peak = int((engine.sequences or 0) * vocabulary(steps.report) * (engine.bytes_per_logit or 0))
     if prefill is not None and engine.prefill_tokens is not None:
         held = prefill.steps.bytes_at(prefill.sizes_at(engine.prefill_tokens)) or 0
-        peak = max(
-            peak, held - cache.bytes_at(engine.prefill_tokens)
-        )  # whose entries are in the caches already
+        # Its entries are in the caches already.
+        peak = max(peak, held - cache.bytes_at(engine.prefill_tokens))
     if engine.fraction_of == "free":
         return int(engine.memory_fraction * (room(device) - weights - peak))
     return part - weights - peak - (engine.libraries_bytes or 0)
