@@ -31,10 +31,10 @@ from graphflops.links import network_of
 from graphflops.links.pipeline import Stage, pipeline
 from graphflops.loading import program_of
 from graphflops.planning.blocks import NOTHING, Block, Recompute, Tally
-from graphflops.planning.layers import Folded, folded
 from graphflops.planning.layouts import SHARDINGS, UPDATE, Costs, Layout, Machine, Step, stages
 from graphflops.planning.plan import divisors
 from graphflops.planning.prices import Part, Prices, reading
+from graphflops.planning.split import Folded, folded
 from graphflops.report import Report
 from graphflops.time.schedule import Link
 

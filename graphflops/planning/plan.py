@@ -21,10 +21,9 @@ from graphflops.links import network_of
 from graphflops.links.pipeline import Schedule
 from graphflops.loading import Model, program_of
 from graphflops.planning.blocks import Recompute
-from graphflops.planning.layers import Folded, folded
 from graphflops.planning.layouts import SHARDINGS, Costs, Layout, Machine, Sharding, Step
 from graphflops.planning.prices import Prices, reading
-from graphflops.planning.split import mixed
+from graphflops.planning.split import Folded, folded, mixed
 from graphflops.report import Execution, Report
 from graphflops.tensor import TensorType
 from graphflops.time.predict import pinned_rate

@@ -15,9 +15,8 @@ from graphflops.cost import Cost
 from graphflops.dims import evaluate
 from graphflops.graph import Node, Ref
 from graphflops.planning.blocks import NOTHING, Call, Recompute, Tally, choices
-from graphflops.planning.layers import Folded
 from graphflops.planning.parts import Split
-from graphflops.planning.split import split
+from graphflops.planning.split import Folded, split
 from graphflops.report import LASTING, Execution, Held, Report, Row
 from graphflops.report.call_time import CallTime
 from graphflops.tensor import TensorType

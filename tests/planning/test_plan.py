@@ -19,11 +19,10 @@ from graphflops.graph import Graph, Input, Node, Output, Ref
 from graphflops.links import network_of
 from graphflops.links.pipeline import Stage, pipeline
 from graphflops.planning.blocks import Call, Recompute, Tally, choices
-from graphflops.planning.layers import folded
 from graphflops.planning.layouts import Costs, Layout, Machine, stages
 from graphflops.planning.parts import regrouped
 from graphflops.planning.prices import AFTER, BEFORE, LAYER, Part, Prices, reading
-from graphflops.planning.split import mixed, split
+from graphflops.planning.split import folded, mixed, split
 from graphflops.render import render
 from graphflops.render.plan import schedule
 from graphflops.tensor import BFLOAT16, TensorType
