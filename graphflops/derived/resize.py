@@ -124,17 +124,10 @@ def _without_times(report: Report) -> Report:
     backward, optimizer = (
         None if part is None else replace(part, time=None) for part in (report.backward, report.optimizer)
     )
-    return replace(
-        report,
-        device="",
-        network="",
-        profile_errors={},
-        rows=tuple([row._replace(time=None, backward_time=None) for row in report.rows]),
-        totals=replace(report.totals, time=None),
-        backward=backward,
-        optimizer=optimizer,
-        step_time=None,
-    )
+    rows = tuple([row._replace(time=None, backward_time=None) for row in report.rows])
+    totals = replace(report.totals, time=None)
+    timeless = replace(report, rows=rows, totals=totals, backward=backward, optimizer=optimizer)
+    return replace(timeless, device="", network="", profile_errors={}, step_time=None)
 
 
 def _at_its_peak(report: Report, totals: Totals) -> Totals:

@@ -190,7 +190,6 @@ def cdist_backward(t: Calls, x1: Operand, x2: Operand, p: float = 2, compute_mod
 
 # Elementwise
 
-
 gradient("nan_to_num")(
     lambda t, x, *numbers: t.mul(t.g, t.inside(lambda t: t.mul(t.ne(t.abs(x), inf), t.eq(x, x))))
 )
@@ -254,7 +253,6 @@ def part_scatter_backward(t: Calls, x: Operand, source: Operand, *where: Any) ->
 
 
 # Reductions
-
 
 kernel("count_nonzero")(lambda t, x, dim=None: t.sum(t.ne(x, 0), (dim,) if isinstance(dim, int) else dim))
 

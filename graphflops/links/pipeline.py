@@ -105,10 +105,8 @@ def pipeline(
     seconds = max(span.end for span in spans)
     busy = sum(span.end - span.start for span in spans)
     sizes = [stage.saved for stage in stages]
-    saved = tuple(
-        most_saved(sizes[device::devices], device, devices, microbatches, schedule)
-        for device in range(devices)
-    )
+    each = [(sizes[device::devices], device) for device in range(devices)]
+    saved = tuple([most_saved(*one, devices, microbatches, schedule) for one in each])
     return Pipeline(seconds, 1 - busy / (devices * seconds) if seconds else 0.0, saved, tuple(spans))
 
 

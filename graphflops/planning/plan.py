@@ -33,6 +33,12 @@ _MICRO = (1, 2, 4, 8, 16)  # samples of a micro-batch that are tried where their
 _VIRTUAL = (2, 4)  # stages of a device
 # Tokens of a sequence on each of its devices: fewer leave kernels short and a ring of keys exposed.
 _FEWEST = 2048
+_PARTS = {
+    "compute": "kernels",
+    "again": "recomputation",
+    "exposed": "communication",
+}  # of a step, as people say
+_PARTS |= {"bubble": "pipeline bubble", "update": "update"}
 _AXES = {"dp": "data", "tp": "tensor", "pp": "pipeline", "ep": "expert", "cp": "context"}
 _NOTHING_AGAIN = Recompute("none", 0)
 
@@ -78,15 +84,8 @@ class Plan(Rendered):
         best = self.steps[0]
         if step is best:
             return ""
-        more = {
-            name: getattr(step, field) - getattr(best, field)
-            for field, name in (
-                ("compute", "kernels"), ("again", "recomputation"), ("exposed", "communication"),
-                ("bubble", "pipeline bubble"), ("update", "update"),
-            )
-        }  # fmt: skip
-        name = max(more, key=lambda one: more[one])
-        return f"slower by {step.seconds / best.seconds - 1:.0%}: {name}"
+        more = {said: getattr(step, part) - getattr(best, part) for part, said in _PARTS.items()}
+        return f"slower by {step.seconds / best.seconds - 1:.0%}: {max(more, key=lambda one: more[one])}"
 
 
 def plan(

@@ -92,11 +92,8 @@ class _Rank:
             for part, times in [*ends[: stage == 0], layer, *ends[stage == 0 :]]:
                 ahead, back = self.costs.blocks(part, self.costs.again(part))
                 weight = Work("gradients of weights", part.weight)
-                parts = {
-                    "F": (ahead, None),
-                    "B": (back, weight if splits else None),
-                    "W": (Block((weight,), ()), None),
-                }
+                alone = Block((weight,), ())
+                parts = {"F": (ahead, None), "B": (back, weight if splits else None), "W": (alone, None)}
                 found += [parts[work]] * times
             self.known[work, stage] = found if work == "F" else found[::-1]
         return self.known[work, stage]
