@@ -27,8 +27,8 @@ from graphflops.loading import analyze
 from graphflops.onnx_audit.audit import audit
 from graphflops.render import findings as render
 from graphflops.render.diff.texts import COMMENT, markdown
-from graphflops.render.fixes import offered
-from graphflops.render.markdown import escaped
+from graphflops.render.document import escaped
+from graphflops.render.findings import offered
 from graphflops.render.summary import headline
 from graphflops.render.text import assumptions, count_of
 from graphflops.render.text import listed as named

@@ -210,7 +210,7 @@ def _one(model: str, codes: Collection[str], sizes: Any, output: str | None, giv
     from graphflops.base.limits import next_analysis
     from graphflops.budget.ignores import read_ignores
     from graphflops.onnx_fix.fix import fixed
-    from graphflops.render.fixes import fixes
+    from graphflops.render.findings import fixes
 
     next_analysis()
     if model.endswith(".pt2"):

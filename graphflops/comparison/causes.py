@@ -19,10 +19,10 @@ from graphflops.comparison.result import (
     Figure,
     Fold,
     GrowthChange,
+    JointSize,
     ModuleChange,
     Resized,
 )
-from graphflops.comparison.sides import JointSize
 from graphflops.dims import Dim, Expr, evaluate
 
 _SIZED = frozenset({"shape", "heads", "parameters"})  # facts that a changed size explains

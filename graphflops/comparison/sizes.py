@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from graphflops.comparison.result import Remark
-from graphflops.comparison.sides import JointSize
+from graphflops.comparison.result import JointSize, Remark
 from graphflops.cost import QUANTITIES, Cost
 from graphflops.dims import Dim, Expr, evaluate, symbol
 from graphflops.dims.solving import affine, common

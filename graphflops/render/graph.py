@@ -16,7 +16,7 @@ import networkx
 from graphflops.base.units import memory, number, numbered, percent, unnumbered
 from graphflops.errors import OptionError
 from graphflops.render import document
-from graphflops.render.markdown import escaped
+from graphflops.render.document import escaped
 from graphflops.render.picture.nest import Sheet, flat
 from graphflops.render.picture.page import page
 from graphflops.render.picture.svg import WORDS, Face, carried, faces, quantity, whole

@@ -45,7 +45,7 @@ def table(found: Statement, *, width: int = 120, color: bool = False) -> str:
 
 def markdown(found: Statement) -> str:
     """A section of a model card."""
-    from graphflops.render.markdown import drawn, escaped
+    from graphflops.render.document import drawn, escaped
 
     parts = [f"## Compute\n\n{escaped(headline(found))}.\n", *map(drawn, tables(found))]
     for title, lines in lists(found):

@@ -15,10 +15,10 @@ from graphflops.cost import Cost
 from graphflops.dims import Dim, evaluate
 from graphflops.errors import require_choice
 from graphflops.graph import Graph, Mesh, Origin, Phase
-from graphflops.report.call_time import CallTime, PhaseTime
 from graphflops.report.timeline import ENTRIES as ENTRIES
 from graphflops.report.timeline import LASTING as LASTING
 from graphflops.report.timeline import PEAKS as PEAKS
+from graphflops.report.timeline import CallTime, PhaseTime
 from graphflops.report.timeline import Held as Held
 from graphflops.report.timeline import HeldKind as HeldKind
 from graphflops.report.timeline import Timeline as Timeline

@@ -17,8 +17,8 @@ from graphflops.derived.items import cost_per_million, throughput
 from graphflops.errors import DimError, FileError
 from graphflops.graph import Origin
 from graphflops.report import Coverage, Named, Report, Row, SymbolInfo, Timeline, Totals
-from graphflops.report.call_time import PhaseTime
 from graphflops.report.contradictions import saved
+from graphflops.report.timeline import PhaseTime
 from graphflops.tensor import TensorType, dtype_named
 from graphflops.training import Training
 from graphflops.version import __version__

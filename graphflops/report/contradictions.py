@@ -19,7 +19,7 @@ from graphflops.cost import QUANTITIES, Cost
 from graphflops.dims import Dim, at_least, differ, dim_max, evaluate, total
 from graphflops.errors import DimError, FileError, shown
 from graphflops.report import ENTRIES, PEAKS, Diagnostic, Report, Timeline
-from graphflops.report.call_time import CallTime, PhaseTime
+from graphflops.report.timeline import CallTime, PhaseTime
 from graphflops.tensor import TensorType, dtype_named
 
 # Docs/report.md says of each what is told twice.

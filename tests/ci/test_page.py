@@ -9,7 +9,7 @@ import pytest
 from graphflops.ci.changes import COMMENT, SUMMARY, ModelChange, comment, summary
 from graphflops.comparison.compare import compared
 from graphflops.errors import inert_in_logs
-from graphflops.render.markdown import escaped
+from graphflops.render.document import escaped
 from graphflops.report.findings import Finding, ModelFindings
 from tests.render.reports import decoder
 

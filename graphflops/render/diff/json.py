@@ -19,8 +19,7 @@ from graphflops.base.json_form import (
     remembered,
     written,
 )
-from graphflops.comparison.result import Comparison, Fact, Figure, ModuleChange
-from graphflops.comparison.sides import ServedChange, TimeChange
+from graphflops.comparison.result import Comparison, Fact, Figure, ModuleChange, ServedChange, TimeChange
 from graphflops.dims import Dim
 from graphflops.graph import Origin
 from graphflops.render.exact import inert

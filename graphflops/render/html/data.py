@@ -19,7 +19,7 @@ from graphflops.dims import Dim, Expr
 from graphflops.dims.solving import affine
 from graphflops.open_sizes import of_report
 from graphflops.render import summary
-from graphflops.render.exact import inert as plain
+from graphflops.render.html.fragment import inert
 from graphflops.render.html.measures import device_of, memory_of, picoseconds
 from graphflops.render.ledger import Ledger
 from graphflops.render.text import count_of, formula, operator_name, safe, short_type, shortened
@@ -147,14 +147,6 @@ def _change(change: PageChange, parts: _Parts, report: Report) -> list[Any]:
     facts = [parts.shown(fact) for fact in change.facts]
     figures = [[parts.formula(quantity, report) for quantity in figure] for figure in change.figures]
     return [change.status, parts.shown(change.path), parts.shown(change.type), facts, figures]
-
-
-def inert(data: bytes) -> str:
-    """JSON that is safe inside a script element: it cannot end it, nor reorder or hide the text around it."""
-    text = plain(data).rstrip("\n")
-    for character in "<>&":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return text
 
 
 class _Parts:

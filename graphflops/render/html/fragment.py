@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 
 from graphflops.base.lazy import imported
 from graphflops.render import summary
+from graphflops.render.exact import inert as one_line
 from graphflops.render.ledger import Ledger
 from graphflops.render.tables import TextTable, tables
 from graphflops.render.text import safe, shortened
@@ -117,7 +119,7 @@ _OF = {
     "Comparison": "graphflops.render.html.diff:fragment",
     "Findings": "graphflops.render.findings:fragment",
     "Sweep": f"{__name__}:sweep",
-    "Validation": f"{__name__}:validation",
+    "Validation": "graphflops.render.validation:fragment",
     "Statement": "graphflops.render.statement:fragment",
 }
 
@@ -135,10 +137,44 @@ def sweep(found: Any) -> str:
     return f"<div>{points}{f'<ul>{notes}</ul>' if notes else ''}</div>"
 
 
-def validation(found: Any) -> str:
-    """The facts, line by line."""
-    from graphflops.render.validation import conclusion, facts
+_HERE = Path(__file__).parent
+# In the order in which they build on each other; together they are one script.
+SCRIPTS = (
+    "formula.js", "text.js", "dom.js", "model.js", "sizes.js", "summary.js", "changes.js", "icicle.js",
+    "modules.js", "table.js", "roofline.js", "memory.js", "picture.js", "page.js",
+)  # fmt: skip
 
-    rows = ((escaped(name), escaped(text)) for name, text in facts(found))
-    lines = "".join(f"<tr><th>{name}</th><td>{text}</td></tr>" for name, text in rows)
-    return f"<div><p><b>{escaped(conclusion(found))}</b></p><table>{lines}</table></div>"
+
+def inert(data: bytes) -> str:
+    """JSON that is safe inside a script element: it cannot end it, nor reorder or hide the text around it."""
+    text = one_line(data).rstrip("\n")
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+def scripted(data: str, title: str, plain: str, given: str = "", scripts: tuple[str, ...] = SCRIPTS) -> str:
+    """A page that shows data, as `page_data` gives them, by these scripts.
+
+    plain: HTML for a reader whose browser runs no script. given: HTML that is inserted unchanged.
+    """
+    machines = inert(json.dumps(devices()).encode())
+    body = f"""<noscript>{plain}</noscript>
+<main id="page">{given}</main>
+<script type="application/json" id="data">{data}</script>
+<script type="application/json" id="devices">{machines}</script>"""
+    parts = read(_HERE, *scripts, between="\n")
+    script = f'"use strict";\n(() => {{\n{parts}\n}})();\n'
+    return page(f"{title} · graphflops", body, read(_HERE, "page.css", "picture.css"), script)
+
+
+def devices() -> list[dict[str, object]]:
+    """Machines by name with their published peaks, as the roofline reads them."""
+    from graphflops.devices import published
+
+    names = ("name", "memory_bytes", "bandwidth", "vector")
+    return [
+        {name: getattr(one, name) for name in names}
+        | {"matrix": dict(one.matrix), "source": one.sources["bandwidth"]}
+        for one in published()
+    ]

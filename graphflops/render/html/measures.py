@@ -16,7 +16,7 @@ from graphflops.render.memory import folded
 from graphflops.render.text import safe
 from graphflops.render.time import LEAST_SHARE, communication, limits, rates
 from graphflops.report import PhaseMemory, Report, Row
-from graphflops.report.call_time import PhaseTime
+from graphflops.report.timeline import PhaseTime
 
 
 def memory_of(

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import networkx
 
-from graphflops.render.html.fragment import escaped
-from graphflops.render.html.page import page as document
+from graphflops.render.html.fragment import escaped, scripted
 from graphflops.render.picture.nest import Item, Sheet, flat, nested
 from graphflops.render.picture.svg import DEFINITIONS, MARKS, WORDS, By, markup, named, whole
 from graphflops.render.text import count_of
@@ -40,7 +39,7 @@ def page(
     else:
         graph, types = shown.graph(level="call"), shown.modules
     title, text = named(graph), "".join(f"<p>{escaped(line)}</p>" for line in said)
-    return document("", title, "", f"<h1>{title}</h1>{text}{section(graph, types or {}, by=by)}", _SCRIPTS)
+    return scripted("", title, "", f"<h1>{title}</h1>{text}{section(graph, types or {}, by=by)}", _SCRIPTS)
 
 
 def fitted(graph: networkx.MultiDiGraph, types: Mapping[str, str], alone: str, note: str = "") -> str:
