@@ -10,10 +10,10 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass
 from typing import get_args
 
-from graphflops.comparison.constants import Constants, constants, plain, work
+from graphflops.comparison.constants import Constants, constants, work
 from graphflops.comparison.result import InputChange, LedgerEntry, LedgerKind, LedgerStatus, UnknownChange
 from graphflops.comparison.sizes import JointSizes, Renamed
-from graphflops.comparison.stored_uses import Matcher, StoredUses
+from graphflops.comparison.stored_uses import Matcher, entry
 from graphflops.dims import Dim, evaluate
 from graphflops.ops import operator
 from graphflops.report import Report, Row
@@ -22,8 +22,6 @@ _CANNOT_RUN = "GF118"
 _PROBES = (1, 2, 3)  # multiples of the sizes compared at, where formulas are spelled differently
 _SIZE = 64  # of a size without a value
 _SMALL_INTEGERS = frozenset(("int8", "uint8", "int4", "uint4"))
-_UNEXPLAINED = ("work", "element_types", "parameters_lost", "weight_shapes", "unknown", "cannot_run")
-_COSTLY = ("sizes_fixed", "attention_unfused", "heads_expanded")
 _ORDER = get_args(LedgerStatus)  # entries are listed in this order
 
 
@@ -40,7 +38,7 @@ class ExportCheck:
     def entries(self, uniform: Callable[[str], float | None]) -> Iterator[LedgerEntry]:
         yield from self._work()
         yield from self._element_types()
-        yield from _parameters(Matcher(self.before, self.after, uniform).matched(), uniform)
+        yield from Matcher(self.before, self.after, uniform).entries()
         yield from self._attention()
         yield from self._aside("constants_folded", self.before.folded, self.after.folded)
         yield from self._aside("unused_left_out", self.before.unused, self.after.unused)
@@ -69,8 +67,8 @@ class ExportCheck:
                 unexplained.append(path)
         unexplained.sort(key=lambda path: -abs(self.number(before[path]) - self.number(after[path])))
         totals = [sum((flops[path] for path in unexplained), 0) for flops in (before, after)]
-        yield from _entry("work", unexplained, *(self.text(total) for total in totals))
-        yield from _entry("repeated_work_merged", merged)
+        yield from entry("work", unexplained, *(self.text(total) for total in totals))
+        yield from entry("repeated_work_merged", merged)
 
     def _flops(self, rows: Sequence[Row], *, old: bool) -> defaultdict[str, Dim]:
         renamed: Renamed = self.joined.old if old else self.joined.new
@@ -92,7 +90,7 @@ class ExportCheck:
         """Products that no result depends on with the inputs, unless the export makes them too."""
         before, after = self._flops(ours, old=True), self._flops(theirs, old=False)
         if not self.equal(sum(before.values(), 0), sum(after.values(), 0)):
-            yield from _entry(kind, [row.node for row in ours])
+            yield from entry(kind, [row.node for row in ours])
 
     def number(self, quantity: Dim) -> int:
         """A quantity at the sizes compared at, others at a size of our own."""
@@ -113,8 +111,8 @@ class ExportCheck:
         gained = {path: after[path] - before[path] for path in changed}
         quantized = [path for path, names in gained.items() if names <= _SMALL_INTEGERS]
         other = [path for path in changed if path not in quantized]
-        yield from _entry("element_types", other, _listed(before, other), _listed(after, other))
-        yield from _entry("quantized", quantized, _listed(before, quantized), _listed(after, quantized))
+        yield from entry("element_types", other, _listed(before, other), _listed(after, other))
+        yield from entry("quantized", quantized, _listed(before, quantized), _listed(after, quantized))
 
     def _attention(self) -> Iterator[LedgerEntry]:
         """Attentions that are one operator in the program and several in the export; heads copied for them."""
@@ -126,8 +124,8 @@ class ExportCheck:
         modules = {row.module for row in unfused}
         before = self._traffic(self.before.rows, self.joined.old, modules)
         after = self._traffic(self.after.rows, self.joined.new, modules)
-        yield from _entry("attention_unfused", [row.module for row in unfused], str(before), str(after))
-        yield from _entry("heads_expanded", [row.module for row in unfused if _shares_heads(row)])
+        yield from entry("attention_unfused", [row.module for row in unfused], str(before), str(after))
+        yield from entry("heads_expanded", [row.module for row in unfused if _shares_heads(row)])
 
     def _traffic(self, rows: Sequence[Row], renamed: Renamed, modules: Container[str]) -> int:
         """Bytes that calls of these modules read and write, at the sizes compared at."""
@@ -145,55 +143,27 @@ def ledger(
     """
     check = ExportCheck(old, new, joined, constants(old, joined.old), constants(new, joined.new))
     found = [*_of_the_whole(new, joined, unknown, inputs), *check.entries(uniform)]
-    return tuple(sorted(found, key=lambda entry: _ORDER.index(entry.status)))
+    return tuple(sorted(found, key=lambda one: _ORDER.index(one.status)))
 
 
 def _of_the_whole(
     new: Report, joined: JointSizes, unknown: Iterable[UnknownChange], inputs: Iterable[InputChange]
 ) -> Iterator[LedgerEntry]:
     """Differences that no module has: calls without a cost, inputs and sizes."""
-    cannot = dict.fromkeys(entry.node for entry in new.diagnostics if entry.code == _CANNOT_RUN)
-    yield from _entry("cannot_run", [*cannot])
+    cannot = dict.fromkeys(one.node for one in new.diagnostics if one.code == _CANNOT_RUN)
+    yield from entry("cannot_run", [*cannot])
     changes = [*unknown]
-    counts = (sum(entry.before for entry in changes), sum(entry.after for entry in changes))
-    yield from _entry("unknown", [entry.op for entry in changes], *map(str, counts))
-    for entry in inputs:
-        types = [(side or "").partition("[")[0] for side in (entry.before, entry.after)]
-        if entry.before is not None and entry.after is not None and types[0] != types[1]:
-            yield from _entry("element_types", [entry.name], *types)
+    counts = (sum(one.before for one in changes), sum(one.after for one in changes))
+    yield from entry("unknown", [one.op for one in changes], *map(str, counts))
+    for one in inputs:
+        types = [(side or "").partition("[")[0] for side in (one.before, one.after)]
+        if one.before is not None and one.after is not None and types[0] != types[1]:
+            yield from entry("element_types", [one.name], *types)
     fixed = ((size, size.after) for size in joined.sizes if size.fixed)
     places = [f"{size.place} at {size.at(at) if isinstance(at, int) else at}" for size, at in fixed]
-    yield from _entry("sizes_fixed", places)
+    yield from entry("sizes_fixed", places)
     if any(remark.name == "sizes-differ" for remark in joined.remarks):
-        yield from _entry("work", ["the sizes differ"])
-
-
-def _parameters(found: StoredUses, uniform: Callable[[str], float | None]) -> Iterator[LedgerEntry]:
-    """What became of the parameters. An exporter leaves out what changes nothing: biases and scales not yet trained."""
-    zeros = [name for name in found.lost if uniform(name) in (0, 1)]
-    yield from _entry("parameters_lost", [plain(name) for name in found.lost if name not in zeros])
-    yield from _entry("zeros_left_out", [plain(name) for name in zeros])
-    for name, before, after in found.shapes:
-        yield from _entry("weight_shapes", [name], before, after)
-    for before, after in dict.fromkeys((before, after) for _, before, after in found.dtypes):
-        names = [name for name, *types in found.dtypes if types == [before, after]]
-        yield from _entry("element_types", names, before, after)
-    yield from _entry("batch_norms_folded", found.norms)
-    yield from _entry("shifts_left_out", found.shifts)
-    yield from _entry("parameters_folded", found.folded)
-    yield from _entry("weights_packed", found.packed)
-    yield from _entry("weights_shared", found.shared)
-    yield from _entry("weights_split", found.split)
-    yield from _entry("weights_quantized", found.quantized)
-    yield from _entry("constants_lifted", found.extra)
-
-
-def _entry(
-    kind: LedgerKind, names: Sequence[str], before: str = "", after: str = ""
-) -> Iterator[LedgerEntry]:
-    if names:
-        status: LedgerStatus = "unexplained" if kind in _UNEXPLAINED else "explained"
-        yield LedgerEntry(kind, "costs_more" if kind in _COSTLY else status, tuple(names), before, after)
+        yield from entry("work", ["the sizes differ"])
 
 
 def _with_all_around(flops: Mapping[str, Dim]) -> defaultdict[str, Dim]:

@@ -42,16 +42,17 @@ def lines(report: Report, by: Cut | None, depth: int | None) -> tuple[list[str],
     if by is None:
         return _calls(report, ledger)
     if by == "module":
-        rows: list[list[str | int]] = []
-        for line in Tree(report, ledger, idle=True).paths(depth):
-            cells: list[str | int] = [
-                line.path,
-                line.type,
-                line.group.calls,
-                line.group.unknown,
-                line.parameters,
+        rows: list[list[str | int]] = [
+            [
+                one.path,
+                one.type,
+                one.group.calls,
+                one.group.unknown,
+                one.parameters,
+                *_work(one.group, ledger),
             ]
-            rows.append([*cells, *_work(line.group, ledger)])
+            for one in Tree(report, ledger, idle=True).paths(depth)
+        ]
         return ["module", "module_type", "calls", "unknown", "parameters", *_heads(ledger)], rows
     if by == "attention":
         return _attentions(report, ledger)

@@ -121,20 +121,18 @@ class Ledger:
         return tuple(self.numbers.value(getattr(cost, quantity)) for quantity in QUANTITIES)
 
     def _sum(self, counts: Mapping[int, int], times: int, *, backward: bool) -> Cost:
+        side = "backward" if backward else "forward"
+        parts = [
+            (getattr(self.kinds[kind], side), self._values[kind][backward], n) for kind, n in counts.items()
+        ]
         sums: list[Dim] = []
         for index, quantity in enumerate(QUANTITIES):
-            exact = 0
-            for kind, n in counts.items():
-                value = self._values[kind][backward][index]
-                if value is None:
-                    break
-                exact += n * value
+            exact = [None if (value := values[index]) is None else n * value for _, values, n in parts]
+            known = [each for each in exact if each is not None]
+            if len(known) == len(parts):
+                sums.append(times * sum(known))
             else:
-                sums.append(times * exact)
-                continue
-            kinds = [(self.kinds[kind], n) for kind, n in counts.items()]
-            costs = [(kind.backward if backward else kind.forward, n) for kind, n in kinds]
-            sums.append(_total(getattr(cost, quantity) * (n * times) for cost, n in costs))
+                sums.append(_total(getattr(cost, quantity) * (n * times) for cost, _, n in parts))
         return Cost(*sums)
 
 

@@ -217,14 +217,10 @@ class Numbers:
             return percent(values[0], values[1])
         if part == 0:
             return percent(0, 1)
-        if (
-            not isinstance(part, Expr)
-            or not isinstance(whole, Expr)
-            or part.terms.keys() != whole.terms.keys()
-        ):
+        if not isinstance(part, Expr) or not isinstance(whole, Expr):
             return ""
         monomial = next(iter(whole.terms))
-        one, all_ = part.terms[monomial], whole.terms[monomial]
+        one, all_ = part.terms.get(monomial, 0), whole.terms[monomial]
         return percent(one, all_) if part * all_ == whole * one else ""
 
 
