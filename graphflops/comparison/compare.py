@@ -78,21 +78,14 @@ def compared(old: Report, new: Report, uniform: Callable[[str], float | None] = 
         modules=tuple(modules),
         unchanged=found.unchanged if has_modules else 0,
         renumbered=tuple(found.renumbered),
-        **_groups(trees, numbers, rank),
+        **_changed([] if export else by_operator(trees, numbers), rank, "ops"),
+        **_changed(by_source(trees, numbers), rank, "sources"),
         folded=tuple(folds),
         causes=tuple(_ranked(causes(folds), rank)),
         ledger=ledger(old, new, sizes, unknown, inputs, uniform) if export else (),
         calls=calls | _changed_calls(old, new, modules),
     )
     return replace(comparison, same=_is_same(comparison))
-
-
-def _groups(trees: Trees, numbers: Numbers, rank: Rank) -> dict[str, Any]:
-    """Operators, but not of an export, and source lines that changed."""
-    ops, unchanged_ops = _changed([] if trees.export else by_operator(trees, numbers), rank)
-    sources, unchanged_sources = _changed(by_source(trees, numbers), rank)
-    found = {"ops": ops, "unchanged_ops": unchanged_ops}
-    return found | {"sources": sources, "unchanged_sources": unchanged_sources}
 
 
 def _stored(old: Report, new: Report) -> Iterator[DtypeChange]:
@@ -127,11 +120,11 @@ def _trees(old: Report, new: Report) -> tuple[Trees, Numbers]:
     return made, numbers
 
 
-def _changed(groups: Iterable[GroupChange], rank: Rank) -> tuple[tuple[GroupChange, ...], int]:
+def _changed(groups: Iterable[GroupChange], rank: Rank, name: str) -> dict[str, Any]:
     """The groups that changed, by how much, and how many did not."""
     every = list(groups)
     changed = _ranked([group for group in every if differs(group)], rank)
-    return tuple(changed), len(every) - len(changed)
+    return {name: tuple(changed), f"unchanged_{name}": len(every) - len(changed)}
 
 
 def _ranked(changes: Iterable[Ranked], rank: Rank) -> list[Ranked]:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 from graphflops.comparison.align import Pairs, differ, out_of_order
 from graphflops.comparison.calls import (
-    NumberedRow,
     Numbers,
     RowPair,
     different,
@@ -178,7 +177,11 @@ def _entry(
         if differ(ours, theirs):
             said.append(Fact("type", ours.kind, theirs.kind))
         if not whole:
-            pairs = [] if trees.export else different(*map(_rows, trees.reports, (ours, theirs)))
+            calls = (
+                [(report.rows[index], kind) for index, kind in side.calls]
+                for report, side in zip(trees.reports, (ours, theirs), strict=True)
+            )
+            pairs = [] if trees.export else different(*calls)
             said += _own_facts(trees, ours, theirs, pairs)
     figures = trees.kinds.figures(before, after, held)
     backward: Mapping[str, Figure] = {}
@@ -218,10 +221,6 @@ def _own_facts(
         yield from _work(trees, ours.own, theirs.own)
     else:
         yield from facts(pairs, trees.joined, (ours.path, theirs.path))
-
-
-def _rows(report: Report, module: ComparedModule) -> list[NumberedRow]:
-    return [(report.rows[index], kind) for index, kind in module.calls]
 
 
 def _work(trees: Trees, before: Counts, after: Counts) -> Iterator[Fact]:

@@ -271,16 +271,14 @@ def _classes(old: Report, new: Report, axes: tuple[_Axes, _Axes]) -> list[_Class
         # One of the name at another axis is another size.
         if alone and not all(name in side.of for side in axes):
             unite((0, name), (1, name))
-    distinct = {id(members): members for members in group.values()}.values()
-    return [_class(members, scales) for members in distinct]
-
-
-def _class(members: Sequence[_Place], scales: Mapping[_Place, _Scale]) -> _Class:
-    own = tuple([[name for side, name in members if side == which] for which in (0, 1)])
-    each = tuple(
-        [scales.get((side, names[0]), _Scale()) if names else _Scale() for side, names in enumerate(own)]
-    )
-    return _Class((own[0], own[1]), (each[0], each[1]))
+    classes = []
+    for members in {id(members): members for members in group.values()}.values():
+        own = [[name for side, name in members if side == which] for which in (0, 1)]
+        each = [
+            scales.get((side, names[0]), _Scale()) if names else _Scale() for side, names in enumerate(own)
+        ]
+        classes.append(_Class((own[0], own[1]), (each[0], each[1])))
+    return classes
 
 
 def _common_scales(

@@ -234,16 +234,13 @@ def chakra(found: Plan, *, rank: int = 0) -> bytes:
         raise OptionError(f"--rank {rank:,}: the mesh has the ranks 0 to {found.devices - 1:,}")
     place = _Place(step.layout, rank)
     own = timeline(step)[place.coordinates["pp"]]
-    facts: list[chakras.Attribute] = [
-        ("device", "string", safe(found.device)),
-        ("layout", "string", str(step.layout)),
-    ]
+    told = [("device", "string", safe(found.device)), ("layout", "string", str(step.layout))]
     axes = {name: size for name, size in place.sizes.items() if size > 1}
     sent = dict.fromkeys(event.work.axes for event in own if event.work.axes and event.work.name != "send")
     along = {each: "+".join(axis for axis in each if axis in axes) for each in sent}
     groups = {place.group(each): Group(name, place.ranks(each)) for each, name in along.items()}
     mesh = Mesh(axes, groups, rank)
-    messages = [chakras.metadata(facts, mesh)]
+    messages = [chakras.metadata(told, mesh)]
     if mesh.groups.keys() - {chakras.ALL}:
         messages.append(chakras.process_groups(0, mesh))
     numbers: list[range] = []

@@ -16,7 +16,7 @@ from graphflops.render.diff.words import titles as titles_of
 from graphflops.render.html.data import PageChange, PageSize, page_data, page_size
 from graphflops.render.html.fragment import escaped, scripted, table
 from graphflops.render.picture.nest import joined
-from graphflops.render.picture.page import fitted
+from graphflops.render.picture.svg import fitted
 from graphflops.render.text import safe
 from graphflops.report import Report, SymbolInfo, Timeline
 

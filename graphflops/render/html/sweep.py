@@ -18,7 +18,7 @@ from graphflops.render import summary
 from graphflops.render.derived import cells
 from graphflops.render.html.data import page_data, sizes_of
 from graphflops.render.html.fragment import escaped, fragment, scripted, wide
-from graphflops.render.picture.page import fitted
+from graphflops.render.picture.svg import fitted
 from graphflops.render.tables import listing
 from graphflops.render.text import count_of, safe
 from graphflops.report import Report
