@@ -197,37 +197,30 @@ def _merged_into(head: str) -> str | None:
 
 def _available(base: str, notes: list[str]) -> str | None:
     """The commit, fetched if the checkout is shallow; None, and a note, if it cannot be."""
-    if not _has(base) and not (
-        succeeds(*_FETCH, "--depth=1", "origin", base, seconds=_SECONDS) and _has(base)
+    there = ("cat-file", "-e", f"{base}^{{commit}}")
+    fetch = (*_FETCH, "--depth=1", "origin", base)
+    if succeeds(*there, seconds=_SECONDS) or all(
+        succeeds(*each, seconds=_SECONDS) for each in (fetch, there)
     ):
-        notes.append(f"The base commit {base[:12]} cannot be fetched, so nothing is compared.")
-        return None
-    return base
-
-
-def _has(commit: str) -> bool:
-    return succeeds("cat-file", "-e", f"{commit}^{{commit}}", seconds=_SECONDS)
-
-
-def _common(base: str) -> str | None:
-    """The last commit that the base and the checkout have in common; a shallow history is fetched until it has one."""
-    for deepen in _histories(base):
-        if deepen and not succeeds(*deepen, seconds=_SECONDS):
-            return None
-        found = git("merge-base", base, "HEAD", check=False).decode().split()
-        if found:
-            return found[0]
+        return base
+    notes.append(f"The base commit {base[:12]} cannot be fetched, so nothing is compared.")
     return None
 
 
-def _histories(base: str) -> Iterator[tuple[str, ...]]:
-    """What to fetch before each look: first nothing, then more and more commits without their files."""
-    yield ()
-    if git("rev-parse", "--is-shallow-repository", check=False).strip() != b"true":
-        return
+def _common(base: str) -> str | None:
+    """The last commit that the base and the checkout have in common.
+
+    A shallow history is fetched until it has one, more and more commits without their files.
+    """
+    is_shallow = git("rev-parse", "--is-shallow-repository", check=False).strip() == b"true"
     here = git("rev-parse", "HEAD").decode().strip()
-    for count in _DEEPENED:
-        yield (*_FETCH, "--filter=blob:none", f"--deepen={count}", "origin", base, here)
+    for count in (0, *_DEEPENED) if is_shallow else (0,):
+        deepen = (*_FETCH, "--filter=blob:none", f"--deepen={count}", "origin", base, here)
+        if count and not succeeds(*deepen, seconds=_SECONDS):
+            return None
+        if found := git("merge-base", base, "HEAD", check=False).decode().split():
+            return found[0]
+    return None
 
 
 SUMMARY = 2**20  # bytes of a job's summary

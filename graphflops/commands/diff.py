@@ -14,7 +14,6 @@ from graphflops.versions.revisions import ModelFile
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from graphflops.comparison.result import Comparison
     from graphflops.graph import Graph
 
 _SEVERAL = ("table", "markdown")  # formats whose texts can be concatenated
@@ -67,36 +66,28 @@ def diff(
     if output.form not in _SEVERAL and len(pairs) != 1:
         what = f"{len(pairs)} models differ"
         raise click.UsageError(f"{what}: name one behind --, or ask for table or markdown")
+    from graphflops.comparison.models import compare
+    from graphflops.loading import import_rules
+
+    import_rules(given.pop("rule_files"))
     texts: list[str | bytes] = []
     differs = False
     for old, new, named in pairs:
-        comparison = None if old is None or new is None else _compared(old, new, **given)
-        differs = differs or comparison is None or not comparison.same
-        if comparison is None:
-            texts.append(_alone(old, new))
-        elif named or not comparison.same:
+        if old is None or new is None:
+            there, differs = old or new, True
+            assert isinstance(there, ModelFile)
+            what = "gone" if new is None else "new"
+            texts.append(f"{shown(there.path)}: {what}, nothing to compare with\n")
+            continue
+        with files.Progress() as progress:
+            comparison = compare(old, new, progress=progress, **given)
+        differs = differs or not comparison.same
+        if named or not comparison.same:
             texts.append(output.text(comparison, **cut))
     text = texts[0] if len(texts) == 1 else "\n".join(map(str, texts)) or "no model differs\n"
     files.write(text, output.path)
     if exit_code and differs:
         ctx.exit(3)
-
-
-def _alone(old: ModelFile | Graph | None, new: ModelFile | Graph | None) -> str:
-    there = old or new
-    assert isinstance(there, ModelFile)
-    return f"{shown(there.path)}: {'gone' if new is None else 'new'}, nothing to compare with\n"
-
-
-def _compared(
-    old: ModelFile | Graph, new: ModelFile | Graph, *, rule_files: tuple[str, ...], **given: Any
-) -> Comparison:
-    from graphflops.comparison.models import compare
-    from graphflops.loading import import_rules
-
-    import_rules(rule_files)
-    with files.Progress() as progress:
-        return compare(old, new, progress=progress, **given)
 
 
 def _pairs(sides: Sequence[str], paths: Sequence[str] | None) -> list[Pair]:

@@ -26,7 +26,7 @@ def textconv(model: str) -> None:
 
 def _text(model: str) -> str:
     try:  # the time is over for imports too
-        from graphflops.render.textconv import textconv as text
+        from graphflops.render.viewers import textconv as text
         from graphflops.versions.revisions import file_here
 
         with file_here(model) as file:

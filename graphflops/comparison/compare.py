@@ -11,9 +11,8 @@ from typing import Any, TypeVar
 from graphflops.comparison.align import align
 from graphflops.comparison.calls import Numbers, aligned, rewired, told
 from graphflops.comparison.causes import bounds, causes, crossings, folded, growth
-from graphflops.comparison.constants import is_export, under_common_names
 from graphflops.comparison.entries import Trees, attributed, by_operator, by_source, differs, listed, shared
-from graphflops.comparison.export_check import ledger
+from graphflops.comparison.export_check import is_export, ledger, under_common_names
 from graphflops.comparison.result import (
     Cause,
     Comparison,

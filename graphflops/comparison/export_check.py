@@ -1,22 +1,162 @@
 """The ledger of an export check: what differs from the program, what explains it, and what remains unexplained.
 
-Compared are matrix work by module, element types, and trained parameters; of both programs only what depends on the inputs.
+Compared are matrix work by module, element types, and trained parameters; of both programs only what depends on the inputs,
+under the names that both have.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import get_args
 
-from graphflops.comparison.constants import Constants, constants, work
 from graphflops.comparison.result import InputChange, LedgerEntry, LedgerKind, LedgerStatus, UnknownChange
 from graphflops.comparison.sizes import JointSizes, Renamed
-from graphflops.comparison.stored_uses import Matcher, entry
+from graphflops.comparison.stored_uses import STORED, Constants, ConstantUse, Matcher, entry, plain
+from graphflops.cost import Cost
 from graphflops.dims import Dim, evaluate
 from graphflops.ops import operator
 from graphflops.report import Report, Row
+
+_FEW = 4  # a prefix leads to more than one in so many names: optimizers of graphs rename many
+
+
+def is_export(old: Report, new: Report) -> bool:
+    """True for a program and its export, which keeps the work and not the operators."""
+    return (old.origin.format == "onnx") != (new.origin.format == "onnx")
+
+
+def under_common_names(
+    old: Report, new: Report, uniform: Callable[[str], float | None]
+) -> tuple[Report, Report, Callable[[str], float | None]]:
+    """Of an export check both programs by the names inside of the module that the inner one is, and `uniform` by those."""
+    if not is_export(old, new):
+        return old, new, uniform
+    if prefix := _prefix(old, new):
+        return old, _unwrapped(new, prefix)[0], uniform
+    if prefix := _prefix(new, old):
+        old, names = _unwrapped(old, prefix)
+        return old, new, lambda name: uniform(names.get(name, name))
+    return old, new, uniform
+
+
+def _prefix(inner: Report, outer: Report) -> str:
+    """How names of the outer program begin that are the inner one's behind it; "" where more are equal as they are."""
+    found, names = _names(inner), _names(outer)
+    met: Counter[str] = Counter()
+    for name in names:
+        ends = [0, *(place + 1 for place, sign in enumerate(name) if sign == "_"), len(name) + 1]
+        met.update({name[: end - 1] if end else "" for end in ends if name[end:] in found})
+    best = max(met, key=lambda prefix: (met[prefix], -len(prefix)), default="")
+    return best if met[best] > max(met[""], min(len(found), len(names)) // _FEW) else ""
+
+
+def _names(report: Report) -> set[str]:
+    """Modules with products and stored tensors, as either exporter would spell them."""
+    modules = {row.module for row in report.rows if row.cost.matrix_flops != 0}
+    return {plain(name) for name in (*modules, *_stored(report))}
+
+
+def _stored(report: Report) -> dict[str, None]:
+    made = {named.name for named in report.inputs}.union(n.name for row in report.rows for n in row.outputs)
+    return dict.fromkeys(n.name for row in report.rows for n in row.inputs if n.name not in made)
+
+
+def _unwrapped(report: Report, prefix: str) -> tuple[Report, Mapping[str, str]]:
+    """The program with what is in a module under its names there; by new name of a stored tensor the old one."""
+    stored = _stored(report)
+    inside = {name: _inside(name, prefix) for name in stored}
+    names = {name: new for name, new in inside.items() if new not in stored}
+    rows = tuple(
+        row._replace(
+            module=_inside(row.module, prefix),
+            inputs=tuple(named._replace(name=names.get(named.name, named.name)) for named in row.inputs),
+        )
+        for row in report.rows
+    )
+    modules = {_inside(path, prefix): type_ for path, type_ in report.modules.items()}
+    held = {_inside(path, prefix): count for path, count in report.parameter_modules.items()}
+    found = replace(report, rows=rows, modules=modules, parameter_modules=held)
+    return found, {new: old for old, new in names.items()}
+
+
+def _inside(name: str, prefix: str) -> str:
+    """A path or the name of a stored tensor without the prefix; one beside it as it is."""
+    kind = next((kind for kind in STORED if name.startswith(kind)), "")
+    rest = name.removeprefix(kind)
+    if plain(name) == prefix or plain(name).startswith(f"{prefix}_"):
+        rest = rest[len(prefix) + 1 :]
+    return kind + rest
+
+
+def constants(report: Report, renamed: Callable[[Dim], Dim]) -> Constants:
+    """Separate what depends on the program's inputs from what does not; all depends on inputs that nobody knows.
+
+    renamed: the joint sizes for the program's own.
+    """
+    regions = tuple(f"{row.node}/" for row in report.rows if row.regions)
+    found = Constants(modules_guessed=not any(row.module_type for row in report.rows))
+    needed, found.unused = _by_need(report, regions)
+    changing = {named.name for named in report.inputs}
+    made = {named.name for row in report.rows for named in row.outputs}
+    roots: dict[str, tuple[str, ...]] = {}
+    computed: dict[str, bool] = {}
+    uses: dict[tuple[str, str], ConstantUse] = {}
+    for row in needed:
+        nested = bool(regions) and row.node.startswith(regions)
+        for name, type_ in row.inputs:
+            if name not in made and name not in changing and not nested:
+                found.types.setdefault(name, (tuple(map(renamed, type_.shape)), type_.dtype))
+                roots.setdefault(name, (name,))
+        read = row.inputs[operator(row.op).reads_sizes :]
+        used = [named for named in read if named.name not in changing]
+        # Results that do not follow from the operands listed.
+        is_drawn = operator(row.op).kind in ("random", "sequence")
+        if nested or row.regions or not report.inputs or len(used) < len(read) or is_drawn:
+            found.rows.append(row)
+            changing.update(named.name for named in row.outputs)
+            for name, type_ in used:
+                if roots.get(name) and (name, row.module) not in uses:
+                    shape, works = tuple(map(renamed, type_.shape)), computed.get(name, False)
+                    use = ConstantUse(name, row.module, roots[name], shape, type_.dtype, works)
+                    uses[name, row.module] = use
+            continue
+        if row.cost.matrix_flops != 0:
+            found.folded.append(row)
+        origin = tuple(dict.fromkeys(root for name, _ in used for root in roots.get(name, ())))
+        works = row.state != "free" or any(computed.get(name, False) for name, _ in used)
+        for name, _ in row.outputs:
+            roots[name], computed[name] = origin, works
+    found.uses = [*uses.values()]
+    return found
+
+
+def _by_need(report: Report, regions: tuple[str, ...]) -> tuple[list[Row], list[Row]]:
+    """The calls that results of the program depend on, all where the results are not known; and the other matrix work.
+
+    regions: how names of calls in nested graphs begin. These, calls that write to an operand and unknown ones are needed.
+    """
+    wanted = set(report.outputs)
+    needed, unused = [], []
+    for row in reversed(report.rows):
+        nested = row.regions or (regions and row.node.startswith(regions))
+        acts = nested or not row.outputs or row.state == "unknown" or operator(row.op).mutates
+        if not report.outputs or acts or not wanted.isdisjoint(name for name, _ in row.outputs):
+            needed.append(row)
+            wanted.update(name for name, _ in row.inputs)
+        elif row.cost.matrix_flops != 0:
+            unused.append(row)
+    return needed[::-1], unused[::-1]
+
+
+def work(rows: Iterable[Row]) -> dict[str, Cost]:
+    """Cost by module."""
+    found: defaultdict[str, list[Cost]] = defaultdict(list)
+    for row in rows:
+        found[row.module].append(row.cost)
+    return {module: Cost.sum(costs) for module, costs in found.items()}
+
 
 _CANNOT_RUN = "GF118"
 _PROBES = (1, 2, 3)  # multiples of the sizes compared at, where formulas are spelled differently

@@ -1,15 +1,80 @@
-"""Finds each trained parameter of a program in its export: by name, by module, as a part, or folded into another."""
+"""What one program computes with and what it only looks up; and each trained parameter of it in its export.
+
+A value is constant where it follows from stored tensors and from sizes alone, as positions do. The constants that calls on
+other values use are compared in an export check: before them a transposed, folded or dequantized weight looks different,
+there it does not. A parameter is found by name, by module, as a part, or folded into another.
+"""
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
-from graphflops.comparison.constants import Constants, ConstantUse, plain
 from graphflops.comparison.result import LedgerEntry, LedgerKind, LedgerStatus
 from graphflops.dims import Dim, prod
+from graphflops.exporters.sources import unquantized
 from graphflops.ops import operator
 from graphflops.report import Row
+from graphflops.tensor import DType
+
+_NO_WORD = re.compile(r"\W", re.ASCII)
+_PARAMETER, STORED = "p_", ("p_", "b_", "c_")  # how torch.export begins the names of what it lifts to inputs
+
+
+@dataclass(frozen=True, slots=True)
+class ConstantUse:
+    """A constant that calls of one module use."""
+
+    value: str
+    module: str
+    roots: tuple[str, ...]  # the stored tensors it follows from
+    shape: tuple[Dim, ...]
+    dtype: DType
+    computed: bool  # more than views lie between the roots and the use
+
+    @property
+    def numel(self) -> Dim:
+        return prod(self.shape)
+
+
+@dataclass(slots=True)
+class Constants:
+    """The constants of a program and the calls that are not."""
+
+    rows: list[Row] = field(default_factory=list)  # calls whose results depend on the program's inputs
+    folded: list[Row] = field(default_factory=list)  # others with matrix work
+    # Calls with matrix work that no result of the program depends on.
+    unused: list[Row] = field(default_factory=list)
+    # The file records no module; they are read from names, which optimizers of graphs change.
+    modules_guessed: bool = False
+    uses: list[ConstantUse] = field(default_factory=list)  # each constant by each module whose calls use it
+    types: dict[str, tuple[tuple[Dim, ...], DType]] = field(default_factory=dict)  # by name of what is stored
+
+    def trained(self) -> list[ConstantUse]:
+        """Uses of parameters of a program that torch.export wrote, of all that is stored where names do not tell.
+
+        The first root of each is a parameter.
+        """
+        told = any(name.startswith(STORED) for name in self.types)
+        found = []
+        for use in self.uses:
+            roots = [root for root in use.roots if root.startswith(_PARAMETER) or not told]
+            if roots:
+                found.append(replace(use, roots=tuple(dict.fromkeys((*roots, *use.roots)))))
+        return found
+
+
+@lru_cache(maxsize=10_000)
+def plain(name: str) -> str:
+    """The name of a stored tensor as either exporter would spell it."""
+    for prefix in STORED:
+        if name.startswith(prefix):
+            return name[len(prefix) :].lower()
+    return _NO_WORD.sub("_", unquantized(name)).lower()
+
 
 _UNEXPLAINED = ("work", "element_types", "parameters_lost", "weight_shapes", "unknown", "cannot_run")
 _COSTLY = ("sizes_fixed", "attention_unfused", "heads_expanded")

@@ -1,10 +1,14 @@
-"""What follows from reports: a sweep over sizes, figures of a token or sample, several models, the history of one."""
+"""What follows from reports: a sweep over sizes, figures of a token or sample, several models, the history of one; rules."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from inspect import unwrap
+from pathlib import Path
 from typing import Any
 
+from graphflops.base.docstrings import docstring
 from graphflops.base.json_form import Formula
 from graphflops.base.units import interval, measured, memory, number, parameters, percent, rate, seconds
 from graphflops.base.units import parameters as as_parameters
@@ -14,16 +18,17 @@ from graphflops.derived.overview import Overview, OverviewLine
 from graphflops.derived.resize import Point, Sweep
 from graphflops.dims import evaluate
 from graphflops.fitting.cells import QUANTITIES
-from graphflops.render.document import Document
-from graphflops.render.exact import quantity
+from graphflops.render.document import Document, quantity
 from graphflops.render.html.fragment import escaped, page
 from graphflops.render.html.fragment import table as drawn
 from graphflops.render.summary import NAMED
 from graphflops.render.table import Page
 from graphflops.render.tables import Entry, Listing, TextTable, listing
 from graphflops.render.text import Numbers, assumptions, count_of, safe
+from graphflops.report import Report
 from graphflops.report.as_json import Tool
 from graphflops.report.timeline import PhaseTime
+from graphflops.rules import Rule, find, known
 from graphflops.version import __version__
 from graphflops.versions.history import QUANTITIES as TOTALS
 from graphflops.versions.history import History, HistoryPoint
@@ -353,3 +358,34 @@ def _chart(found: History, quantity: str) -> str:
         f'width="{_WIDTH}" height="{_HEIGHT}" role="img" aria-label="{escaped(words)}">'
         f'<polyline points="{" ".join(places)}"/>{"".join(dots)}</svg></figure>'
     )
+
+
+def registered() -> Listing:
+    """Every operator that has a rule."""
+    heads = ("operator", "rule", "file", "what is counted")
+    return Listing(
+        heads, [[rule.key, *_home(rule), docstring(rule.function).partition("\n")[0]] for rule in known()]
+    )
+
+
+def used(report: Report) -> Listing:
+    """Every operator of a program, the unknown ones first: how often it is called, and what priced it."""
+    heads = ("operator", "calls", "state", "priced as", "rule", "file")
+    states: dict[str, Counter[str]] = {}
+    for row in report.rows:
+        states.setdefault(row.op, Counter())[row.state] += 1
+    rows: list[list[str | int]] = []
+    for op, seen in sorted(states.items(), key=lambda item: (not item[1]["unknown"], item[0])):
+        rule = find(op)
+        home = [rule.key, *_home(rule)] if rule else ["", "", ""]
+        rows.append([op, seen.total(), ", ".join(sorted(seen)), *home])
+    return Listing(heads, rows)
+
+
+def _home(rule: Rule) -> list[str]:
+    name = getattr(unwrap(rule.function), "__qualname__", type(rule.function).__name__)
+    package, _, module = rule.home.rpartition(".")
+    if package == "graphflops.rules":
+        return [name.replace("<locals>.", ""), f"{module}.py"]
+    code = getattr(rule.function, "__code__", None)
+    return [name.replace("<locals>.", ""), Path(code.co_filename).name if code else rule.home]

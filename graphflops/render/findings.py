@@ -15,12 +15,11 @@ import msgspec
 from graphflops.base.units import measured, memory, number, numbered, percent, unnumbered
 from graphflops.dims import Dim, evaluate, total
 from graphflops.render import formats
-from graphflops.render.document import drawn, escaped, fitted
-from graphflops.render.exact import inert, quantity
+from graphflops.render.document import drawn, escaped, fitted, quantity
 from graphflops.render.summary import conclusion, counted, state
 from graphflops.render.table import Page
 from graphflops.render.tables import Entry, TextTable
-from graphflops.render.text import assumptions, count_of, safe
+from graphflops.render.text import assumptions, count_of, inert, safe
 from graphflops.report.findings import SEVERITIES, Finding, Findings, LimitResult, ModelFindings
 
 if TYPE_CHECKING:

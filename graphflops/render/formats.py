@@ -83,7 +83,7 @@ FORMATS = (
     }),
     Format("json", (".json",), {
         **_documents("json"),
-        "Report": _by("exact:json"),
+        "Report": _by("document:report_json"),
         "Comparison": _by("diff.json:json"),
         "Findings": _by("findings:json"),
         "Validation": _by("validation:json"),
@@ -92,7 +92,7 @@ FORMATS = (
     }),
     Format("csv", (".csv",), {
         **_documents("csv"),
-        "Report": _by("exact:csv", _CUTS, tree_with=("module",)),
+        "Report": _by("document:report_csv", _CUTS, tree_with=("module",)),
         "Comparison": _by("diff.texts:csv", ("by", "top")),
         "Answer": _by("graph:csv"),
     }),

@@ -22,10 +22,9 @@ from graphflops.planning.plan import Plan, Refused
 from graphflops.planning.timeline import Event, timeline
 from graphflops.render import chakra as chakras
 from graphflops.render.document import Document, fragment
-from graphflops.render.exact import inert
 from graphflops.render.html.fragment import escaped, page
 from graphflops.render.tables import Entry, Listing, TextTable
-from graphflops.render.text import safe
+from graphflops.render.text import inert, safe
 from graphflops.render.viewers import complete, meta
 from graphflops.version import __version__
 

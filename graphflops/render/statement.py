@@ -15,9 +15,8 @@ import msgspec
 
 from graphflops.base.units import number, parameters, power
 from graphflops.errors import OptionError
-from graphflops.render.exact import inert
 from graphflops.render.tables import Entry, TextTable
-from graphflops.render.text import safe
+from graphflops.render.text import inert, safe
 from graphflops.statements.figures import Flops, Interval
 from graphflops.statements.statement import Statement
 

@@ -224,6 +224,17 @@ class Numbers:
         return percent(one, all_) if part * all_ == whole * one else ""
 
 
+_ACTIVE = re.compile("[\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
+
+
+def inert(data: bytes) -> str:
+    """JSON as a line of text: characters that a terminal could act on are escaped."""
+    text = data.decode()
+    if not text.isascii() or "\x7f" in text:
+        text = _ACTIVE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return text + "\n"
+
+
 def plain_ascii(text: str) -> str:
     """The text in ASCII, for terminals and pipes with such an encoding."""
     text = re.sub(f"[{_RAISED}]+", lambda power: "**" + power[0].translate(_LOWERED), text)

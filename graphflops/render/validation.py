@@ -10,11 +10,10 @@ import msgspec
 from graphflops.base.units import memory, number
 from graphflops.errors import OptionError
 from graphflops.render.document import escaped, rows
-from graphflops.render.exact import inert
 from graphflops.render.html.fragment import escaped as html_escaped
 from graphflops.render.table import Page
 from graphflops.render.tables import Entry, TextTable
-from graphflops.render.text import count_of, listed, operator_name, safe
+from graphflops.render.text import count_of, inert, listed, operator_name, safe
 from graphflops.report.size_names import together
 from graphflops.runtime.validation import SCHEMA, NodeResult, Validation
 from graphflops.version import __version__

@@ -306,7 +306,7 @@ class Report(Rendered, Record, frozen=True):
 
         The columns are those of the CSV; what is not known is missing. OptionError where pandas is not installed.
         """
-        return imported("graphflops.render.exact:dataframe")(self, by=by, depth=depth)
+        return imported("graphflops.render.document:dataframe")(self, by=by, depth=depth)
 
     def to_json(self) -> bytes:
         """The report as JSON, UTF-8, one object; raises nothing."""

@@ -157,7 +157,7 @@ def _document() -> _Document:
     others = [time, *[Key(name, name, may_lack, msgspec.UNSET) for name in _PHASES]]
     totals = declared(Totals, [*costs, *peaks, *sizes, *others], is_omitting=False, kw_only=True)
     keys = [
-        Key(key.name, key.source, _present(key.kind), None) if key.name == "memory" else key
+        Key(key.name, key.source, left_out(key.kind, Timeline(), None), None) if key.name == "memory" else key
         for key in forms.keys(Report, without=(*_APART, *_SIZES))
     ]
     head = [Key("schema", "", Kind(Literal[1])), Key("tool", "", Kind(Tool))]
@@ -169,27 +169,15 @@ def _document() -> _Document:
     return _Document(whole, totals, phase, keys, costs, peaks, sizes, cost, time)
 
 
-def left_out(kind: Kind) -> Kind:
-    """The kind of a key that is left out where its value is None."""
+def left_out(kind: Kind, empty: Any = None, said: Any = msgspec.UNSET) -> Kind:
+    """The kind of a key for which `said` stands where its value is empty; by default it is left out."""
     write, read = kind.write, kind.read
     assert write is not None
     assert read is not None
     return Kind(
-        Union[kind.json, msgspec.UnsetType],
-        lambda session, value: msgspec.UNSET if value is None else write(session, value),
-        lambda session, found: None if found is msgspec.UNSET else read(session, found),
-    )
-
-
-def _present(timeline: Kind) -> Kind:
-    """The timeline, left out where it is not known."""
-    assert timeline.write is not None
-    assert timeline.read is not None
-    write, read = timeline.write, timeline.read
-    return Kind(
-        Union[timeline.json, None],
-        lambda session, memory: write(session, memory) if memory.rows else None,
-        lambda session, found: Timeline() if found is None else read(session, found),
+        Union[kind.json, None if said is None else msgspec.UnsetType],
+        lambda session, value: said if value == empty else write(session, value),
+        lambda session, found: empty if found is said else read(session, found),
     )
 
 

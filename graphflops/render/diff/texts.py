@@ -9,8 +9,7 @@ from graphflops.comparison.result import Cause, Comparison, Figure, Fold, GroupC
 from graphflops.render.diff.figures import NAMES, delta, signed
 from graphflops.render.diff.tables import BRIEF, both, figure_of, tables
 from graphflops.render.diff.words import compared_at, fact_words, headlines, notes, path_of, tag, type_of
-from graphflops.render.document import escaped, fitted, rows
-from graphflops.render.exact import written
+from graphflops.render.document import escaped, fitted, rows, written
 from graphflops.render.table import Page
 from graphflops.render.tables import Entry, TextTable
 from graphflops.render.text import count_of, listed, safe, short_type, told_apart

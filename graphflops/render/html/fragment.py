@@ -16,9 +16,9 @@ from typing import Any
 
 from graphflops.base.lazy import imported
 from graphflops.render import summary
-from graphflops.render.exact import inert as one_line
 from graphflops.render.ledger import Ledger
 from graphflops.render.tables import TextTable, tables
+from graphflops.render.text import inert as one_line
 from graphflops.render.text import safe, shortened
 from graphflops.report import Report
 from graphflops.version import __version__
@@ -47,23 +47,22 @@ def fragment(report: Report) -> str:
 
 def table(grid: TextTable) -> str:
     """A table; figures stand on the right."""
-    sides = ["left" if index < grid.names else "right" for index in range(len(grid.heads))]
-    heads = _cells("th", sides, grid.heads)
-    rows = "".join(f"<tr>{_cells('td', sides, entry.cells, entry.level)}</tr>" for entry in grid.entries)
-    title = f"<caption>{escaped(grid.title)}</caption>" if grid.title else ""
-    return f"<table>{title}<thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
+    sides = [f' align="{"left" if index < grid.names else "right"}"' for index in range(len(grid.heads))]
+    return _drawn(grid, sides, sides)
 
 
 def wide(grid: TextTable, label: str) -> str:
     """A table of figures for a page, in a box that scrolls. label: of the box, for screen readers."""
-    heads = "".join(f'<th scope="col" class="figure">{escaped(text)}</th>' for text in grid.heads)
-    lines = ("".join(f'<td class="figure">{escaped(cell)}</td>' for cell in e.cells) for e in grid.entries)
-    body = "".join(f"<tr>{line}</tr>" for line in lines)
-    caption = f"<caption>{escaped(grid.title)}</caption>" if grid.title else ""
-    return (
-        f'<div class="wide" tabindex="0" role="region" aria-label="{label}">'
-        f"<table>{caption}<thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>"
-    )
+    heads, cells = ([f'{scope} class="figure"'] * len(grid.heads) for scope in (' scope="col"', ""))
+    return f'<div class="wide" tabindex="0" role="region" aria-label="{label}">{_drawn(grid, heads, cells)}</div>'
+
+
+def _drawn(grid: TextTable, of_heads: Sequence[str], of_cells: Sequence[str]) -> str:
+    """A table whose heads and cells have these attributes, by column."""
+    title = f"<caption>{escaped(grid.title)}</caption>" if grid.title else ""
+    heads = _cells("th", of_heads, grid.heads)
+    rows = "".join(f"<tr>{_cells('td', of_cells, one.cells, one.level)}</tr>" for one in grid.entries)
+    return f"<table>{title}<thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
 
 
 def escaped(text: str) -> str:
@@ -71,10 +70,10 @@ def escaped(text: str) -> str:
     return "".join(_ENTITIES.get(c, c) for c in safe(text, 10_000))
 
 
-def _cells(tag: str, sides: Sequence[str], cells: Sequence[str], level: int = 0) -> str:
+def _cells(tag: str, attributes: Sequence[str], cells: Sequence[str], level: int = 0) -> str:
     indents = ["&emsp;" * level, *[""] * (len(cells) - 1)]
-    texts = [f"{indent}{escaped(cell)}" for indent, cell in zip(indents, cells, strict=True)]
-    return "".join(f'<{tag} align="{side}">{text}</{tag}>' for side, text in zip(sides, texts, strict=True))
+    parts = zip(attributes, indents, map(escaped, cells), strict=True)
+    return "".join(f"<{tag}{attribute}>{indent}{text}</{tag}>" for attribute, indent, text in parts)
 
 
 def page(title: str, body: str, style: str = "", script: str = "") -> str:
