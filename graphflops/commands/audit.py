@@ -88,6 +88,9 @@ def audit(
         return
     if not models:
         raise click.UsageError("name a MODEL, or say --explain CODE")
+    from graphflops.onnx_audit.audit import audit_findings
+    from graphflops.versions.git import located
+
     codes, sizes = _what(given)
     is_fix = given["fix"] or given["dry_run"] or given["diff"]
     odd = [name for name, is_given in given.items() if is_given and not is_fix]
@@ -96,10 +99,11 @@ def audit(
     if is_fix:
         if output.form or top or statistics:
             raise click.UsageError("--format, --top and --statistics are of findings: audit the fixed file")
-        _fixed(ctx, models, codes, sizes, output.path, given, fail_on)
+        done, errors = _fix(models, codes, sizes, output.path, given)
+        _exit(ctx, audit_findings([each.after.of_model() for each in done]), errors, fail_on)
+        if given["exit_code"] and any(each.fixed for each in done):
+            ctx.exit(3)
         return
-    from graphflops.versions.git import located
-
     output = output.of("Findings", top=top, statistics=statistics or None)
     found, errors = _audited(models, codes, **sizes)
     if found.models:
@@ -115,19 +119,6 @@ def _what(given: dict[str, Any]) -> tuple[Sequence[str], dict[str, Any]]:
     device, execution = given.pop("device"), given.pop("execution")
     sizes["on"] = None if device is None else (device, execution)
     return chosen(given.pop("select"), given.pop("ignore")), sizes
-
-
-def _fixed(
-    ctx: click.Context, models: Sequence[str], codes: Sequence[str], sizes: dict[str, Any],
-    output: str | None, fixing: dict[str, bool], fail_on: _FailOn,
-) -> None:  # fmt: skip
-    """Fixes models; exits as without --fix by what remains, and with 3 where --exit-code is to tell of a fix."""
-    from graphflops.onnx_audit.audit import audit_findings
-
-    done, errors = _fix(models, codes, sizes, output, fixing)
-    _exit(ctx, audit_findings([each.after.of_model() for each in done]), errors, fail_on)
-    if fixing["exit_code"] and any(each.fixed for each in done):
-        ctx.exit(3)
 
 
 def _exit(ctx: click.Context, found: Findings, errors: Sequence[str], fail_on: _FailOn) -> None:

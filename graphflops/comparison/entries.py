@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -147,21 +147,18 @@ def _alone(
 
 def _counts(trees: Trees, module: ComparedModule, *, whole: bool) -> bool:
     """True if the module has work or parameters; of an export only matrix work and unknown calls count as work."""
-    calls = _calls(module, whole=whole)
-    if _holds(module, whole=whole):
-        return True
-    if not trees.export:
-        return bool(calls)
+    calls, held = _own(module, whole=whole)
+    if held or not trees.export:
+        return bool(held or calls)
     work = trees.kinds.figures(calls, (), None)["matrix_flops"]
     return work.differs or trees.kinds.unknown(calls) > 0
 
 
-def _calls(module: ComparedModule | None, *, whole: bool) -> Counts:
-    return () if module is None else module.counts if whole else module.own
-
-
-def _holds(module: ComparedModule | None, *, whole: bool) -> int:
-    return 0 if module is None else module.holds if whole else module.parameters
+def _own(module: ComparedModule | None, *, whole: bool) -> tuple[Counts, int]:
+    """The calls and the parameters of a module itself, or of everything in it."""
+    if module is None:
+        return (), 0
+    return (module.counts, module.holds) if whole else (module.own, module.parameters)
 
 
 def _entry(
@@ -169,8 +166,7 @@ def _entry(
     order: Fact | None = None,
 ) -> ModuleChange:  # fmt: skip
     """The entry of a module: its figures on both sides, and its differences."""
-    before, after = _calls(ours, whole=whole), _calls(theirs, whole=whole)
-    held = (_holds(ours, whole=whole), _holds(theirs, whole=whole))
+    (before, held), (after, now_held) = (_own(side, whole=whole) for side in (ours, theirs))
     said: list[Fact] = [order] if order is not None else []
     pairs: list[RowPair] = []
     if ours is not None and theirs is not None:
@@ -183,7 +179,7 @@ def _entry(
             )
             pairs = [] if trees.export else different(*calls)
             said += _own_facts(trees, ours, theirs, pairs)
-    figures = trees.kinds.figures(before, after, held)
+    figures = trees.kinds.figures(before, after, (held, now_held))
     backward: Mapping[str, Figure] = {}
     if trees.training:
         backward = trees.kinds.figures(before, after, None, backward=True)
@@ -311,15 +307,12 @@ def _aligned(trees: Trees) -> Iterator[tuple[str, str]]:
     """Pairs of source lines of equal calls in paired modules, in order."""
     old, new = (report.rows for report in trees.reports)
     for ours, theirs in trees.pairs.new.items():
-        places: dict[int, list[int]] = {}
+        places: dict[int, deque[int]] = {}
         for index, kind in theirs.calls:
-            places.setdefault(kind, []).append(index)
-        used: Counter[int] = Counter()
+            places.setdefault(kind, deque()).append(index)
         for index, kind in ours.calls:
-            partners = places.get(kind, ())
-            if used[kind] < len(partners):
-                yield old[index].source, new[partners[used[kind]]].source
-                used[kind] += 1
+            if partners := places.get(kind):
+                yield old[index].source, new[partners.popleft()].source
         if len(ours.calls) == len(theirs.calls):  # changed calls at the same place count too
             for (index, _), (other, _) in zip(ours.calls, theirs.calls, strict=True):
                 if old[index].op == new[other].op:

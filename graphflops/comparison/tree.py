@@ -156,19 +156,16 @@ class InternedCalls:
 
     def of(self, report: Report, renamed: Renamed) -> list[int | None]:
         types: dict[int, Hashable] = {}
-        costs: dict[int, Cost] = {}
+        costs: dict[int, Cost] = {id(None): _NOTHING}
         numbers: list[int | None] = []
         for row in report.rows:
             if row.state == "free" and not row.cost and not row.backward:
                 numbers.append(None)
                 continue
-            cost = costs.get(id(row.cost))
-            if cost is None:
-                cost = costs[id(row.cost)] = renamed.cost(row.cost)
-            backward = _NOTHING
-            if row.backward is not None:
-                known = costs.get(id(row.backward))
-                backward = costs[id(row.backward)] = renamed.cost(row.backward) if known is None else known
+            for one in (row.cost, row.backward):
+                if one is not None and id(one) not in costs:
+                    costs[id(one)] = renamed.cost(one)
+            cost, backward = costs[id(row.cost)], costs[id(row.backward)]
             tensors = []
             for _, type_ in (*row.inputs, *row.outputs):
                 seen = types.get(id(type_))

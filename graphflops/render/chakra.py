@@ -137,7 +137,15 @@ class _Trace:
 
     def messages(self, spans: Iterable[Span]) -> Iterator[bytes]:
         """The global metadata and the nodes."""
-        yield self.metadata()
+        report = self.report
+        yield metadata(
+            [
+                ("device", "string", safe(report.device)),
+                ("execution", "string", report.execution),
+                ("unknown_calls", "int64", report.coverage.unknown),
+            ],
+            self.mesh,
+        )
         groups = {str(given.get("group_name")) for given in self.arguments.values()}
         if self.mesh is not None and groups - {ALL}:
             yield process_groups(0, self.mesh)
@@ -147,15 +155,6 @@ class _Trace:
             yield from self.span(span)
             self.ids.append(range(first, self.count))
             self.last[span.is_exchange] = self.ids[-1] or self.last[span.is_exchange]
-
-    def metadata(self) -> bytes:
-        """What wrote the trace, of which device and rank, and how many calls have no known cost."""
-        facts: list[Attribute] = [
-            ("device", "string", safe(self.report.device)),
-            ("execution", "string", self.report.execution),
-            ("unknown_calls", "int64", self.report.coverage.unknown),
-        ]
-        return metadata(facts, self.mesh)
 
     def span(self, span: Span) -> Iterator[bytes]:
         """The nodes of a span: one, but for several messages that one call exchanges."""

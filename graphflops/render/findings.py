@@ -323,19 +323,19 @@ def _wire(finding: Finding, model: ModelFindings) -> dict[str, Any]:
 
 
 def _limit_wire(limit: LimitResult) -> dict[str, Any]:
+    """A limit for programs; times in seconds."""
+    measured, most = (
+        count / _SECOND if count is not None and limit.unit == "ns" else count
+        for count in (limit.measured, limit.most)
+    )
     return {
         "quantity": safe(limit.quantity, 10_000),
         "module": safe(limit.module, 10_000),
-        "measured": _exact(limit.measured, limit),
-        "limit": _exact(limit.most, limit),
+        "measured": measured,
+        "limit": most,
         "used": None if limit.used is None else round(float(limit.used), 6),
         "verdict": limit.verdict,
     }
-
-
-def _exact(count: int | None, limit: LimitResult) -> float | None:
-    """An amount for programs; a time in seconds."""
-    return count / _SECOND if count is not None and limit.unit == "ns" else count
 
 
 _UNDONE = 8  # findings whose fix was left out that are listed

@@ -24,6 +24,9 @@ from graphflops.report.timeline import PhaseTime
 from graphflops.training import Training
 
 _LARGEST = 10
+# Of a ledger, in the order in which they are listed.
+_TOTALS = ("requested_peak", "allocated_peak", "reserved_peak", "context", "device_total")
+PARTS = (*dict.fromkeys(ENTRIES.values()), *_TOTALS)
 _EXACT = ("weights", "buffers", "inputs", "optimizer", "context")  # calls of unknown cost add nothing to them
 _VERBS = {"inference": "runs", "training": "trains"}
 _KINDS = {
@@ -64,8 +67,7 @@ def described(report: Report) -> str:
 
 def parts(report: Report, numbers: Numbers) -> Iterator[tuple[str, ...]]:
     """A line for each part of the ledger that is not zero everywhere, with a figure for each phase."""
-    names = (*dict.fromkeys(ENTRIES.values()), "requested_peak", "allocated_peak", "reserved_peak")
-    for name in (*names, "context", "device_total"):
+    for name in PARTS:
         sizes: list[Dim | None] = [getattr(entry, name) for entry in report.memory_use]
         if any(size != 0 for size in sizes):
             yield (

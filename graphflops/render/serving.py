@@ -14,16 +14,13 @@ from graphflops.fitting.cells import QUANTITIES, Cell, known_of
 from graphflops.fitting.fits import Fits, Verdict
 from graphflops.render import summary
 from graphflops.render.document import Document
-from graphflops.render.memory import amount, described, label
+from graphflops.render.memory import PARTS, amount, described, label
 from graphflops.render.tables import Entry, Listing, TextTable, at_peak
 from graphflops.render.tables import listing as as_table
 from graphflops.render.text import Numbers, safe
-from graphflops.report import ENTRIES
 from graphflops.report.size_names import together
 from graphflops.serving.plan import Serving
 from graphflops.serving.replicas import Replicas
-
-_TOTALS = ("requested_peak", "allocated_peak", "reserved_peak", "context", "device_total")
 
 
 def fits_document(found: Fits) -> Document:
@@ -35,8 +32,7 @@ def fits_document(found: Fits) -> Document:
 
 def _fits_data(found: Fits) -> dict[str, Any]:
     entry, values = found.entry, found.report.value
-    names = (*dict.fromkeys(ENTRIES.values()), *_TOTALS)
-    sizes = {name: getattr(entry, name) for name in names}
+    sizes = {name: getattr(entry, name) for name in PARTS}
     parts = {name: None if size is None else values(size) for name, size in sizes.items()}
     return {
         "schema": 1,
@@ -144,7 +140,7 @@ def fits_tables(found: Fits) -> Iterator[TextTable]:
 
 
 def _parts(found: Fits, numbers: Numbers) -> Iterator[tuple[str, str]]:
-    for name in (*dict.fromkeys(ENTRIES.values()), *_TOTALS):
+    for name in PARTS:
         size = getattr(found.entry, name)
         if size not in (0, None):
             yield label(name), amount(found.report, name, size, numbers)
@@ -170,7 +166,7 @@ def _bounds(found: Fits, numbers: Numbers) -> TextTable:
     at, beyond = found.at_largest
     head = "" if beyond is None else "one more" if found.step == 1 else f"{found.step} more"
     lines = []
-    for name in (*dict.fromkeys(ENTRIES.values()), *_TOTALS):
+    for name in PARTS:
         size, more = (numbers.value(getattr(entry, name) or 0) or 0 for entry in (at, beyond or at))
         if size or more:
             share = percent(size, numbers.value(at.taken) or 1)

@@ -229,18 +229,15 @@ def _matrix_facts(report: Report, ledger: Ledger, numbers: Numbers) -> Iterator[
         yield Fact(label, text, numbers.formula(cost.matrix_flops), bool(least))
         yield Fact("MACs", least.strip(), numbers.formula(cost.macs), bool(least))
     if len(types) > 1:
-        trained = report.backward is not None
-        costs = {name: group.forward if trained else group.cost for name, group in types.items()}
-        works = {name: cost.matrix_flops for name, cost in costs.items()}
-        parts = (f"{least}{numbers.count(work)} {safe(name, 20)}" for name, work in works.items())
+        side = "cost" if report.backward is None else "forward"
+        costs = {name: getattr(group, side).matrix_flops for name, group in types.items()}
+        parts = (f"{least}{numbers.count(work)} {safe(name, 20)}" for name, work in costs.items())
         yield Fact("in types", ", ".join(parts))
     if any(row.phase == "backward" for row in report.rows):
         by_phase = ledger.groups(lambda row: row.phase)
-        found = {
-            phase: by_phase[phase] for phase in ("forward", "backward", "optimizer") if phase in by_phase
-        }
-        works = {phase: group.cost.matrix_flops for phase, group in found.items()}
-        told = [(phase, work) for phase, work in works.items() if phase != "optimizer" or work != 0]
+        phases = [phase for phase in ("forward", "backward", "optimizer") if phase in by_phase]
+        works = [(phase, by_phase[phase].cost.matrix_flops) for phase in phases]
+        told = [(phase, work) for phase, work in works if phase != "optimizer" or work != 0]
         yield Fact("by phase", ", ".join(f"{least}{numbers.count(work)} {phase}" for phase, work in told))
 
 

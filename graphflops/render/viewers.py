@@ -150,20 +150,15 @@ def speedscope(report: Report) -> str:
         values = [ledger.numbers.value(quantity(group.cost)) for _, group in samples]
         pairs = zip(values, samples, strict=True)
         missing = sum(value is None or group.unknown for value, (_, group) in pairs)
-        weights = [value or 0 for value in values]
-        profiles.append(
-            {
-                "type": "sampled",
-                "name": f"{name}{f', without {missing:,} unknown calls' if missing else ''}",
-                "unit": unit,
-                "startValue": 0,
-                "endValue": sum(weights),
-                "samples": [stack for (stack, _), weight in zip(samples, weights, strict=True) if weight],
-                "weights": [weight for weight in weights if weight],
-            }
-        )
+        called = f"{name}, without {missing:,} unknown calls" if missing else name
+        profiles.append(_profile(called, unit, [stack for stack, _ in samples], values))
     if report.device:
-        profiles.insert(0, _of_time(report, stacks))
+        times = [
+            sum(time.seconds for time in (row.time, row.backward_time) if time is not None)
+            for row in report.rows
+        ]
+        every = [stack for stack, _ in samples]
+        profiles.insert(0, _profile(f"time on {safe(report.device, 60)}", "microseconds", every, times, 1e6))
     whole = {
         "$schema": _SCHEMA,
         "name": summary.title(report),
@@ -175,16 +170,19 @@ def speedscope(report: Report) -> str:
     return inert(msgspec.json.encode(whole))
 
 
-def _of_time(report: Report, stacks: _Stacks) -> dict[str, Any]:
-    times = [sum(t.seconds for t in (row.time, row.backward_time) if t is not None) for row in report.rows]
+def _profile(
+    name: str, unit: str, stacks: Sequence[list[int]], values: Sequence[float | None], scale: float = 1
+) -> dict[str, Any]:
+    """A profile of values by stack; those that are 0 or not known are left out. scale: to the unit."""
+    known = [(stack, value) for stack, value in zip(stacks, values, strict=True) if value]
     return {
         "type": "sampled",
-        "name": f"time on {safe(report.device, 60)}",
-        "unit": "microseconds",
+        "name": name,
+        "unit": unit,
         "startValue": 0,
-        "endValue": sum(times) * 1e6,
-        "samples": [stacks.of(index) for index, time in enumerate(times) if time],
-        "weights": [time * 1e6 for time in times if time],
+        "endValue": sum(value for _, value in known) * scale,
+        "samples": [stack for stack, _ in known],
+        "weights": [value * scale for _, value in known],
     }
 
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, Union
 import msgspec
 from msgspec import structs
 
-from graphflops.base.json_form import Form, JsonForms, Key, Kind, Session, declared, dim, written
+from graphflops.base.json_form import Form, JsonForms, Key, Kind, Session, declared, dim, remembered, written
 from graphflops.cost import CONVENTIONS, Cost
 from graphflops.derived.items import cost_per_million, throughput
 from graphflops.errors import DimError, FileError
@@ -181,22 +181,16 @@ def left_out(kind: Kind, empty: Any = None, said: Any = msgspec.UNSET) -> Kind:
     )
 
 
-def _write_named(session: Session, named: Named) -> Tensor:
-    key = (Tensor, id(named.type))
-    known = session.known.get(key)
-    if known is None:
-        shape = [size if isinstance(size, int) else str(size) for size in named.type.shape]
-        known = session.known[key] = shape, named.type.dtype.name
-    return Tensor(named.name, *known)
-
-
-def _read_named(session: Session, found: Tensor) -> Named:
-    key = (TensorType, *found.shape, found.dtype)
-    known = session.known.get(key)
-    if known is None:
-        known = TensorType(tuple(map(dim, found.shape)), dtype_named(found.dtype))
-        session.known[key] = known
-    return Named(found.name, known)
-
-
-_NAMED = Kind(Tensor, _write_named, _read_named)
+_described = remembered(
+    lambda _, found: ([one if isinstance(one, int) else str(one) for one in found.shape], found.dtype.name),
+    id,
+)
+_typed = remembered(
+    lambda _, found: TensorType(tuple(map(dim, found.shape)), dtype_named(found.dtype)),
+    lambda found: (*found.shape, found.dtype),
+)
+_NAMED = Kind(
+    Tensor,
+    lambda session, named: Tensor(named.name, *_described(session, named.type)),
+    lambda session, found: Named(found.name, _typed(session, found)),
+)

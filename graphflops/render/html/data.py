@@ -160,9 +160,8 @@ class _Parts:
 
     def name(self, name: str) -> int:
         """The place of a name."""
-        found = self._names.get(name)
-        if found is None:
-            found = self._names[name] = len(self.names)
+        found = self._names.setdefault(name, len(self.names))
+        if found == len(self.names):
             self.names.append(self.shown(name))
         return found
 
@@ -171,9 +170,8 @@ class _Parts:
 
         One that is too long is its value alone, in a list, which holds at the report's own sizes only.
         """
-        found = self._formulas.get(dim)
-        if found is None:
-            found = self._formulas[dim] = len(self.formulas)
+        found = self._formulas.setdefault(dim, len(self.formulas))
+        if found == len(self.formulas):
             self.formulas.append(_wired(dim, report))
             if not isinstance(dim, int):
                 self.symbols |= dim.symbols
