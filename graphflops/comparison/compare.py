@@ -50,8 +50,8 @@ def compared(old: Report, new: Report, uniform: Callable[[str], float | None] = 
     trees, numbers = _trees(old, new)
     sizes, export = trees.joined, trees.export
     has_modules = not export or all(any(row.module for row in report.rows) for report in (old, new))
-    found, rank = listed(trees), _rank(sizes)
-    entries = _handed_over(found.modules) if export else found.modules
+    (found, unchanged, renumbered), rank = listed(trees), _rank(sizes)
+    entries = _handed_over(found) if export else found
     modules = _ranked(entries, rank) if has_modules else []
     folds = _ranked(folded(modules), rank)
     totals = _totals(old, new, sizes, trees.kinds, training=trees.training)
@@ -75,8 +75,8 @@ def compared(old: Report, new: Report, uniform: Callable[[str], float | None] = 
         growth=tuple(growth(totals["forward"], sizes.sizes, folds)),
         crossings=tuple(crossings(totals["forward"], sizes.sizes, bounds(sizes.sizes), sizes.values)),
         modules=tuple(modules),
-        unchanged=found.unchanged if has_modules else 0,
-        renumbered=tuple(found.renumbered),
+        unchanged=unchanged if has_modules else 0,
+        renumbered=tuple(renumbered),
         **_changed([] if export else by_operator(trees, numbers), rank, "ops"),
         **_changed(by_source(trees, numbers), rank, "sources"),
         folded=tuple(folds),

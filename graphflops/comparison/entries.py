@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from graphflops.comparison.align import Pairs, differ, out_of_order
 from graphflops.comparison.calls import (
@@ -39,18 +39,14 @@ class Trees:
     training: bool
 
 
-@dataclass(slots=True)
-class ModuleChanges:
-    """The entries in program order, the number of unchanged modules, and the modules that only have another path."""
+def listed(trees: Trees) -> tuple[list[ModuleChange], int, list[tuple[str, str]]]:
+    """One entry for each module that changed, is new, is gone or moved, in program order.
 
-    modules: list[ModuleChange] = field(default_factory=list)
-    unchanged: int = 0
-    renumbered: list[tuple[str, str]] = field(default_factory=list)
-
-
-def listed(trees: Trees) -> ModuleChanges:
-    """One entry for each module that changed, is new, is gone or moved."""
-    found = ModuleChanges()
+    With the number of unchanged modules, and the paths of those that only have another one.
+    """
+    modules: list[ModuleChange] = []
+    renumbered: list[tuple[str, str]] = []
+    unchanged = 0
     # Exporters order what does not depend on one another anew.
     earlier = {} if trees.export else _reordered(trees)
     stack = [trees.new]
@@ -59,17 +55,17 @@ def listed(trees: Trees) -> ModuleChanges:
         ours = trees.pairs.old.get(module)
         if ours is None:
             whole = not any(part in trees.pairs.old for part in module.below())
-            found.modules += _alone(trees, None, module, whole=whole)
+            modules += _alone(trees, None, module, whole=whole)
         elif ours in trees.pairs.replaced:
             whole = True
-            found.modules.append(_entry(trees, "changed", ours, module, whole=True))
+            modules.append(_entry(trees, "changed", ours, module, whole=True))
         else:
             whole = ours.signature == module.signature
-            entry = _paired(trees, ours, module, earlier.get(ours), found.renumbered)
+            entry = _paired(trees, ours, module, earlier.get(ours), renumbered)
             if entry is not None:
-                found.modules.append(entry)
+                modules.append(entry)
             else:
-                found.unchanged += module.size if whole else 1
+                unchanged += module.size if whole else 1
         if not whole:
             stack += [*module.children.values()][::-1]
     stack = [trees.old]
@@ -78,10 +74,10 @@ def listed(trees: Trees) -> ModuleChanges:
         whole = module in trees.pairs.replaced
         if module not in trees.pairs.new:
             whole = not any(part in trees.pairs.new for part in module.below())
-            found.modules += _alone(trees, module, None, whole=whole)
+            modules += _alone(trees, module, None, whole=whole)
         if not whole:
             stack += [*module.children.values()][::-1]
-    return found
+    return modules, unchanged, renumbered
 
 
 def _reordered(trees: Trees) -> dict[ComparedModule, Fact]:

@@ -147,20 +147,19 @@ _NAME = 200
 _ERROR = 1_000
 
 
-def grid(found: Overview) -> TextTable:
-    """A line for each model, with a column of errors where there are any."""
-    has_errors = any(line.error for line in found.lines)
-    figures = _figures(found)
-    errors = [[safe(line.error, _ERROR)] if has_errors else [] for line in found.lines]
-    entries = [Entry([*entry.cells, *error]) for entry, error in zip(figures.entries, errors, strict=True)]
-    return TextTable((*figures.heads, *(("error",) if has_errors else ())), entries)
-
-
-def _figures(found: Overview) -> TextTable:
-    """A line for each model, without errors; with its time and memory where a device is named."""
+def grid(found: Overview, *, with_errors: bool = True) -> TextTable:
+    """A line for each model, with its time and memory where a device is named, and a column of errors if there are any."""
     is_timed = _is_timed(found)
-    heads = (*_HEADS, *(_DEVICE_HEADS if is_timed else ()))
-    cells = [[*_cells(line), *(_device_cells(line) if is_timed else [])] for line in found.lines]
+    says_why = with_errors and any(line.error for line in found.lines)
+    heads = (*_HEADS, *(_DEVICE_HEADS if is_timed else ()), *(("error",) if says_why else ()))
+    cells = [
+        [
+            *_cells(line),
+            *(_device_cells(line) if is_timed else ()),
+            *([safe(line.error, _ERROR)] if says_why else ()),
+        ]
+        for line in found.lines
+    ]
     return TextTable(heads, [Entry(row) for row in cells])
 
 
@@ -172,7 +171,7 @@ def table(found: Overview, *, width: int = 120, color: bool = False) -> str:
     """A line for each model, which ends with the error of one that failed; on a narrow screen errors are below."""
     page = Page(width, color)
     figures = Page(width, color)
-    figures.table(_figures(found))
+    figures.table(grid(found, with_errors=False))
     errors = [f"error: {safe(line.error, _ERROR)}" if line.error else "" for line in found.lines]
     if len(figures.lines) == len(errors) + 1:  # no name or column went to a line of its own
         errors = ["", *errors]

@@ -19,7 +19,7 @@ import msgspec
 from graphflops.attention.attention_use import BLOCKS, KERNEL, SIZES
 from graphflops.base.json_form import Formula
 from graphflops.base.lazy import imported
-from graphflops.cost import CONVENTIONS, REPORTED, Cost
+from graphflops.cost import CONVENTIONS, REPORTED
 from graphflops.dims import Dim, evaluate
 from graphflops.errors import ZERO_WIDTH, OptionError, require_choice
 from graphflops.render import summary
@@ -257,18 +257,14 @@ def _quantity(quantity: Dim, ledger: Ledger) -> str | int:
     return str(quantity) if value is None else value
 
 
-def _costs(cost: Cost, ledger: Ledger) -> list[str | int]:
-    return [_quantity(getattr(cost, quantity.name), ledger) for quantity in REPORTED]
-
-
 def _heads(ledger: Ledger) -> list[str]:
-    names = [quantity.name for quantity in REPORTED]
-    return [*names, *(f"backward_{name}" for name in names)] if ledger.phases else names
+    sides = ("", "backward_") if ledger.phases else ("",)
+    return [f"{side}{quantity.name}" for side in sides for quantity in REPORTED]
 
 
 def _work(group: Group, ledger: Ledger) -> list[str | int]:
-    forward = _costs(group.forward, ledger)
-    return [*forward, *_costs(group.backward, ledger)] if ledger.phases else forward
+    costs = (group.forward, group.backward) if ledger.phases else (group.forward,)
+    return [_quantity(getattr(cost, quantity.name), ledger) for cost in costs for quantity in REPORTED]
 
 
 def _calls(report: Report, ledger: Ledger) -> tuple[list[str], list[list[str | int]]]:

@@ -76,15 +76,13 @@ def _forms(cause: Cause) -> list[str]:
 
 def _followed(cause: Cause) -> list[str]:
     """Sizes of no weight: what happened where the operands are as before, and how many entries follow from it."""
-    first = next((fold for fold in cause.folds if _begins(fold)), cause.folds[0])
+    shapes = ((fold, [fact for fact in fold.first.facts if fact.kind == "shape"]) for fold in cause.folds)
+    begins = (fold for fold, facts in shapes if all(fact.what == "result" for fact in facts))
+    first = next(begins, cause.folds[0])
     others = [path_of(fold) for fold in cause.folds if fold is not first]
     begun = f"{path_of(first)}: {_size(cause.sizes[0])}"
     elsewhere = count_of(len(others), "more place")
     return [f"{_fold_words(first)}; then in {listed(others, 2)}", f"{begun}; then in {elsewhere}"]
-
-
-def _begins(fold: Fold) -> bool:
-    return all(fact.what == "result" for fact in fold.first.facts if fact.kind == "shape")
 
 
 def _fold_words(fold: Fold) -> str:
