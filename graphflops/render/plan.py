@@ -233,13 +233,12 @@ def chakra(found: Plan, *, rank: int = 0) -> bytes:
         raise OptionError(f"--rank {rank:,}: the mesh has the ranks 0 to {found.devices - 1:,}")
     place = _Place(step.layout, rank)
     own = timeline(step)[place.coordinates["pp"]]
-    told = [("device", "string", safe(found.device)), ("layout", "string", str(step.layout))]
     axes = {name: size for name, size in place.sizes.items() if size > 1}
     sent = dict.fromkeys(event.work.axes for event in own if event.work.axes and event.work.name != "send")
     along = {each: "+".join(axis for axis in each if axis in axes) for each in sent}
     groups = {place.group(each): Group(name, place.ranks(each)) for each, name in along.items()}
     mesh = Mesh(axes, groups, rank)
-    messages = [chakras.metadata(told, mesh)]
+    messages = [chakras.metadata({"device": safe(found.device), "layout": str(step.layout)}, mesh)]
     if mesh.groups.keys() - {chakras.ALL}:
         messages.append(chakras.process_groups(0, mesh))
     numbers: list[range] = []
@@ -249,7 +248,7 @@ def chakra(found: Plan, *, rank: int = 0) -> bytes:
         begin, end = (round(moment * chakras.MICROSECONDS) for moment in (event.start, event.end))
         body = waits + field(6, begin) + field(7, end - begin)
         for kind, facts in place.nodes(event, step.costs.batches):
-            rest = body + chakras.attributes(10, [*_facts(event), *facts])
+            rest = body + chakras.attributes(10, {**_facts(event), **facts})
             messages.append(chakras.node(len(messages) - 1, event.work.name, kind, rest))
         numbers.append(range(first, len(messages) - 1))
     return chakras.stream(messages)
@@ -261,18 +260,15 @@ def _first(found: Plan) -> Step:
     return found.steps[0]
 
 
-def _facts(event: Event) -> list[chakras.Attribute]:
+def _facts(event: Event) -> chakras.Facts:
     """What the nodes of an event have in common."""
     turn, work = event.turn, event.work
-    facts: list[chakras.Attribute] = [
-        chakras.on_cpu(False),
-        ("stream", "int64", int(bool(work.axes))),
-        ("phase", "string", "optimizer" if turn is None else "forward" if turn.work == "F" else "backward"),
-        ("predicted_seconds", "double", event.end - event.start),
-    ]
+    phase = "optimizer" if turn is None else "forward" if turn.work == "F" else "backward"
+    facts: dict[str, object] = {"is_cpu_op": False, "stream": int(bool(work.axes)), "phase": phase}
+    facts["predicted_seconds"] = event.end - event.start
     if turn is not None:
-        facts += [("stage", "int64", turn.stage), ("microbatch", "int64", turn.microbatch)]
-    return facts if work.axes else [*facts, ("seconds_alone", "double", work.seconds)]
+        facts |= {"stage": turn.stage, "microbatch": turn.microbatch}
+    return facts if work.axes else {**facts, "seconds_alone": work.seconds}
 
 
 class _Place:
@@ -304,16 +300,15 @@ class _Place:
         kind = sum(1 << _OUTERMOST_FIRST.index(axis) for axis in axes)
         return chakras.ALL if len(ranks) == self.devices else str(kind * self.devices + ranks[0] + 1)
 
-    def nodes(self, event: Event, batches: int) -> Iterator[tuple[int, list[chakras.Attribute]]]:
+    def nodes(self, event: Event, batches: int) -> Iterator[tuple[int, chakras.Facts]]:
         """The types of an event's nodes, with their own attributes. What goes around a ring is sent and received."""
         work, turn = event.work, event.turn
-        size: chakras.Attribute = ("comm_size", "int64", work.nbytes)
         if not work.axes:
             flops, nbytes = (None if isnan(one) else round(one) for one in work.tally)
-            yield chakras.COMPUTE, [("num_ops", "int64", flops), ("tensor_size", "uint64", nbytes)]
+            yield chakras.COMPUTE, {"num_ops": flops, "tensor_size": nbytes}
         elif work.name != "send":
-            group: chakras.Attribute = ("pg_name", "string", self.group(work.axes))
-            yield chakras.COLLECTIVE, [("comm_type", "int64", chakras.KINDS[work.name]), size, group]
+            size = {"comm_type": chakras.KINDS[work.name], "comm_size": work.nbytes}
+            yield chakras.COLLECTIVE, {**size, "pg_name": self.group(work.axes)}
         else:
             assert turn is not None
             (axis,) = work.axes
@@ -325,8 +320,5 @@ class _Place:
             for kind, other in both:
                 ends = (self.rank, self.along(axis, other))
                 sender, receiver = ends if kind == chakras.SEND else ends[::-1]
-                told: list[chakras.Attribute] = [
-                    ("comm_src", "int32", sender),
-                    ("comm_dst", "int32", receiver),
-                ]
-                yield kind, [*told, ("comm_tag", "int32", tag), size]
+                ranks = {"comm_src": sender, "comm_dst": receiver}
+                yield kind, {**ranks, "comm_tag": tag, "comm_size": work.nbytes}
