@@ -1,4 +1,4 @@
-"""`graphflops diff`: what changed between two models, reports or revisions."""
+"""What changed: `graphflops diff` between two models, reports or revisions, `history` over commits, `textconv` for git."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from graphflops.base.limits import LimitPassed
 from graphflops.commands import files, model_options, options
-from graphflops.errors import FileError, shown
+from graphflops.errors import FileError, GraphflopsError, shown
 from graphflops.versions.revisions import ModelFile
 
 if TYPE_CHECKING:
@@ -155,3 +156,64 @@ def _where(path: str, old: str, new: str | None, names: Sequence[str]) -> list[t
         return [(path, path)]
     renamed = [pair for pair in revisions.changed(old, new, []) if path in pair and None not in pair]
     return renamed or [(path if here[0] else None, path if here[1] else None)]
+
+
+@click.command(cls=options.PathsCommand)
+@click.argument("sides", nargs=-1, metavar="[OLD..NEW] -- MODEL")
+@options.whole("--last", "At most the last N commits. Default: 50.", most=10_000, default=50)
+@options.sizes
+@options.assume
+@options.output_of("History")
+@options.of_the_file
+@click.pass_context
+def history(
+    ctx: click.Context, /, sides: tuple[str, ...], last: int, output: files.Output, **given: Any
+) -> None:
+    """What MODEL cost at each commit that changed it, the oldest first; a renamed file is followed.
+
+    Nothing is checked out. Without a range: all commits up to HEAD.
+
+    \b
+    graphflops history main~20..HEAD -- model.onnx
+    graphflops history model.pt2 --output history.html
+    """
+    from graphflops.loading import analyze, import_rules
+    from graphflops.versions.history import history as found
+    from graphflops.versions.revisions import range_of
+
+    output = output.of("History")
+    behind = ctx.meta.get(options.PATHS)
+    paths, ranges = (behind, sides) if behind else (sides[-1:], sides[:-1])
+    if len(paths) != 1 or len(ranges) > 1:
+        raise click.UsageError("name one MODEL, and before -- at most one range OLD..NEW")
+    span = range_of(ranges[0]) if ranges else None
+    if ranges and span is None:
+        raise click.UsageError(f"{shown(ranges[0])} is no range OLD..NEW")
+    import_rules(given.pop("rule_files"))
+    output.write(found(paths[0], span, last, lambda file: analyze(file, **given)))
+
+
+@click.command(cls=options.LimitedCommand)
+@click.argument("model", type=click.Path())
+def textconv(model: str) -> None:
+    """The cost of MODEL as stable text, for `git diff` and `git log -p`: exact, one line for each module and operator.
+
+    For a file that is not a model, the text is one line that says so, with exit code 0: else git would show no diff.
+
+    \b
+    echo '*.onnx diff=graphflops' >> .gitattributes
+    git config diff.graphflops.textconv 'graphflops textconv'
+    git config diff.graphflops.cachetextconv true
+    """
+    files.write(_text(model), None)
+
+
+def _text(model: str) -> str:
+    try:  # the time is over for imports too
+        from graphflops.render.viewers import textconv as text
+        from graphflops.versions.revisions import file_here
+
+        with file_here(model) as file:
+            return text(files.report_of(file, quiet=True))
+    except (GraphflopsError, RecursionError, MemoryError, LimitPassed) as error:
+        return f"not analyzed: {shown(str(error).removeprefix(f'{shown(model)}: '), 500)}\n"
