@@ -229,34 +229,20 @@ _NAMED = 8  # models named that are identical in cost
 _REST = 200  # characters of the note on omitted sections
 
 
-def comment(
-    changes: Sequence[ModelChange] | None,
-    found: Sequence[ModelFindings] | None,
-    notes: Sequence[str],
-    mark: str,
-) -> str:
-    """The page as a comment that begins with a mark."""
-    return f"{mark}\n{_page(changes, found, notes, COMMENT - len(mark) - 1, len)}"
-
-
-def summary(
-    changes: Sequence[ModelChange] | None, found: Sequence[ModelFindings] | None, notes: Sequence[str]
-) -> str:
-    """The page as a job's summary.
+def page(
+    changes: Sequence[ModelChange] | None, found: Sequence[ModelFindings] | None, notes: Sequence[str],
+    mark: str = "",
+) -> str:  # fmt: skip
+    """The page as a job's summary, or where there is a mark as a comment that begins with it.
 
     changes: None where there is nothing to compare with. found: of the budget; None where there is none. notes: what
     the reader should know of the run.
     """
-    return _page(changes, found, notes, SUMMARY, lambda text: len(text.encode()))
+    limit = COMMENT - len(mark) - 1 if mark else SUMMARY
 
+    def size(text: str) -> int:
+        return len(text if mark else text.encode())
 
-def _page(
-    changes: Sequence[ModelChange] | None,
-    found: Sequence[ModelFindings] | None,
-    notes: Sequence[str],
-    limit: int,
-    size: Callable[[str], int],
-) -> str:
     parts = ["## Cost of models\n", *(f"\n{escaped(note)}\n" for note in notes)]
     broken = [model for model in found or () if any(found.severity != "note" for found in model.findings)]
     if found is not None:
@@ -271,14 +257,14 @@ def _page(
         parts.append(f"\nIdentical in cost: {escaped(named(same, _NAMED))}\n")
     room = limit - size("".join(parts)) - _REST
     # A character is 4 bytes at most.
-    share = max(_OF_ONE, room // max(len(listed), 1)) if size is len else room // 4
+    share = max(_OF_ONE, room // max(len(listed), 1)) if mark else room // 4
     for index, section in enumerate(_sections(listed, min(share, room - _REST))):
         room -= size(section)
         if room < 0:
             parts.append(f"\n… and {count_of(len(listed) - index, 'more changed model')}.\n")
             break
         parts.append(section)
-    return "".join(parts)
+    return "".join([f"{mark}\n"] * bool(mark) + parts)
 
 
 def _sections(changes: Sequence[ModelChange], share: int) -> Iterator[str]:

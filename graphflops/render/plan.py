@@ -11,8 +11,6 @@ from itertools import product
 from math import isnan, prod
 from typing import Any
 
-import msgspec
-
 from graphflops.base.protobuf import field, packed
 from graphflops.base.units import memory, number, parameters, rate, seconds
 from graphflops.errors import OptionError
@@ -24,9 +22,8 @@ from graphflops.render import chakra as chakras
 from graphflops.render.document import Document, fragment
 from graphflops.render.html.fragment import escaped, page
 from graphflops.render.tables import Entry, Listing, TextTable
-from graphflops.render.text import inert, safe
-from graphflops.render.viewers import complete, meta
-from graphflops.version import __version__
+from graphflops.render.text import safe
+from graphflops.render.viewers import complete, meta, trace
 
 _AXES = (
     "data", "tensor", "pipeline", "expert", "context", "micro", "sharding", "recompute", "schedule",
@@ -198,9 +195,7 @@ def chrome_trace(found: Plan) -> str:
         shown = complete(name, _TURNS, span.start, span.end, span.device + 1)
         events.append({**shown, "args": {"stage": span.step.stage, "micro-batch": span.step.microbatch}})
     facts = {"layout": str(step.layout), "seconds": step.seconds, "exposed": step.exposed}
-    other = {"exporter": f"graphflops {__version__}", "model": safe(found.path, 10_000), **facts}
-    whole = {"displayTimeUnit": "ns", "otherData": other, "traceEvents": events}
-    return inert(msgspec.json.encode(whole))
+    return trace(events, {"model": safe(found.path, 10_000), **facts})
 
 
 def _tracks(events: Sequence[Event], process: int) -> Iterator[dict[str, Any]]:

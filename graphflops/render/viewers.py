@@ -43,13 +43,13 @@ def chrome_trace(report: Report) -> str:
     """
     if not report.device:
         raise OptionError("--format chrome-trace: the report has no times: name a device with --device")
-    events = [*_names(report), *_events(report)]
-    whole = {
-        "displayTimeUnit": "ns",
-        "otherData": {"exporter": f"graphflops {__version__}", "execution": report.execution},
-        "traceEvents": events,
-    }
-    return inert(msgspec.json.encode(whole))
+    return trace([*_names(report), *_events(report)], {"execution": report.execution})
+
+
+def trace(events: Sequence[dict[str, Any]], about: dict[str, Any]) -> str:
+    """Events as the file that Perfetto reads, with what is to be known of it."""
+    other = {"exporter": f"graphflops {__version__}", **about}
+    return inert(msgspec.json.encode({"displayTimeUnit": "ns", "otherData": other, "traceEvents": events}))
 
 
 def _names(report: Report) -> Iterator[dict[str, Any]]:
