@@ -60,12 +60,16 @@ class Ledger:
         self.kinds: list[RowKind] = []
         self.of: list[int] = []  # the kind of each row
         by_value: dict[RowKind, int] = {}
+        nothing = Cost()
         by_object: dict[tuple[str, str, int, int], int] = {}
         for row in report.rows:
             seen = (row.state, row.phase, id(row.cost), id(row.backward))
             kind = by_object.get(seen)
             if kind is None:
-                made = _kind(row)
+                costs = (
+                    (nothing, row.cost) if row.phase == "backward" else (row.cost, row.backward or nothing)
+                )
+                made = RowKind(row.state, *costs)
                 kind = by_object[seen] = by_value.setdefault(made, len(self.kinds))
                 if kind == len(self.kinds):
                     self.kinds.append(made)
@@ -151,10 +155,3 @@ def _total(dims: Iterable[Dim]) -> Dim:
         return total(dims)
     except DimError:
         return symbol("a formula too large to print")
-
-
-def _kind(row: Row) -> RowKind:
-    nothing = Cost()
-    if row.phase == "backward":
-        return RowKind(row.state, nothing, row.cost)
-    return RowKind(row.state, row.cost, row.backward or nothing)

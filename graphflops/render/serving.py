@@ -272,10 +272,11 @@ def notes(plan: Serving) -> Iterator[str]:
 
 def tables(plan: Serving) -> Iterator[TextTable]:
     """Requests by context, steps by context and batch, and the load that keeps the limits."""
-    fits = [
-        Entry([f"{length:,}", memory(plan.kept_by(length)), f"{most:,}", _knee(plan, length)])
-        for length, most in plan.requests
-    ]
+    fits = []
+    for length, most in plan.requests:
+        knee = plan.knee(length)
+        limited = "beyond the table" if knee is None else f"batch {knee:,}"
+        fits.append(Entry([f"{length:,}", memory(plan.kept_by(length)), f"{most:,}", limited]))
     yield TextTable(("context", "a request keeps", "requests that fit", "arithmetic limits from"), fits, 0)
     yield as_table(steps(plan, exact=False))
     if plan.loads:
@@ -284,11 +285,6 @@ def tables(plan: Serving) -> Iterator[TextTable]:
         lines = [Entry([f"{context:,}", *_load(cell)]) for context, cell in plan.loads]
         heads = ("context", "requests", "first token", "each token", "tokens/s")
         yield TextTable(heads, lines, 0, title=f"most requests with {said}")
-
-
-def _knee(plan: Serving, context: int) -> str:
-    found = plan.knee(context)
-    return "beyond the table" if found is None else f"batch {found:,}"
 
 
 def _load(cell: Cell | None) -> list[str]:
