@@ -43,14 +43,9 @@ Pair = tuple["ModelFile | Graph | None", "ModelFile | Graph | None", bool]
 @options.of_the_file
 @click.pass_context
 def diff(
-    ctx: click.Context,
-    /,
-    sides: tuple[str, ...],
-    cut: dict[str, Any],
-    output: files.Output,
-    exit_code: bool,
+    ctx: click.Context, /, sides: tuple[str, ...], cut: dict[str, Any], output: files.Output, exit_code: bool,
     **given: Any,
-) -> None:
+) -> None:  # fmt: skip
     """What changed from OLD to NEW, by how much, and in which module.
 
     OLD and NEW are a .pt2, an .onnx, a saved JSON report, REVISION:PATH, or a library's model by name (timm:resnet50), which
@@ -75,10 +70,8 @@ def diff(
     differs = False
     for old, new, named in pairs:
         if old is None or new is None:
-            there, differs = old or new, True
-            assert isinstance(there, ModelFile)
-            what = "gone" if new is None else "new"
-            texts.append(f"{shown(there.path)}: {what}, nothing to compare with\n")
+            differs = True
+            texts.append(_alone(old, new))
             continue
         with files.Progress() as progress:
             comparison = compare(old, new, progress=progress, **given)
@@ -89,6 +82,12 @@ def diff(
     files.write(text, output.path)
     if exit_code and differs:
         ctx.exit(3)
+
+
+def _alone(old: ModelFile | Graph | None, new: ModelFile | Graph | None) -> str:
+    there = old or new
+    assert isinstance(there, ModelFile)
+    return f"{shown(there.path)}: {'gone' if new is None else 'new'}, nothing to compare with\n"
 
 
 def _pairs(sides: Sequence[str], paths: Sequence[str] | None) -> list[Pair]:

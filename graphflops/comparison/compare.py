@@ -51,8 +51,7 @@ def compared(old: Report, new: Report, uniform: Callable[[str], float | None] = 
     sizes, export = trees.joined, trees.export
     has_modules = not export or all(any(row.module for row in report.rows) for report in (old, new))
     (found, unchanged, renumbered), rank = listed(trees), _rank(sizes)
-    entries = _handed_over(found) if export else found
-    modules = _ranked(entries, rank) if has_modules else []
+    modules = _ranked(_handed_over(found) if export else found, rank) if has_modules else []
     folds = _ranked(folded(modules), rank)
     totals = _totals(old, new, sizes, trees.kinds, training=trees.training)
     before, after = old.coverage.unknown_ops, new.coverage.unknown_ops
