@@ -120,7 +120,7 @@ def _what(given: dict[str, Any]) -> tuple[Sequence[str], dict[str, Any]]:
 def _exit(
     ctx: click.Context, found: Findings, errors: Sequence[str], fail_on: _FailOn, *, is_told: bool
 ) -> None:
-    """Exits with 1 where a model cannot be audited, with 3 where a finding is severe enough or the exit code tells of a fix."""
+    """Exits with 1 where a model cannot be audited, with 3 where a finding is severe enough, or a fix is to be told."""
     from graphflops.report.findings import SEVERITIES
 
     for error in errors:
