@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from graphflops.execution.runs import Runs
     from graphflops.inductor.plan import Plans
     from graphflops.memory.on_gpu import OnGpu
-    from graphflops.report.call_time import PhaseTime
+    from graphflops.report.timeline import PhaseTime
     from graphflops.training import Training
 
 

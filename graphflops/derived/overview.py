@@ -12,8 +12,8 @@ from graphflops.base.rendered import Rendered
 from graphflops.dims import Dim
 from graphflops.errors import GraphflopsError, shown
 from graphflops.report import Report
-from graphflops.report.call_time import PhaseTime
 from graphflops.report.contradictions import impossible
+from graphflops.report.timeline import PhaseTime
 
 _ERROR = 500  # characters of an error
 

@@ -20,8 +20,8 @@ from graphflops.ops import Op
 from graphflops.passes.bind import axes_of_inputs, known_sizes, outside, refuse_broken
 from graphflops.passes.sizes import refuse_impossible
 from graphflops.report import Report, Totals, known_values, without_assumed
-from graphflops.report.call_time import PhaseTime
 from graphflops.report.size_names import span
+from graphflops.report.timeline import PhaseTime
 
 _ADVICE = "analyze the model itself"
 

@@ -26,7 +26,7 @@ from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
     from graphflops.budget.amounts import Unit
-    from graphflops.report.call_time import PhaseTime
+    from graphflops.report.timeline import PhaseTime
 
 _HOUR, _MILLION = 3600, 1e6
 

@@ -24,8 +24,8 @@ from graphflops.report import (
     Timeline,
     Totals,
 )
-from graphflops.report.call_time import CallTime, PhaseTime
 from graphflops.report.contradictions import diagnostic
+from graphflops.report.timeline import CallTime, PhaseTime
 
 
 def step_memory(program: PricedProgram, step: Step, buffers: Sequence[Dim] = ()) -> MemoryUse:

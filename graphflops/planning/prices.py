@@ -18,7 +18,7 @@ from graphflops.planning.blocks import NOTHING, Call, Recompute, Tally, choices
 from graphflops.planning.parts import Split
 from graphflops.planning.split import Folded, split
 from graphflops.report import LASTING, Execution, Held, Report, Row
-from graphflops.report.call_time import CallTime
+from graphflops.report.timeline import CallTime
 from graphflops.tensor import TensorType
 from graphflops.training import Training
 

@@ -17,7 +17,7 @@ from graphflops.graph import Graph
 from graphflops.links import Network
 from graphflops.loading import Model, program_of
 from graphflops.report import Execution, Report
-from graphflops.report.call_time import PhaseTime
+from graphflops.report.timeline import PhaseTime
 from graphflops.serving.engines import Engine, Exchanges, as_engines_run, on_each
 
 _FEWEST = 2  # that an open axis has
