@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from graphflops.cost import Estimate, Region
 from graphflops.dims import Dim, at_least, differ, meet
 from graphflops.rules.attention import attend, leading_axes
-from graphflops.rules.onnx.entries import Outputs, chosen, fused, onnx_dtype, work
+from graphflops.rules.onnx.entries import fused, onnx_dtype, work
 from graphflops.rules.onnx.microsoft_attention import by_head, merged, rotated
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import ForwardCall, backward, require, rule
@@ -30,7 +30,6 @@ def attention(
     q_num_heads: int | None = None,
     right_window_size: int = -1,
     softcap: float = 0.0,
-    outputs: Outputs = (),
 ) -> Estimate:
     """Two products per score; a causal query sees the past and the keys up to its own position.
 
@@ -52,7 +51,7 @@ def attention(
     out = _result(q, k, v)
     y = merged(out, v.shape[-1]) if of.query.rank == 3 else out
     scores = q.like((*out.shape[:-1], k.shape[-2]))
-    return fused(chosen(outputs, y, k.like(), v.like(), scores), problem.forward(), capped, reads=(*of,))
+    return fused((y, k.like(), v.like(), scores), problem.forward(), capped, reads=(*of,))
 
 
 @backward("onnx.Attention")
@@ -138,12 +137,7 @@ def rotary_embedding(of: Operands, *, num_heads: int = 0, rotary_embedding_dim: 
 @rule("onnx.LinearAttention", kind="other")
 @takes("query key value past_state? decay? beta?")
 def linear_attention(
-    of: Operands,
-    *,
-    kv_num_heads: int,
-    q_num_heads: int,
-    update_rule: str = "gated_delta",
-    outputs: Outputs = (),
+    of: Operands, *, kv_num_heads: int, q_num_heads: int, update_rule: str = "gated_delta"
 ) -> Estimate:
     """Per row a product of key and value into the state and a product of the query with the state.
 
@@ -162,7 +156,7 @@ def linear_attention(
     vector = out.numel + (into if gated else 0) + (2 * v.numel if delta else 0)
     state = TensorType((q.shape[0], kv_num_heads, width, depth), (of.past_state or of.query).dtype)
     return Estimate(
-        chosen(outputs, out, state),
+        (out, state),
         matrix_flops=2 * ((2 if delta else 1) * into + out_of),
         vector_flops=vector,
         transcendentals=of.decay.numel if of.decay is not None and gated else 0,

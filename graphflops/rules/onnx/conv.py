@@ -16,9 +16,7 @@ from graphflops.dims import Dim, at_least, ceil_div, differ, prod
 from graphflops.rules import pool
 from graphflops.rules.conv import convolved, upsampled
 from graphflops.rules.onnx.entries import (
-    Outputs,
     applied,
-    chosen,
     fused,
     in_32_bits,
     require_scales,
@@ -172,7 +170,7 @@ def deformable_convolution(
 
 @rule("onnx.CausalConvWithState", product=("x", "w"))
 @takes("x w bias? past_state?")
-def causal_convolution(of: Operands, *, activation: str = "none", outputs: Outputs = ()) -> Estimate:
+def causal_convolution(of: Operands, *, activation: str = "none") -> Estimate:
     """A causal convolution of each channel, and an activation."""
     x, w, past = of.x, of.w, of.past_state
     require(x.rank == 3 and w.rank == 3, f"a weight {w} does not fit an input {x}")
@@ -180,7 +178,7 @@ def causal_convolution(of: Operands, *, activation: str = "none", outputs: Outpu
     require(past is None or not differ(past.shape[2], kept), f"a state {past} of {kept} steps")
     product = convolved(x, w, of.bias, x.shape[2:], x.shape[1])
     activated = applied(activation_named(activation), x)
-    out = chosen(outputs, x.like(), x.like((*x.shape[:2], kept)))
+    out = (x.like(), x.like((*x.shape[:2], kept)))
     return fused(out, product, activated, reads=(*of,))
 
 
@@ -216,18 +214,14 @@ def moving(x: TensorType, *, kernel_shape: Ints, kind: Pooling = AVERAGE, **geom
     return pooled(x, kernel_shape, window_counts(x.shape[2:], kernel_shape, **geometry), kind)
 
 
-average_pool = Derived(moving, kind=AVERAGE)
+average_pool, maxima = Derived(moving, kind=AVERAGE), Derived(moving, kind=MAXIMUM)
 rule("onnx.AveragePool")(average_pool)
 
 
 @rule("onnx.MaxPool")
-def max_pool(x: TensorType, *, kernel_shape: Ints, outputs: Outputs = (True,), **geometry: Any) -> Estimate:
+def max_pool(x: TensorType, *, kernel_shape: Ints, **geometry: Any) -> Estimate:
     """One comparison per window element; the indices of the maxima cost no extra work."""
-    found = moving(x, kernel_shape=kernel_shape, kind=MAXIMUM, **geometry)
-    values, places = indexed(found).out
-    assert isinstance(values, TensorType)
-    assert isinstance(places, TensorType)
-    return replace(found, out=chosen(outputs, values, places))
+    return indexed(maxima(x, kernel_shape=kernel_shape, **geometry))
 
 
 @rule("onnx.LpPool", kind="pooling")

@@ -206,15 +206,6 @@ def work(vector: Dim, transcendentals: Dim = 0) -> Estimate:
     return Estimate(vector_flops=vector, transcendentals=transcendentals)
 
 
-def chosen(outputs: Outputs, *results: TensorType | None) -> tuple[TensorType | None, ...]:
-    """The wanted results, with None for the others; all results if that is not known."""
-    if not outputs:
-        return results
-    return tuple(
-        result if place < len(outputs) and outputs[place] else None for place, result in enumerate(results)
-    )
-
-
 def is_wanted(outputs: Outputs, place: int) -> bool:
     """True if the result at that index is wanted."""
     return not outputs or (place < len(outputs) and outputs[place])

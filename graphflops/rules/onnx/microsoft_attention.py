@@ -15,7 +15,7 @@ from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, differ, floor_div, mod
 from graphflops.rules.attention import Attention, attend
 from graphflops.rules.matmul import matmul
-from graphflops.rules.onnx.entries import Outputs, Touched, chosen, fused, size, work
+from graphflops.rules.onnx.entries import Outputs, Touched, fused, is_wanted, size, work
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import only_result
@@ -95,11 +95,10 @@ class Cache:
         state = self.past or self.fresh
         return state.like() if self.shared else rows_of(state, self.keys)
 
-    def written(self, present: TensorType | None) -> TensorType | None:
-        """The rows of the present that are written; None if the present is not wanted."""
-        if present is None:
-            return None
-        return rows_of(present, self.fresh.shape[-2] if self.shared else self.keys)
+    @property
+    def written(self) -> TensorType:
+        """The rows of the present that are written."""
+        return rows_of(self.present, self.fresh.shape[-2] if self.shared else self.keys)
 
 
 def rows_of(state: TensorType, rows: Dim) -> TensorType:
@@ -127,15 +126,13 @@ def attended(
     more: tuple[TensorType, ...] = (),
 ) -> Estimate:
     """Attention and what goes with it; results are `out`, the presents, and `more`."""
-    results = chosen(outputs, out, *(cache.present for cache in caches), *more)
-    states = results[1 : len(caches) + 1]
-    written = (cache.written(state) for cache, state in zip(caches, states, strict=True))
+    written = (out, *(cache.written for cache in caches), *more)
     return fused(
-        results,
+        (out, *(cache.present for cache in caches), *more),
         problem.forward(),
         *parts,
         reads=(*reads, *(cache.read for cache in caches)),
-        writes=(results[0], *written, *results[len(caches) + 1 :]),
+        writes=tuple(made for place, made in enumerate(written) if is_wanted(outputs, place)),
     )
 
 

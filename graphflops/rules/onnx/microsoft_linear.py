@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, dim_max, floor_div, prod
 from graphflops.rules.norm import MEAN_SQUARE, NORMALISE
-from graphflops.rules.onnx.entries import Outputs, applied, chosen, fused, work
+from graphflops.rules.onnx.entries import applied, fused, work
 from graphflops.rules.onnx.microsoft_attention import by_head
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import require, rule
@@ -46,7 +46,6 @@ def linear_attention(
     kv_num_heads: int,
     state_window: int = 0,
     update_rule: str = "gated_delta",
-    outputs: Outputs = (True,),
 ) -> Estimate:
     """One state per key head, for every row or the last few; several query heads may share a state."""
     q, k, v = by_head(of.query, q_num_heads), by_head(of.key, kv_num_heads), by_head(of.value, kv_num_heads)
@@ -58,7 +57,7 @@ def linear_attention(
     decays = of.decay.numel if of.decay else 0
     part = recurrence(batch * rows, kv_num_heads, width, depth, update_rule, decays)
     out = q.like((batch, rows, heads * depth))
-    return fused(chosen(outputs, out, state), part, Estimate(matrix_flops=more_reading), reads=(*of,))
+    return fused((out, state), part, Estimate(matrix_flops=more_reading), reads=(*of,))
 
 
 @rule("com.microsoft.GatedDeltaNet")
@@ -73,7 +72,6 @@ def gated_delta_net(
     gate_activation: str = "none",
     qk_l2_norm: int = 0,
     state_update_capacity: int = 0,
-    outputs: Outputs = (True,),
 ) -> Estimate:
     """As LinearAttention on packed rows (tokens, heads, width), including its gates and normalisations."""
     decay, begun = of.decay, of.initial_state
@@ -90,7 +88,7 @@ def gated_delta_net(
     state = (decay or begun or of.query).like((sequences, heads, depth, width))
     captured = state_update_capacity * (heads + q_heads * width + heads * depth)
     out = of.query.like((*rows_shape, dim_max(q_heads, heads), depth))
-    results = chosen(outputs, out, state, state.like((sequences, captured)))
+    results = (out, state, state.like((sequences, captured)))
     return fused(results, part, gates, rates, norms, reads=(*of,))
 
 
@@ -127,36 +125,35 @@ def causal_convolution(
     channels_last: int = 0,
     dilation: int = 1,
     state_window: int = 0,
-    outputs: Outputs = (True, True),
 ) -> Estimate:
     """A causal depthwise convolution along the last spatial axis; its last inputs are returned as a state."""
     x, length = of.x, (of.weight.shape[-1] - 1) * dilation
     rest = (x.shape[0], length, *x.shape[2:]) if channels_last else (*x.shape[:-1], length)
     state = x.like((*(state_window,) * (state_window > 0), *rest))
-    return fused(chosen(outputs, x.like(), state), convolved(x, of.weight, of.bias, activation), reads=(*of,))
+    return fused((x.like(), state), convolved(x, of.weight, of.bias, activation), reads=(*of,))
 
 
 @rule("com.microsoft.VarlenCausalConvWithState", product=("x", "weight"))
 @takes("x weight cumulative_sequence_length bias? initial_state capture_count? kernel_delta? previous_mask?")
 def packed_causal_convolution(
-    of: Operands, *, activation: str = "none", state_update_capacity: int = 0, outputs: Outputs = (True, True)
+    of: Operands, *, activation: str = "none", state_update_capacity: int = 0
 ) -> Estimate:
     """As CausalConvWithState on packed rows (tokens, channels)."""
     captured = of.x.like((of.initial_state.shape[0], state_update_capacity, of.x.shape[1]))
-    results = chosen(outputs, of.x.like(), of.initial_state.like(), captured)
+    results = (of.x.like(), of.initial_state.like(), captured)
     return fused(results, convolved(of.x, of.weight, of.bias, activation), reads=(*of,))
 
 
 @rule("com.microsoft.EngramGate")
 @takes("key query value key_scale query_scale value_scale?")
-def engram_gate(of: Operands, *, outputs: Outputs = (True,)) -> Estimate:
+def engram_gate(of: Operands) -> Estimate:
     """Root mean square norms of keys and queries, a dot product, a gate made of its root, and the gated value."""
     rows = prod(of.key.shape[:-1])
     normed = of.value_scale is not None
     vector = of.key.numel * (2 * NORMED + 2 + 1 + NORMED * normed) + 4 * rows
     out = of.key.like()
     return Estimate(
-        chosen(outputs, out, out),
+        (out, out),
         vector_flops=vector,
         transcendentals=rows * (4 + normed),  # two roots, the dot product's root, a sigmoid
         reads=(*of,),

@@ -18,7 +18,7 @@ from graphflops.dims import Dim, dim_min, floor_div, meet, prod, same
 from graphflops.rules.lapack import n_log_n
 from graphflops.rules.lowprecision import weight_only
 from graphflops.rules.norm import MEAN_SQUARE, normalised
-from graphflops.rules.onnx.entries import Outputs, applied, chosen, fused, sizes, work
+from graphflops.rules.onnx.entries import applied, fused, sizes, work
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.quantized import DEQUANTIZE, MIN_MAX, QUANTIZE
 from graphflops.rules.registry import require, rule
@@ -258,21 +258,18 @@ def several(
     of: Operands,
     products: tuple[Estimate, ...],
     out: tuple[TensorType, ...],
-    outputs: Outputs,
     *more: Estimate,
 ) -> Estimate:
     """Several products of one input, which may be summed and normalised first; the sum is a result of its own."""
     x, skip, scale = of.named("x skip norm_scale")
-    results = chosen(outputs, *out, x.like() if skip is not None else None)
+    results = (*out, x.like() if skip is not None else None)
     reads = (x, skip, scale, *(read for product in products for read in product.reads[1:]))
     return fused(results, entering(x, skip, scale), *products, *more, reads=reads)
 
 
 @rule("com.microsoft.MatMulNBitsMlp")
 @takes("x skip? norm_scale? gate gate_scales gate_bias? up up_scales up_bias?")
-def matmul_nbits_mlp(
-    of: Operands, *, K: int, N: int, activation: str, outputs: Outputs = (True,)
-) -> Estimate:
+def matmul_nbits_mlp(of: Operands, *, K: int, N: int, activation: str) -> Estimate:
     """Two products of one input; the first is activated and multiplied with the second."""
     products = tuple(
         by_weight(of.x, K, N, DEQUANTIZE, weight, scales, bias=bias)
@@ -280,19 +277,19 @@ def matmul_nbits_mlp(
     )
     out = only_result(products[0])
     gating = applied(activation_named(activation).more(WORK["mul"].flops), out)
-    return several(of, products, (out,), outputs, gating)
+    return several(of, products, (out,), gating)
 
 
 @rule("com.microsoft.MatMulNBitsQkv")
 @takes("x skip? norm_scale q q_scales q_bias? k k_scales k_bias? v v_scales v_bias?")
-def matmul_nbits_qkv(of: Operands, *, K: int, Nq: int, Nkv: int, outputs: Outputs = (True,)) -> Estimate:
+def matmul_nbits_qkv(of: Operands, *, K: int, Nq: int, Nkv: int) -> Estimate:
     """Three products of one normalised input."""
     weights = map(of.named, ("q q_scales q_bias", "k k_scales k_bias", "v v_scales v_bias"))
     products = tuple(
         by_weight(of.x, K, features, DEQUANTIZE, weight, scales, bias=bias)
         for (weight, scales, bias), features in zip(weights, (Nq, Nkv, Nkv), strict=True)
     )
-    return several(of, products, tuple(map(only_result, products)), outputs)
+    return several(of, products, tuple(map(only_result, products)))
 
 
 @rule("com.microsoft.GatherBlockQuantized")

@@ -28,6 +28,7 @@ from graphflops.rules.onnx.conv import (
     global_average_pool,
     global_max_pool,
     max_pool,
+    maxima,
     transposed_convolution,
 )
 from graphflops.rules.onnx.entries import (
@@ -68,7 +69,7 @@ def to_the_end(x: TensorType) -> TensorType:
 
 def moved(estimate: Estimate) -> Estimate:
     """The same with the channels of its results at the end."""
-    out = tuple(to_the_end(x) if isinstance(x, TensorType) else x for x in estimate.out)
+    out = tuple(to_the_end(x) if isinstance(x, TensorType) and x.rank > 2 else x for x in estimate.out)
     return replace(estimate, out=out)
 
 
@@ -115,13 +116,13 @@ def transposed_convolution_with_pads(of: Operands, **geometry: Any) -> Estimate:
 @rule("com.microsoft.NhwcMaxPool", kind="pooling")
 def channels_last_max_pool(x: TensorType, **geometry: Any) -> Estimate:
     """As MaxPool, channels at the end."""
-    return moved(max_pool(channels_first(x), **geometry))
+    return moved(maxima(channels_first(x), **geometry))
 
 
 @rule("com.microsoft.MaxpoolWithMask", kind="pooling")
 def masked_max_pool(x: TensorType, mask: TensorType, **geometry: Any) -> Estimate:
     """As MaxPool, with a choice by the mask per window element."""
-    pooled = max_pool(x, **geometry)
+    pooled = maxima(x, **geometry)
     return replace(pooled, vector_flops=2 * pooled.vector_flops, reads=(x, mask))
 
 

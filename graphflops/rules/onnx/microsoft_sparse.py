@@ -17,7 +17,7 @@ from graphflops.dims import Dim, Expr, dim_min, floor_div, prod
 from graphflops.rules.attention import Attention
 from graphflops.rules.attention_packed import lengths, pack
 from graphflops.rules.matmul import matmul
-from graphflops.rules.onnx.entries import Outputs, chosen, fused, work
+from graphflops.rules.onnx.entries import Outputs, fused, work
 from graphflops.rules.onnx.microsoft_attention import Sizes, biased, by_head
 from graphflops.rules.onnx.microsoft_decoder import (
     Given,
@@ -90,7 +90,6 @@ def paged_attention(
     local_window_size: int = -1,
     softcap: float = 0.0,
     v_head_size: int = 0,
-    outputs: Outputs = (True,),
 ) -> Estimate:
     """Packed rows against the pages of their sequences, which are read; new rows are written into them in place."""
     offsets, past, tokens = of.cumulative_sequence_length, of.past_seqlens, of.query.shape[0]
@@ -110,7 +109,7 @@ def paged_attention(
     out = of.query.like((tokens, num_heads * problem.value.shape[-1]))
     reads = (*tables, of.k_scale, of.v_scale, *pages.read, *(read for part in parts for read in part.reads))
     return fused(
-        chosen(outputs, out, *(cache.view(cache.shape) for cache in pages.present)),
+        (out, *(cache.view(cache.shape) for cache in pages.present)),
         problem.forward(),
         *parts,
         reads=reads,
@@ -256,7 +255,6 @@ def sparse_paged_attention(
     kv_num_heads: int,
     attention_mode: str = "selected_only",
     local_window_size: int = -1,
-    outputs: Outputs = (True,),
 ) -> Estimate:
     """As DynamicSparseAttention on packed rows and pages: the selected rows are read, the new rows written in place."""
     tokens = of.query.shape[0]
@@ -271,5 +269,5 @@ def sparse_paged_attention(
     new = (cache.like((tokens, *cache.shape[2:])) for cache in caches)
     reads = (of.query, *read, *of.but("query key_cache value_cache"))
     out = of.query.like((tokens, num_heads * width))
-    results = chosen(outputs, out, *(cache.view(cache.shape) for cache in caches))
+    results = (out, *(cache.view(cache.shape) for cache in caches))
     return fused(results, problem.forward(), reads=reads, writes=(out, *new))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from graphflops.cost import Estimate, Region, RegionRun, Value, data_dependent
 from graphflops.dims import Dim, broadcast, prod
-from graphflops.rules.onnx.entries import Outputs, chosen, size
+from graphflops.rules.onnx.entries import size
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import shown
@@ -77,7 +77,6 @@ def greedy_search(
     encoder: Region | None = None,
     init_decoder: Region | None = None,
     vocab_size: int = -1,
-    outputs: Outputs = (True,),
 ) -> Estimate:
     """Generates one sequence per input sequence."""
     batch = of.ids.shape[0]
@@ -85,7 +84,7 @@ def greedy_search(
     sequences = of.ids.like((batch, said(of.max_length, "max_length")), INT32)
     filtered = of.ids.like((batch, search.words), FLOAT32)
     reads = of.named("ids vocab_mask prefix_vocab_mask attention_mask presence_mask")
-    return search.estimate(chosen(outputs, sequences, filtered), *reads)
+    return search.estimate((sequences, filtered), *reads)
 
 
 @rule("com.microsoft.BeamSearch", "com.microsoft.WhisperBeamSearch", kind="other")
@@ -101,7 +100,6 @@ def beam_search(
     encoder: Region | None = None,
     init_decoder: Region | None = None,
     vocab_size: int = -1,
-    outputs: Outputs = (True,),
 ) -> Estimate:
     """Follows several sequences per input sequence and returns the best."""
     ids, begun = of.ids, of.decoder_input_ids
@@ -118,7 +116,7 @@ def beam_search(
     )
     stacked = ids.like((batch, returned, *(data_dependent(f"cross_qk_{axis}") for axis in "hqk")), FLOAT32)
     reads = of.named("ids vocab_mask prefix_vocab_mask attention_mask decoder_input_ids extra_decoding_ids")
-    return search.estimate(chosen(outputs, *results, stacked, ids.like((batch,), dtype)), *reads)
+    return search.estimate((*results, stacked, ids.like((batch,), dtype)), *reads)
 
 
 @rule("onnx.StringConcat")
@@ -128,10 +126,10 @@ def string_concat(x: TensorType, y: TensorType) -> Estimate:
 
 
 @rule("onnx.StringSplit")
-def string_split(x: TensorType, *, outputs: Outputs = ()) -> Estimate:
+def string_split(x: TensorType) -> Estimate:
     """Splits each string into parts, padded to the largest number of parts, and returns the number of parts."""
     parts = x.like((*x.shape, data_dependent("string_split")))
-    return Estimate(chosen(outputs, parts, x.like(dtype=INT64)), reads=(x,))
+    return Estimate((parts, x.like(dtype=INT64)), reads=(x,))
 
 
 @rule("onnx.StringNormalizer")
@@ -204,9 +202,7 @@ def bifurcation_detector(of: Operands, *, max_ngram_size: int = 3, min_ngram_siz
 
 @rule("com.microsoft.NGramHashMapping")
 @takes("ids multipliers vocabularies past_ids? head_offsets? eos_token_id? segment_ids?")
-def ngram_hash_mapping(
-    of: Operands, *, max_ngram_size: int, n_head_per_ngram: int, outputs: Outputs = (True,)
-) -> Estimate:
+def ngram_hash_mapping(of: Operands, *, max_ngram_size: int, n_head_per_ngram: int) -> Estimate:
     """Per n-gram a product and an exclusive or for each token; per n-gram and head a remainder and an offset."""
     heads = (max_ngram_size - 1) * n_head_per_ngram
     out = of.ids.like((*of.ids.shape, heads))
@@ -214,7 +210,7 @@ def ngram_hash_mapping(
     mixed = (2 * max_ngram_size - 1) * of.ids.numel
     vector = mixed + (1 + (of.head_offsets is not None)) * out.numel
     present = of.ids.like((of.ids.shape[0], max_ngram_size - 1))
-    return Estimate(chosen(outputs, out, present), vector_flops=vector, reads=(*of,))
+    return Estimate((out, present), vector_flops=vector, reads=(*of,))
 
 
 @rule("com.microsoft.WordConvEmbedding", product=("chars", "weight"))

@@ -17,7 +17,6 @@ from graphflops.rules.onnx.entries import (
     Numbers,
     Outputs,
     applied,
-    chosen,
     fused,
     is_wanted,
     literals,
@@ -79,10 +78,10 @@ def unfold_tensor(x: TensorType, *, size: int, dim: int = -1, step: int = 1) -> 
 
 
 @rule("com.microsoft.Unique", kind="sort")
-def unique(x: TensorType, *, outputs: Outputs = (True, True, True)) -> Estimate:
+def unique(x: TensorType) -> Estimate:
     """The distinct elements in order of appearance, by one table look-up per element."""
     distinct = data_dependent("unique")
-    out = chosen(outputs, x.like((distinct,)), x.like(dtype=INT64), x.like((distinct,), INT64))
+    out = (x.like((distinct,)), x.like(dtype=INT64), x.like((distinct,), INT64))
     return Estimate(out, vector_flops=x.numel, reads=(x,))
 
 
@@ -188,16 +187,14 @@ def dequantize_bfp(x: TensorType, shape: TensorType, strides: TensorType, *, dty
 
 
 @rule("com.microsoft.RemovePadding", kind="movement")
-def remove_padding(
-    x: TensorType, counts: TensorType, *, outputs: Outputs = (True, True, True, True)
-) -> Estimate:
+def remove_padding(x: TensorType, counts: TensorType) -> Estimate:
     """Packs the rows without padding; the token counts give their number."""
     known = literals(counts)
     tokens: Dim = data_dependent("tokens") if known is None else sum(known)
     batch, rows, hidden = x.shape
     out = x.like((tokens, hidden))
     places = (x.like(shape, INT32) for shape in ((batch, rows), (batch + 1,), (1,)))
-    return Estimate(chosen(outputs, out, *places), vector_flops=batch, reads=(out, counts))
+    return Estimate((out, *places), vector_flops=batch, reads=(out, counts))
 
 
 @rule("com.microsoft.RestorePadding", kind="movement")
@@ -323,7 +320,7 @@ def linear_attention_gate(of: Operands, *, outputs: Outputs = (True,)) -> Estima
     decay = applied(WORK["softplus"].more(WORK["add"].flops + WORK["mul"].flops), of.a)
     sigmoid = of.b if is_wanted(outputs, 1) else None
     rate = work(0) if sigmoid is None else applied(WORK["sigmoid"], sigmoid)
-    out = chosen(outputs, of.a.like(), None if of.b is None else of.b.like())
+    out = (of.a.like(), None if of.b is None else of.b.like())
     return fused(out, decay, rate, reads=(of.a, of.bias, of.scale, sigmoid))
 
 

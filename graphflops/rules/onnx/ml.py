@@ -17,7 +17,7 @@ from typing import Any
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, ceil_div, differ, dim_min
 from graphflops.graph import Opaque
-from graphflops.rules.onnx.entries import Outputs, chosen, fused, work
+from graphflops.rules.onnx.entries import fused, work
 from graphflops.rules.registry import require, require_known, rule
 from graphflops.rules.softmax import SOFTMAX
 from graphflops.tensor import FLOAT32, INT64, STRING, DType, SequenceType, TensorType
@@ -89,7 +89,6 @@ def linear_classifier(
     classlabels_strings: Strings = (),
     intercepts: Floats = (),
     post_transform: str = "NONE",
-    outputs: Outputs = (True, True),
 ) -> Estimate:
     """A product per class, and the maximum; for two classes one score may stand for both."""
     product, sets = linear(x, coefficients, intercepts)
@@ -97,7 +96,7 @@ def linear_classifier(
     classes = 2 if labels == 2 and not differ(sets, 1) else sets
     scores = x.like((rows_and_features(x)[0], classes), FLOAT32)
     parts = (product, transformed(scores, post_transform), work(scores.numel))
-    out = chosen(outputs, *labelled(x, scores, classlabels_strings))
+    out = labelled(x, scores, classlabels_strings)
     return fused(out, *parts, reads=product.reads, matrix_dtype=FLOAT32)
 
 
@@ -150,7 +149,6 @@ def svm_classifier(
     rho: Floats = (),
     support_vectors: Floats = (),
     vectors_per_class: Ints = (),
-    outputs: Outputs = (True, True),
 ) -> Estimate:
     """Kernels with all support vectors, summed for every pair of classes, which vote; or one product per class.
 
@@ -168,7 +166,7 @@ def svm_classifier(
     scores = x.like((rows, columns), FLOAT32)
     likely = work(2 * rows * len(prob_a), rows * len(prob_a))
     held = FLOAT_BYTES * (len(coefficients) + len(support_vectors) + len(rho) + 2 * len(prob_a))
-    out = chosen(outputs, *labelled(x, scores, classlabels_strings))
+    out = labelled(x, scores, classlabels_strings)
     parts = (found, decided, likely, transformed(scores, post_transform))
     return fused(out, *parts, reads=(x, held), matrix_dtype=FLOAT32)
 
@@ -361,7 +359,6 @@ def tree_ensemble_classifier(
     classlabels_int64s: Ints = (),
     classlabels_strings: Strings = (),
     post_transform: str = "NONE",
-    outputs: Outputs = (True, True),
     **nodes: Any,
 ) -> Estimate:
     """Sums the leaves that every sample reaches, per class, and takes the maximum."""
@@ -369,7 +366,7 @@ def tree_ensemble_classifier(
     classes = len(classlabels_int64s or classlabels_strings)
     scores = x.like((rows_and_features(x)[0], classes), FLOAT32)
     down, after = forest.scored(x, scores, post_transform)
-    out = chosen(outputs, *labelled(x, scores, classlabels_strings))
+    out = labelled(x, scores, classlabels_strings)
     return fused(out, down, after, work(scores.numel), reads=down.reads)
 
 

@@ -13,7 +13,7 @@ from graphflops.cost import Estimate
 from graphflops.dims import Dim, differ, meet, prod
 from graphflops.rules import recurrent as shared
 from graphflops.rules.matmul import matmul
-from graphflops.rules.onnx.entries import Outputs, chosen, work
+from graphflops.rules.onnx.entries import work
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.quantized import MIN_MAX, QUANTIZE
 from graphflops.rules.recurrent import Cell, Layer, recur, recur_back, with_gradients
@@ -29,11 +29,11 @@ OPERANDS = "x w r bias? sequence_lens? initial_h? initial_c? peepholes?"
 
 @rule("com.microsoft.DynamicQuantizeLSTM", product=("x", "w", "r"))
 @takes(f"{OPERANDS} w_scale? w_zero_point? r_scale? r_zero_point?")
-def dynamic_quantize_lstm(of: Operands, *, outputs: Outputs = (), **attributes: Any) -> Estimate:
+def dynamic_quantize_lstm(of: Operands, **attributes: Any) -> Estimate:
     """An LSTM with integer weights (directions, in, 4 * hidden); inputs and states are quantized at every step."""
     x, w, r, *others = of
     turned = (x.view((x.shape[0], x.shape[2], x.shape[1])) for x in (w, r))
-    estimate = lstm(x, *turned, *others[:-4], outputs=outputs, **attributes)
+    estimate = lstm(x, *turned, *others[:-4], **attributes)
     states = prod(x.shape[:2]) * r.shape[0] * r.shape[1]
     return estimate.plus(
         vector_flops=(MIN_MAX + QUANTIZE) * (x.numel + states), reads=tuple(others[-4:]), matrix_dtype=INT8
@@ -42,7 +42,7 @@ def dynamic_quantize_lstm(of: Operands, *, outputs: Outputs = (), **attributes: 
 
 @rule("com.microsoft.AttnLSTM", product=("x", "w", "r"))
 @takes(f"{OPERANDS} query_weight? memory_weight? score_weight? memory? memory_lens? narrowing?")
-def attn_lstm(of: Operands, *, outputs: Outputs = (), **attributes: Any) -> Estimate:
+def attn_lstm(of: Operands, **attributes: Any) -> Estimate:
     """An LSTM whose input at every step is joined with a context: the previous state's attention to a memory.
 
     Keys are made of the memory once. A step makes a query of the state, adds it to every key, takes a tanh and a
@@ -50,7 +50,7 @@ def attn_lstm(of: Operands, *, outputs: Outputs = (), **attributes: Any) -> Esti
     """
     x, *own = (*of,)[:-6]
     joined = x.like((*x.shape[:2], of.w.shape[-1]))  # the context is a part of the input
-    estimate = lstm(joined, *own, outputs=outputs, **attributes)
+    estimate = lstm(joined, *own, **attributes)
     query, keys, memory, narrowing = of.named("query_weight memory_weight memory narrowing")
     part = work(0) if None in (query, keys, memory) else attending(x, query, keys, memory, narrowing)
     return replace(estimate.plus(part), reads=(x, *estimate.reads[1:], *(*of,)[-6:]))
@@ -97,7 +97,7 @@ def cell_of(kind: str, activations: tuple[str, ...], clip: float | None, peephol
     return replace(cell, activations=tuple(named[place] for place in applied))
 
 
-def layer(cell: Cell, of: Operands, layout: int, results: int, outputs: Outputs) -> Estimate:
+def layer(cell: Cell, of: Operands, layout: int, results: int) -> Estimate:
     """All directions over all padded steps of all sequences."""
     x, w, r, bias = of.named("x w r bias")
     require(x.rank == 3 and w.rank == 3 and r.rank == 3, f"a recurrent layer of {w} and {r} does not fit {x}")
@@ -115,7 +115,7 @@ def layer(cell: Cell, of: Operands, layout: int, results: int, outputs: Outputs)
     every = (batch, steps, directions, hidden) if layout else (steps, directions, batch, hidden)
     last = (batch, directions, hidden) if layout else (directions, batch, hidden)
     out = (x.like(every), *(x.like(last) for _ in range(results - 1)))
-    return estimate.plus(out=chosen(outputs, *out), reads=(of.sequence_lens, of.peepholes))
+    return estimate.plus(out=out, reads=(of.sequence_lens, of.peepholes))
 
 
 @backward("onnx.RNN", "onnx.GRU", "onnx.LSTM")
@@ -142,7 +142,6 @@ def recurrent(
     layout: int = 0,
     direction: str = "forward",
     hidden_size: int | None = None,
-    outputs: Outputs = (),
     **others: object,
 ) -> Estimate:
     """Both matrices of all gates once per row of every step, and the cell's formula."""
@@ -155,7 +154,7 @@ def recurrent(
     )
     fits = hidden_size is None or not differ(of.r.shape[2], hidden_size)
     require(fits, f"a state of {of.r.shape[2]}, where hidden_size is {hidden_size}")
-    return layer(cell, of, layout, 3 if kind == "LSTM" else 2, outputs)
+    return layer(cell, of, layout, 3 if kind == "LSTM" else 2)
 
 
 for _kind in CELLS:  # a GRU that resets before the product costs the same as one that does after it

@@ -20,8 +20,6 @@ from graphflops.rules.lapack import n_log_n
 from graphflops.rules.onnx import values
 from graphflops.rules.onnx.entries import (
     Numbers,
-    Outputs,
-    chosen,
     filled,
     in_32_bits,
     known_contents,
@@ -224,7 +222,7 @@ def compress(x: TensorType, condition: TensorType, *, axis: int | None = None) -
 
 
 @rule("onnx.Unique", kind="sort")
-def unique(x: TensorType, *, axis: int | None = None, sorted: int = 1, outputs: Outputs = ()) -> Estimate:
+def unique(x: TensorType, *, axis: int | None = None, sorted: int = 1) -> Estimate:
     """The distinct elements or slices: n*log2(n) comparisons sort them, one per element tells neighbours apart."""
     (values, inverse, counts), work = distinct(x, axis, inverse=True, counts=True, sorting=True)
     inverse = replace(inverse, shape=(inverse.numel,))
@@ -239,7 +237,7 @@ def unique(x: TensorType, *, axis: int | None = None, sorted: int = 1, outputs: 
             filled(values.like((len(once),)), lambda at: once[at[0]]),
             filled(counts.like((len(once),)), lambda at: found.count(once[at[0]])),
         )
-    return Estimate(chosen(outputs, values, counts.like(), inverse, counts), vector_flops=work, reads=(x,))
+    return Estimate((values, counts.like(), inverse, counts), vector_flops=work, reads=(x,))
 
 
 @rule("onnx.NonMaxSuppression", kind="sort")

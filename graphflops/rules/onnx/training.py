@@ -13,7 +13,6 @@ from graphflops.cost import Estimate
 from graphflops.dims import Dim, total
 from graphflops.errors import shown
 from graphflops.rules.loss_class import cross_entropy_loss, likelihood
-from graphflops.rules.onnx.entries import Outputs, chosen
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import require, require_known, rule
 from graphflops.rules.shapes import only_result
@@ -42,12 +41,10 @@ def negative_log_likelihood_loss(
 
 @rule("onnx.SoftmaxCrossEntropyLoss")
 @takes("x target weight?")
-def softmax_cross_entropy_loss(
-    of: Operands, *, reduction: str = "mean", outputs: Outputs = (True,)
-) -> Estimate:
+def softmax_cross_entropy_loss(of: Operands, *, reduction: str = "mean") -> Estimate:
     """The logarithm of the softmax, which may be a result of its own, then a pick."""
     loss = cross_entropy_loss(*of, reduction=code_of(reduction))
-    return replace(loss, out=chosen(outputs, only_result(loss), of.x.like()))
+    return replace(loss, out=(only_result(loss), of.x.like()))
 
 
 REGULARISED = WORK["l2_penalty"].flops
