@@ -14,16 +14,15 @@ from graphflops.rules.creation import progression
 from graphflops.rules.onnx.entries import (
     Numbers,
     Place,
+    asked,
     filled,
     known_contents,
     many,
     numbers,
     onnx_dtype,
     rank_depends_on_data,
-    rank_of,
     size,
     sizes,
-    unknown,
 )
 from graphflops.rules.onnx.values import Number, add, ceil, converted, divide, multiply, subtract
 from graphflops.rules.random import NORMAL, SCALED, UNIFORM, drawn
@@ -38,28 +37,22 @@ def _like(x: TensorType, dtype: int | None) -> TensorType:
     return x.like(dtype=None if dtype is None else onnx_dtype(dtype))
 
 
-@rule("onnx.RandomUniform")
-def uniform(*, shape: Sequence[Dim], dtype: int = 1) -> Estimate:
-    """Uniform numbers; scaling to bounds is not counted."""
-    return drawn(TensorType(tuple(shape), onnx_dtype(dtype)), *UNIFORM)
+def of_shape(*, shape: Sequence[Dim], dtype: int = 1, work: tuple[int, int]) -> Estimate:
+    """Random numbers in a new tensor."""
+    return drawn(TensorType(tuple(shape), onnx_dtype(dtype)), *work)
 
 
-@rule("onnx.RandomUniformLike")
-def uniform_like(x: TensorType, *, dtype: int | None = None) -> Estimate:
-    """Uniform numbers of another tensor's shape, which is not read."""
-    return drawn(_like(x, dtype), *UNIFORM)
+def of_shape_of(x: TensorType, *, dtype: int | None = None, work: tuple[int, int]) -> Estimate:
+    """Random numbers in a tensor of another one's shape, which is not read."""
+    return drawn(_like(x, dtype), *work)
 
 
-@rule("onnx.RandomNormal")
-def normal(*, shape: Sequence[Dim], dtype: int = 1) -> Estimate:
-    """Normal numbers, scaled and shifted."""
-    return drawn(TensorType(tuple(shape), onnx_dtype(dtype)), NORMAL[0] + SCALED, NORMAL[1])
-
-
-@rule("onnx.RandomNormalLike")
-def normal_like(x: TensorType, *, dtype: int | None = None) -> Estimate:
-    """Normal numbers, scaled and shifted, of another tensor's shape, which is not read."""
-    return drawn(_like(x, dtype), NORMAL[0] + SCALED, NORMAL[1])
+for _name, _work, _says in (
+    ("Uniform", UNIFORM, "Uniform numbers; scaling to bounds is not counted."),
+    ("Normal", (NORMAL[0] + SCALED, NORMAL[1]), "Normal numbers, scaled and shifted."),
+):
+    rule(f"onnx.Random{_name}").derived(of_shape, says=_says, work=_work)
+    rule(f"onnx.Random{_name}Like").derived(of_shape_of, says=_says, work=_work)
 
 
 @rule("onnx.Bernoulli")
@@ -113,11 +106,10 @@ def _number(x: object) -> Number | None:
 @rule("onnx.ConstantOfShape")
 def constant_of_shape(shape: Numbers, *, value: TensorType | None = None) -> Estimate:
     """One value written everywhere."""
-    lengths, dtype = sizes(shape), FLOAT32 if value is None else value.dtype
-    if lengths is None and many(shape) is None:
+    dtype = FLOAT32 if value is None else value.dtype
+    if sizes(shape) is None and many(shape) is None:
         return Estimate((UnknownType(dtype),), unknown=rank_depends_on_data("ConstantOfShape"))
-    if lengths is None:
-        lengths = tuple(unknown("fill", place) for place in range(rank_of(shape, "ConstantOfShape")))
+    lengths = asked(shape, "fill", "ConstantOfShape")
     held = (0.0,) if value is None else numbers(value) or (None,)
     out = filled(TensorType(lengths, dtype), lambda _: held[0])
     if out.value is None and not isinstance(held[0], Expr):

@@ -180,6 +180,12 @@ def rank_of(given: Numbers, what: str) -> int:
     return count or 0
 
 
+def asked(given: Numbers, name: str, what: str) -> tuple[Dim, ...]:
+    """The sizes that a shape operand asks for; where these are unknown, one named after each axis of the result."""
+    known = sizes(given)
+    return tuple(unknown(name, place) for place in range(rank_of(given, what))) if known is None else known
+
+
 def rank_depends_on_data(what: str) -> str:
     """Why an operator that makes a tensor of computed sizes is not priced."""
     return f"how many axes the result of {what} has depends on data"

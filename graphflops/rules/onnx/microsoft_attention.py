@@ -191,6 +191,7 @@ def attention(
     do_rotary: int = 0,
     rotary_embedding_dim: int = 0,
     outputs: Outputs = (True,),
+    **others: object,
 ) -> Estimate:
     """One projection for queries, keys and values, and the two products of attention."""
     made = project(of.x, of.weights, of.bias, num_heads, qkv_hidden_sizes)
@@ -237,7 +238,7 @@ def separated(
     "cache_indirection?"
 )
 def multi_head_attention(
-    of: Operands, *, num_heads: int, unidirectional: int = 0, outputs: Outputs = (True,)
+    of: Operands, *, num_heads: int, unidirectional: int = 0, outputs: Outputs = (True,), **others: object
 ) -> Estimate:
     """The two products of attention, after the biases of the projections.
 

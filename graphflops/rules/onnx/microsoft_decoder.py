@@ -7,6 +7,7 @@ aligned with the last keys. A cosine and a sine row are read per position that i
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -41,26 +42,24 @@ KIND = "attention"
 BUCKETED = 8  # a distance 1, its magnitude 1, a comparison 1, a ratio 1, a product 1, a sum 1, bounds 2; and a logarithm
 
 
-def with_tables(of: Operands, heads: int, width: int, places: tuple[Dim, ...]) -> Estimate:
-    """The rotation of `x`, which reads a row of each table per position."""
-    by_heads = by_head(of.x, heads) if of.x.rank == 3 and heads else of.x
-    rows = of.cos_cache.like((*places, of.cos_cache.shape[-1]))
-    return fused((of.x.like(),), rotated(by_heads, width=width), reads=(of.x, of.positions, rows, rows))
-
-
-@rule("com.microsoft.RotaryEmbedding", kind="elementwise")
 @takes("x positions cos_cache sin_cache")
 def rotary_embedding(of: Operands, *, num_heads: int = 0, rotary_embedding_dim: int = 0) -> Estimate:
-    """Two products and a sum per rotated element; a single position is that of the first row."""
-    places = of.positions.shape if of.positions.rank == 2 else of.x.shape[-2:-1]
-    return with_tables(of, num_heads, rotary_embedding_dim, places)
+    """The rotation of `x`, which reads a row of each table per position: the last two axes of `positions`, or one."""
+    by_heads = by_head(of.x, num_heads) if of.x.rank == 3 and num_heads else of.x
+    places = of.positions.shape[-2:] if of.positions.rank > 1 else of.x.shape[-2:-1]
+    rows = of.cos_cache.like((*places, of.cos_cache.shape[-1]))
+    rotation = rotated(by_heads, width=rotary_embedding_dim)
+    return fused((of.x.like(),), rotation, reads=(of.x, of.positions, rows, rows))
 
 
-@rule("com.microsoft.MRotaryEmbedding", kind="elementwise")
-@takes("x positions cos_cache sin_cache")
-def mrotary_embedding(of: Operands, *, num_heads: int = 0, rotary_embedding_dim: int = 0) -> Estimate:
-    """As RotaryEmbedding with three positions per row, each for a section of the channels."""
-    return with_tables(of, num_heads, rotary_embedding_dim, of.positions.shape[1:])
+rule("com.microsoft.RotaryEmbedding", kind="elementwise").derived(
+    rotary_embedding,
+    says="Two products and a sum per rotated element; a single position is that of the first row.",
+)
+rule("com.microsoft.MRotaryEmbedding", kind="elementwise").derived(
+    rotary_embedding,
+    says="As RotaryEmbedding with three positions per row, each for a section of the channels.",
+)
 
 
 @rule("com.microsoft.GemmaRotaryEmbedding", kind="elementwise")
@@ -104,22 +103,9 @@ def gated_relative_position_bias(of: Operands, *, num_heads: int) -> Estimate:
 @takes(
     "x weights bias? mask_index? past? attention_bias? past_sequence_length? beam_width? cache_indirection?"
 )
-def decoder_masked_self_attention(
-    of: Operands,
-    *,
-    num_heads: int,
-    past_present_share_buffer: int = 0,
-    do_rotary: int = 0,
-    outputs: Outputs = (True,),
-) -> Estimate:
+def decoder_masked_self_attention(of: Operands, *, outputs: Outputs = (True,), **given: Any) -> Estimate:
     """As Attention for one row per sequence; the beam indices of the keys are read too."""
-    estimate = attention(
-        *of.but("beam_width cache_indirection"),
-        num_heads=num_heads,
-        past_present_share_buffer=past_present_share_buffer,
-        do_rotary=do_rotary,
-        outputs=outputs,
-    )
+    estimate = attention(*of.but("beam_width cache_indirection"), outputs=outputs, **given)
     return estimate.plus(reads=(of.beam_width, of.cache_indirection))
 
 
@@ -129,15 +115,15 @@ def decoder_masked_self_attention(
     "cache_indirection? bias?"
 )
 def decoder_masked_multi_head_attention(
-    of: Operands, *, num_heads: int, past_present_share_buffer: int = 0, outputs: Outputs = (True,)
+    of: Operands, *, past_present_share_buffer: int = 0, outputs: Outputs = (True,), **given: Any
 ) -> Estimate:
     """As MultiHeadAttention for one row per sequence, over all that the past holds."""
     filled = of.past_sequence_length if past_present_share_buffer else None
     estimate = multi_head_attention(
         *of.named("query key value bias mask_index attention_bias past_key past_value"),
         *(filled, of.cache_indirection),
-        num_heads=num_heads,
         outputs=outputs,
+        **given,
     )
     return estimate.plus(reads=(of.beam_width,))
 
@@ -251,6 +237,7 @@ def group_query_attention(
     smooth_softmax: int = -1,
     sliding_window_cache: int = 0,
     outputs: Outputs = (True,),
+    **others: object,
 ) -> Estimate:
     """The two products over all keys so far, every sequence taken to have the greatest length.
 
@@ -316,15 +303,8 @@ def state(past: TensorType | None, fresh: TensorType, keys: Dim) -> Cache:
 @takes(
     "query key? value? past_key past_value row_indices column_indices length lengths cos_cache? sin_cache?"
 )
-def sparse_attention(
-    of: Operands, *, num_heads: int, kv_num_heads: int, do_rotary: int = 0, outputs: Outputs = (True,)
-) -> Estimate:
+def sparse_attention(of: Operands, *, outputs: Outputs = (True,), **given: Any) -> Estimate:
     """As GroupQueryAttention with a cache in place; only scores hidden by causality count as masked."""
-    estimate = group_query_attention(
-        *of.named("query key value past_key past_value lengths length cos_cache sin_cache"),
-        num_heads=num_heads,
-        kv_num_heads=kv_num_heads,
-        do_rotary=do_rotary,
-        outputs=outputs,
-    )
+    operands = of.named("query key value past_key past_value lengths length cos_cache sin_cache")
+    estimate = group_query_attention(*operands, outputs=outputs, **given)
     return estimate.plus(reads=(of.row_indices, of.column_indices))

@@ -10,6 +10,7 @@ activations; every weight is converted to it once, and is read at its packed wid
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -57,44 +58,41 @@ class ExpertLayer:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Gate:
-    """The activation of an expert between its layers."""
+def gate(kind: str, alpha: float, beta: float, limit: float | None, apart: bool) -> Work:
+    """Work per hidden element of the activation between two layers; `apart`: times the result of a third layer.
 
-    kind: str
-    alpha: float = 1.0
-    beta: float = 0.0
-    limit: float | None = None
-
-    @property
-    def work(self) -> Work:
-        """Work per hidden element; swiglu also scales, shifts and clamps where its attributes say so."""
-        row = activation_named(self.kind)
-        if self.kind != "swiglu":
-            return row
-        return row.more((self.alpha != 1) + (self.beta != 0) + 3 * (self.limit is not None))
+    Swiglu has that product in itself, and also scales, shifts and clamps where its attributes say so.
+    """
+    row = activation_named(kind)
+    if kind != "swiglu":
+        return row.more(apart)
+    return row.more((alpha != 1) + (beta != 0) + 3 * (limit is not None))
 
 
 def mixture(
-    x: TensorType,
-    router: TensorType,
+    of: Operands,
     layers: tuple[ExpertLayer, ...],
-    k: int,
-    gate: Gate,
-    normalised: bool,
     *more: TensorType | None,
+    k: int = 1,
+    activation_type: str = "relu",
+    activation_alpha: float = 1.0,
+    activation_beta: float = 0.0,
+    normalize_routing_weights: int = 0,
+    swiglu_limit: float | None = None,
+    **others: object,
 ) -> Estimate:
     """The layers to the hidden elements and back, and an optional third one in parallel with the first."""
+    x, router = of.named("x router_probs")
     tokens, hidden, experts = prod(x.shape[:-1]), x.shape[-1], router.shape[-1]
     used, touched = k * tokens, dim_min(experts, k * tokens)
     sizes = [layer.per_expert(experts) for layer in layers]
     packed = [size for layer, size in zip(layers, sizes, strict=True) if layer.parameters]
     inner = floor_div(sizes[1], hidden)
     widths = (floor_div(sizes[0], hidden), hidden, inner)
-    row = gate.work.more(len(layers) > 2 and gate.kind != "swiglu")
+    row = gate(activation_type, activation_alpha, activation_beta, swiglu_limit, len(layers) > 2)
     biased = sum(width for layer, width in zip(layers, widths, strict=False) if layer.bias is not None)
     # softmax over the experts and selection of the best `k`, optionally with weights normalised to sum one
-    per_token = (SOFTMAX + 1) * experts + n_log_n(k) + (2 * k if normalised else 0)
+    per_token = (SOFTMAX + 1) * experts + n_log_n(k) + (2 * k if normalize_routing_weights else 0)
     parts = (
         Estimate(matrix_flops=2 * used * sum(sizes)),
         work(tokens * per_token, tokens * experts),
@@ -107,21 +105,10 @@ def mixture(
 
 @rule("com.microsoft.MoE", product=("x", "fc1"))
 @takes("x router_probs fc1 fc1_bias? fc2 fc2_bias? fc3? fc3_bias?")
-def moe(
-    of: Operands,
-    *,
-    k: int = 1,
-    activation_type: str = "relu",
-    activation_alpha: float = 1.0,
-    activation_beta: float = 0.0,
-    normalize_routing_weights: int = 0,
-    swiglu_limit: float | None = None,
-) -> Estimate:
+def moe(of: Operands, **given: Any) -> Estimate:
     """The layers of the chosen experts for every token."""
-    given = ((of.fc1, of.fc1_bias), (of.fc2, of.fc2_bias), (of.fc3, of.fc3_bias))
-    layers = tuple(ExpertLayer(*layer) for layer in given if layer[0] is not None)
-    gate = Gate(activation_type, activation_alpha, activation_beta, swiglu_limit)
-    return mixture(of.x, of.router_probs, layers, k, gate, normalize_routing_weights != 0)
+    stored = map(of.named, ("fc1 fc1_bias", "fc2 fc2_bias", "fc3 fc3_bias"))
+    return mixture(of, tuple(ExpertLayer(*layer) for layer in stored if layer[0] is not None), **given)
 
 
 def layers_of_few_bits(of: Operands, bits: tuple[int, ...]) -> tuple[ExpertLayer, ...]:
@@ -147,23 +134,17 @@ def layers_of_few_bits(of: Operands, bits: tuple[int, ...]) -> tuple[ExpertLayer
 def qmoe(
     of: Operands,
     *,
-    k: int = 1,
-    activation_type: str = "relu",
-    activation_alpha: float = 1.0,
-    activation_beta: float = 0.0,
-    normalize_routing_weights: int = 0,
-    swiglu_limit: float | None = None,
     expert_weight_bits: int = 4,
     fc1_expert_weight_bits: int = 0,
     fc2_expert_weight_bits: int = 0,
     fc3_expert_weight_bits: int = 0,
+    **given: Any,
 ) -> Estimate:
     """As MoE with weights of few bits, several to a byte, which become the activations' type for the products."""
-    given = (fc1_expert_weight_bits, fc2_expert_weight_bits, fc3_expert_weight_bits)
-    layers = layers_of_few_bits(of, tuple(bits or expert_weight_bits for bits in given))
-    gate = Gate(activation_type, activation_alpha, activation_beta, swiglu_limit)
+    bits = (fc1_expert_weight_bits, fc2_expert_weight_bits, fc3_expert_weight_bits)
+    layers = layers_of_few_bits(of, tuple(own or expert_weight_bits for own in bits))
     read = of.named("router_weights fc1_act_scale fc2_act_scale fc1_act_block_scale fc2_act_block_scale")
-    return mixture(of.x, of.router_probs, layers, k, gate, normalize_routing_weights != 0, *read)
+    return mixture(of, layers, *read, **given)
 
 
 LOOKED_UP = 2  # a code becomes its value in a table 1, times its block's scale 1

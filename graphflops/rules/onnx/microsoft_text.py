@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from graphflops.cost import Estimate, Region, RegionRun, Value, data_dependent
+from graphflops.cost import Estimate, Region, RegionRun, data_dependent
 from graphflops.dims import Dim, broadcast, prod
 from graphflops.rules.onnx.entries import size
 from graphflops.rules.operands import Operands, takes
@@ -40,28 +41,27 @@ class Search:
 
 
 def generated(
-    rows: Dim, words: int, decoder: Region, encoder: Region | None, init_decoder: Region | None
+    rows: Dim,
+    *,
+    decoder: Region,
+    encoder: Region | None = None,
+    init_decoder: Region | None = None,
+    vocab_size: int = -1,
+    **others: object,
 ) -> Search:
     """The encoder once, the first decoder (if any) once, the decoder for every other token."""
     steps = data_dependent("generated_tokens")
     turn = decoder(*decoder.declared)
     once = [(given(*given.declared), 1) for given in (encoder, init_decoder) if given is not None]
     turns = steps - (init_decoder is not None)
-    vocabulary: Dim = words if words > 0 else vocabulary_of(turn.out[0])
-    return Search(rows, steps, vocabulary, (*once, (turn, turns)))
+    logits, words = turn.out[0], vocab_size if vocab_size > 0 else data_dependent("vocabulary")
+    if vocab_size <= 0 and isinstance(logits, TensorType) and logits.rank:
+        words = logits.shape[-1]
+    return Search(rows, steps, words, (*once, (turn, turns)))
 
 
-def vocabulary_of(logits: Value) -> Dim:
-    """The vocabulary size of a decoder's scores."""
-    return (
-        logits.shape[-1] if isinstance(logits, TensorType) and logits.rank else data_dependent("vocabulary")
-    )
-
-
-def said(given: TensorType | None, what: str, otherwise: Dim | None = None) -> Dim:
+def said(given: TensorType | None, what: str) -> Dim:
     """A number in an operand; a symbol if its contents are unknown."""
-    if given is None and otherwise is not None:
-        return otherwise
     found = size(given)
     return data_dependent(what) if found is None else found
 
@@ -70,17 +70,10 @@ def said(given: TensorType | None, what: str, otherwise: Dim | None = None) -> D
 @takes(
     "ids max_length min_length? repetition_penalty? vocab_mask? prefix_vocab_mask? attention_mask? presence_mask? seed?"
 )
-def greedy_search(
-    of: Operands,
-    *,
-    decoder: Region,
-    encoder: Region | None = None,
-    init_decoder: Region | None = None,
-    vocab_size: int = -1,
-) -> Estimate:
+def greedy_search(of: Operands, **given: Any) -> Estimate:
     """Generates one sequence per input sequence."""
     batch = of.ids.shape[0]
-    search = generated(batch, vocab_size, decoder, encoder, init_decoder)
+    search = generated(batch, **given)
     sequences = of.ids.like((batch, said(of.max_length, "max_length")), INT32)
     filtered = of.ids.like((batch, search.words), FLOAT32)
     reads = of.named("ids vocab_mask prefix_vocab_mask attention_mask presence_mask")
@@ -93,19 +86,12 @@ def greedy_search(
     "prefix_vocab_mask? attention_mask? decoder_input_ids? logits_processor? cross_qk_layer_head? extra_decoding_ids? "
     "temperature?"
 )
-def beam_search(
-    of: Operands,
-    *,
-    decoder: Region,
-    encoder: Region | None = None,
-    init_decoder: Region | None = None,
-    vocab_size: int = -1,
-) -> Estimate:
+def beam_search(of: Operands, *, encoder: Region | None = None, **given: Any) -> Estimate:
     """Follows several sequences per input sequence and returns the best."""
     ids, begun = of.ids, of.decoder_input_ids
     batch, beams = ids.shape[0], said(of.num_beams, "num_beams")
     returned = said(of.num_return_sequences, "num_return_sequences")
-    search = generated(batch * beams, vocab_size, decoder, encoder, init_decoder)
+    search = generated(batch * beams, encoder=encoder, **given)
     longest = said(of.max_length, "max_length")
     dtype = of.length_penalty.dtype if of.length_penalty else FLOAT32
     prompt = (begun or ids).shape[-1] if begun or encoder is None else 1

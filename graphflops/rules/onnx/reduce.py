@@ -6,10 +6,10 @@ The size of what a search finds is data-dependent, or follows from known content
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from graphflops.base.record import Record
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, Expr, at_least, compare, floor_div, meet
 from graphflops.rules import contraction, cumulative, linalg
@@ -30,10 +30,9 @@ from graphflops.rules.onnx.entries import (
     size,
     unknown,
 )
-from graphflops.rules.onnx.entries import literals as integers
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import require, require_known, rule
-from graphflops.rules.shapes import axis as axis_of
+from graphflops.rules.shapes import axes as axes_of
 from graphflops.rules.shapes import axis as place_of
 from graphflops.rules.shapes import only_result, replaced, same_elements, shown
 from graphflops.rules.vision import OVERLAP
@@ -78,16 +77,10 @@ def einsum(*tensors: TensorType, equation: str) -> Estimate:
     return Estimate((only_result(estimate).like(),), reads=(only_result(estimate).like(),))
 
 
-@rule("onnx.Det", kind="linear_algebra")
-def det(x: TensorType) -> Estimate:
-    """Gaussian elimination, and the product of the diagonal."""
-    return linalg.det(x)
-
-
-@rule("onnx.MatMul", product=("a", "b"))
-def matmul(a: TensorType, b: TensorType) -> Estimate:
-    """Batched matrix product; a vector operand counts as a matrix with an axis of length one."""
-    return products.matmul(a, b)
+rule("onnx.MatMul", product=("a", "b"))(products.matmul)
+rule("onnx.Det", kind="linear_algebra").derived(
+    linalg.det, says="Gaussian elimination, and the product of the diagonal."
+)
 
 
 @rule("onnx.MatMulInteger", product=("a", "b"))
@@ -118,7 +111,7 @@ def _turned(x: TensorType, transposed: int) -> TensorType:
     return x.view(x.shape[::-1]) if transposed else x
 
 
-class Reduction(Record, frozen=True):
+class Reduction(NamedTuple):
     """Operations and functions per element, and per result; how contents are reduced."""
 
     each: int = 1
@@ -150,7 +143,7 @@ def register(name: str, kind: Reduction) -> None:
         x: TensorType, axes: Numbers = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0
     ) -> Estimate:
         """So many operations per element and per result."""
-        gone = integers(axes) if axes is not None else ()
+        gone = literals(axes) if axes is not None else ()
         reads = (x, axes if isinstance(axes, TensorType) else None)
         if gone is None:
             return replace(_along_unknown(x, many(axes), keepdims == 1, kind), reads=reads)
@@ -161,13 +154,11 @@ def register(name: str, kind: Reduction) -> None:
             functions = (kind.evaluated + kind.evaluated_final) * x.numel
             same = x.like() if flops or functions else replace(x.like(), value=x.value)
             return Estimate((same,), vector_flops=flops, transcendentals=functions, reads=(x,))
-        work = kind.each, kind.final, kind.evaluated, kind.evaluated_final
-        estimate = shared.reduction(x, gone, keepdims == 1, None, *work)
+        estimate = shared.reduction(x, gone, keepdims == 1, None, *kind[:4])
         (out,) = estimate.out
-        if kind.fold is None or not isinstance(out, TensorType):
-            return replace(estimate, reads=reads)
-        places = {axis_of(place, x.rank) for place in gone} if gone else set(range(x.rank))
-        return replace(estimate, out=(values.reduced(kind.fold, out, x, places),), reads=reads)
+        if kind.fold is not None and isinstance(out, TensorType):
+            out = values.reduced(kind.fold, out, x, axes_of(gone or None, x.rank))
+        return replace(estimate, out=(out,), reads=reads)
 
 
 def _along_unknown(x: TensorType, count: int | None, keepdims: bool, kind: Reduction) -> Estimate:
