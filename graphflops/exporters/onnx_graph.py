@@ -12,6 +12,22 @@ from msgspec.structs import replace
 
 from graphflops.errors import FileError, shown
 from graphflops.exporters.onnx_modules import placed
+from graphflops.exporters.onnx_proto import (
+    GRAPH,
+    GRAPHS,
+    PLAIN,
+    SMALL,
+    TENSOR,
+    TYPE,
+    checked,
+    graphs_in,
+    kind_of,
+    named_once,
+    number_of_elements,
+    role_of,
+    statistics,
+    type_of,
+)
 from graphflops.exporters.onnx_scope import (
     Body,
     Call,
@@ -33,22 +49,6 @@ from graphflops.exporters.onnx_tensors import (
     sparse_of,
     stored_names,
     tensor_of,
-)
-from graphflops.exporters.onnx_values import (
-    GRAPH,
-    GRAPHS,
-    PLAIN,
-    SMALL,
-    TENSOR,
-    TYPE,
-    checked,
-    graphs_in,
-    kind_of,
-    named_once,
-    number_of_elements,
-    role_of,
-    statistics,
-    type_of,
 )
 from graphflops.exporters.sources import Evidence, OnnxPlaces, original_names
 from graphflops.graph import (

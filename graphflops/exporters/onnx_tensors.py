@@ -11,16 +11,27 @@ import array
 import mmap
 import struct
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from graphflops.dims import at_least, prod
 from graphflops.errors import FileError, shown
-from graphflops.exporters.onnx_proto import DROPPED, EXTERNAL, FIELDS, decode_error, fields, messages
-from graphflops.exporters.onnx_values import checked, dtype_of, require_axes, require_holdable
+from graphflops.exporters.onnx_proto import (
+    DROPPED,
+    EXTERNAL,
+    FIELDS,
+    checked,
+    decode_error,
+    dtype_of,
+    fields,
+    messages,
+    require_axes,
+    require_holdable,
+)
 from graphflops.graph import Stored
-from graphflops.tensor import Contents, DType, TensorType
+from graphflops.rules.shapes import nested
+from graphflops.tensor import DType, TensorType
 
 Complain = Callable[[str], None]
 
@@ -156,7 +167,7 @@ def tensor_of(proto: Any, name: str, complain: Complain) -> TensorType:
         return bare
     if numbers is None:
         return bare
-    return TensorType(bare.shape, bare.dtype, value=_nested(iter(numbers), tuple(proto.dims)))
+    return TensorType(bare.shape, bare.dtype, value=nested(iter(numbers), tuple(proto.dims)))
 
 
 def sparse_of(proto: Any, name: str, complain: Complain) -> TensorType:
@@ -328,9 +339,3 @@ def _packed(proto: Any, dtype: DType) -> bytes:
     elif dtype.kind != "float":
         held = [bits % 256**width for bits in held]
     return b"".join([int(bits).to_bytes(width, "little") for bits in held])
-
-
-def _nested(elements: Iterator[int | float], shape: tuple[int, ...]) -> Contents:
-    if not shape:
-        return next(elements)
-    return tuple([_nested(elements, shape[1:]) for _ in range(shape[0])])

@@ -10,10 +10,10 @@ from msgspec.structs import replace
 from graphflops.cost import Estimate, Region, RegionRun, Value, data_dependent
 from graphflops.dims import Dim, Expr, at_least, evaluate, meet, where
 from graphflops.rules.control import either, once
-from graphflops.rules.onnx.entries import Numbers, filled, known_contents, size, unknown
+from graphflops.rules.onnx.entries import Numbers, size, unknown
 from graphflops.rules.onnx.loops import State, Turn, looped
 from graphflops.rules.onnx.sequence import alike, listed, sequence_of
-from graphflops.rules.onnx.values import chosen
+from graphflops.rules.onnx.values import chosen, filled, known_contents
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import axis as place_of
 from graphflops.rules.shapes import replaced

@@ -15,14 +15,7 @@ from graphflops.cost import Estimate
 from graphflops.dims import Dim, at_least, ceil_div, differ, prod
 from graphflops.rules import pool
 from graphflops.rules.conv import convolved, upsampled
-from graphflops.rules.onnx.entries import (
-    applied,
-    fused,
-    in_32_bits,
-    require_scales,
-    sizes,
-    unknown,
-)
+from graphflops.rules.onnx.entries import applied, fused, in_32_bits, require_scales, sizes, unknown
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.pool import adaptive, outputs, windowed
 from graphflops.rules.reduce import indexed

@@ -13,10 +13,7 @@ from graphflops.rules import arrangement
 from graphflops.rules.creation import progression
 from graphflops.rules.onnx.entries import (
     Numbers,
-    Place,
     asked,
-    filled,
-    known_contents,
     many,
     numbers,
     onnx_dtype,
@@ -24,7 +21,18 @@ from graphflops.rules.onnx.entries import (
     size,
     sizes,
 )
-from graphflops.rules.onnx.values import Number, add, ceil, converted, divide, multiply, subtract
+from graphflops.rules.onnx.values import (
+    Number,
+    Place,
+    add,
+    ceil,
+    converted,
+    divide,
+    filled,
+    known_contents,
+    multiply,
+    subtract,
+)
 from graphflops.rules.random import NORMAL, SCALED, UNIFORM, drawn
 from graphflops.rules.random import multinomial as draws
 from graphflops.rules.registry import require, rule

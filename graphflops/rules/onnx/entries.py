@@ -1,23 +1,21 @@
-"""Operands of ONNX operators: element types by number, operands that hold sizes, axes or bounds, and known contents.
+"""Operands of ONNX operators: element types by number, operands that hold sizes, axes or bounds.
 
 Shared by fused operators: summed work, optional results, activations by name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from itertools import product
+from collections.abc import Sequence
 from typing import Union
 
 from msgspec.structs import replace
 
-from graphflops.base.record import Record
 from graphflops.cost import Estimate, Value, data_dependent
 from graphflops.dims import Dim, Expr, differ, total
 from graphflops.errors import DimError
-from graphflops.rules.onnx.values import FOLLOWED, Number
+from graphflops.rules.onnx.values import Number
 from graphflops.rules.registry import require, require_known
-from graphflops.rules.shapes import axes, few, nested, only_result
+from graphflops.rules.shapes import axes, only_result
 from graphflops.rules.work import Work
 from graphflops.rules.work import activation as activation_named
 from graphflops.tensor import DTYPES, INT8, INT32, DType, TensorType, UnknownType, flat
@@ -47,7 +45,6 @@ def onnx_code(dtype: DType) -> int:
 
 
 MOST_AXES = 256  # more axes than this: the file is damaged or malicious
-Place = tuple[int, ...]
 # An operand, or an attribute in older versions.
 Numbers = Union[TensorType, UnknownType, Sequence[Number], Number, None]
 
@@ -109,67 +106,6 @@ def chosen_axes(given: Numbers, rank: int, default: int | None = None) -> tuple[
 def unknown(what: str, place: int) -> Dim:
     """A data-dependent size, with its own name for each axis of a result."""
     return data_dependent(f"{what}_axis{place}")
-
-
-class KnownContents(Record, frozen=True):
-    """Known contents of a small tensor, by index."""
-
-    shape: Place
-    entries: tuple[Number, ...]
-
-    def at(self, place: Sequence[int]) -> Number:
-        """The element at that index; IndexError outside."""
-        offset = 0
-        for index, length in zip(place, self.shape, strict=True):
-            if not -length <= index < length:
-                raise IndexError(f"index {index} of {length}")
-            offset = offset * length + index % length
-        return self.entries[offset]
-
-    @property
-    def places(self) -> list[Place]:
-        """All indices in row-major order."""
-        return list(product(*map(range, self.shape)))
-
-
-def known_contents(x: TensorType) -> KnownContents | None:
-    """A tensor's contents by index; None if unknown."""
-    shape = fixed(x.shape)
-    if x.value is None or shape is None:
-        return None
-    return KnownContents(shape, tuple(flat((x.value,))))
-
-
-def fixed(shape: Sequence[Dim]) -> Place | None:
-    """The shape in plain integers; None if a size is unknown or the tensor has too many elements to follow."""
-    return few(shape, FOLLOWED)
-
-
-def filled(out: TensorType, entry: Callable[[Place], Number | None]) -> TensorType:
-    """`out` with contents computed by index; unchanged if one of them is unknown."""
-    shape = fixed(out.shape)
-    if shape is None:
-        return out
-    try:
-        found = [entry(place) for place in product(*map(range, shape))]
-    except IndexError:
-        return out
-    if any(x is None for x in found):
-        return out
-    return replace(out, value=nested(iter(x for x in found if x is not None), shape))
-
-
-def moved(x: TensorType, out: TensorType, source: Callable[[Place], Sequence[int]]) -> TensorType:
-    """`out` with the contents of `x`, if known; `source` maps each index of `out` to an index of `x`."""
-    known = known_contents(x)
-    return out if known is None else filled(out, lambda place: known.at(source(place)))
-
-
-def wrapped(index: Number | None, length: Dim) -> int:
-    """A literal index counted from the front; IndexError if it is unknown or out of range."""
-    if not isinstance(index, int) or not isinstance(length, int) or not -length <= index < length:
-        raise IndexError(f"index {index} of {length}")
-    return index % length
 
 
 def rank_of(given: Numbers, what: str) -> int:

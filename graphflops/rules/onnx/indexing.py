@@ -10,22 +10,21 @@ from msgspec.structs import replace
 from graphflops.cost import Estimate, picked
 from graphflops.dims import Dim, at_least, ceil_div, differ, dim_min, floor_div, meet, mod, total
 from graphflops.rules.arrangement import bordered, combined, functional
-from graphflops.rules.onnx.entries import (
+from graphflops.rules.onnx.entries import Numbers, chosen_axes, many, size, sizes, unknown
+from graphflops.rules.onnx.values import (
     KnownContents,
-    Numbers,
+    Number,
     Place,
-    chosen_axes,
+    add,
     filled,
     fixed,
     known_contents,
-    many,
+    largest,
     moved,
-    size,
-    sizes,
-    unknown,
+    multiply,
+    smallest,
     wrapped,
 )
-from graphflops.rules.onnx.values import Number, add, largest, multiply, smallest
 from graphflops.rules.registry import require, require_known, rule
 from graphflops.rules.shapes import Shape, kept_by_onnx_slice, replaced, shown, start_of_slice
 from graphflops.rules.shapes import axis as place_of

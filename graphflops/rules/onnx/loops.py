@@ -30,9 +30,9 @@ from graphflops.dims import (
     symbol,
     total,
 )
-from graphflops.rules.onnx.entries import filled, known_contents, numbers, unknown
+from graphflops.rules.onnx.entries import numbers, unknown
 from graphflops.rules.onnx.sequence import alike, common, one_of
-from graphflops.rules.onnx.values import Number
+from graphflops.rules.onnx.values import Number, filled, known_contents
 from graphflops.rules.shapes import nested, tensors_of
 from graphflops.tensor import Contents, OptionalType, SequenceType, TensorType, UnknownType, flat
 

@@ -19,20 +19,16 @@ from graphflops.rules.onnx import values
 from graphflops.rules.onnx.conv import window_counts
 from graphflops.rules.onnx.entries import (
     Numbers,
-    Place,
     asked,
     chosen_axes,
-    filled,
-    known_contents,
     many,
-    moved,
     onnx_dtype,
     rank_of,
     size,
     sizes,
     unknown,
 )
-from graphflops.rules.onnx.values import Number
+from graphflops.rules.onnx.values import Number, Place, filled, known_contents, moved
 from graphflops.rules.registry import require, require_known, rule
 from graphflops.rules.shapes import (
     axes,

@@ -18,18 +18,8 @@ from graphflops.rules import reduce as shared
 from graphflops.rules.cumulative import distinct, nonzero
 from graphflops.rules.lapack import n_log_n
 from graphflops.rules.onnx import values
-from graphflops.rules.onnx.entries import (
-    Numbers,
-    filled,
-    in_32_bits,
-    known_contents,
-    literals,
-    many,
-    moved,
-    require_scales,
-    size,
-    unknown,
-)
+from graphflops.rules.onnx.entries import Numbers, in_32_bits, literals, many, require_scales, size, unknown
+from graphflops.rules.onnx.values import filled, known_contents, moved
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import require, require_known, rule
 from graphflops.rules.shapes import axes as axes_of
