@@ -44,7 +44,7 @@ from graphflops.rules.onnx.entries import (
 )
 from graphflops.rules.onnx.entries import activation as activated
 from graphflops.rules.onnx.movement import joined
-from graphflops.rules.onnx.resize import resize_by_factors
+from graphflops.rules.onnx.signal import resize_by_factors
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.quantized import DEQUANTIZE, MIN_MAX, QUANTIZE, convert
 from graphflops.rules.reduce import reduction

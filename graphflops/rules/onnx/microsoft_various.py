@@ -29,7 +29,7 @@ from graphflops.rules.onnx.entries import (
 from graphflops.rules.onnx.indexing import gather_nd, pad, slice_
 from graphflops.rules.onnx.movement import trilu, unsqueeze
 from graphflops.rules.onnx.norm import dropout
-from graphflops.rules.onnx.resize import grid_sample
+from graphflops.rules.onnx.signal import grid_sample
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.quantized import DEQUANTIZE, QUANTIZE
 from graphflops.rules.registry import require, rule
