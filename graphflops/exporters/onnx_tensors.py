@@ -133,7 +133,7 @@ def _held(proto: Any, dtype: DType) -> memoryview | None:
 
 MOST_INTEGERS = 64  # elements of a tensor whose contents are kept
 MOST_FLOATS = 16
-_HOLD = frozenset({"raw_data", "int32_data", *FIELDS.values()})
+HOLD = frozenset({"raw_data", "int32_data", *FIELDS.values()})
 _WIDTHS = {"raw_data": 1, "float_data": 4, "double_data": 8}  # bytes of an entry; an integer takes one to ten
 _ELSEWHERE = "another file"
 _NAMES = "bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 bfloat16 float32 float64"
@@ -247,7 +247,7 @@ def _places(proto: Any) -> list[_Place]:
     found = [
         _Place(field.name, len(value), len(value))
         for field, value in proto.ListFields()
-        if field.name in _HOLD
+        if field.name in HOLD
     ]
     entries = [(entry.key, entry.value) for entry in proto.external_data]
     for key, text in entries:

@@ -100,7 +100,7 @@ def audit(
 
 def _fixes(model: Model, codes: Collection[str] | None) -> list[Fix]:
     """The findings of all checks, or of those with these codes, with their neighbours and sizes by people's names."""
-    from graphflops.onnx_audit.catalogue import checks
+    from graphflops.onnx_audit.registry import checks
 
     seen = {
         check: _observations(check, model)
@@ -155,7 +155,7 @@ def _results(at: object) -> tuple[str, ...]:
 
 def audit_findings(models: Iterable[ModelFindings]) -> Findings:
     """The findings of several files, as formats render them."""
-    from graphflops.onnx_audit.catalogue import checks
+    from graphflops.onnx_audit.registry import checks
 
     rules = {code: check.info for code, check in checks().items()}
     return Findings(tuple(models), "audit", rules, per_code=_PER_CODE)

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from graphflops.dims import Dim, Expr, evaluate
+from graphflops.exporters.onnx_scope import domain_of, graphs_of
 from graphflops.graph import Graph
 from graphflops.passes.bind import OTHER
 from graphflops.report import Report
 from graphflops.report.findings import Severity
+from graphflops.tensor import TensorType
 from graphflops.view import Call, View
 
 NOTABLE_SHARE = 0.05  # of all bytes or FLOPs: a smaller cost is a note, not a warning
@@ -49,14 +51,10 @@ class Model:
     @cached_property
     def graphs(self) -> list[Any]:
         """Every GraphProto: the program's own first, then those in attributes of its calls and of its functions' calls."""
-        found = [self.proto.graph]
-        nodes = [
-            *self.proto.graph.node,
-            *(node for function in self.proto.functions for node in function.node),
-        ]
+        found, functions = [self.proto.graph], self.proto.functions
+        nodes = [*self.proto.graph.node, *(node for function in functions for node in function.node)]
         while nodes:
-            node = nodes.pop()
-            inner = nested(node)
+            inner = nested(nodes.pop())
             found += inner
             nodes += [node for graph in inner for node in graph.node]
         return found
@@ -74,10 +72,7 @@ class Model:
         """Every TensorProto with data of its own: initializers and constants in attributes."""
         found = [tensor for graph in self.graphs for tensor in graph.initializer]
         found += [tensor.values for graph in self.graphs for tensor in graph.sparse_initializer]
-        for node in self.nodes:
-            for attribute in node.attribute:
-                found += [*attribute.tensors, *([attribute.t] if attribute.HasField("t") else [])]
-        return found
+        return found + [tensor for node in self.nodes for tensor in held(node)]
 
     @cached_property
     def opsets(self) -> dict[str, int]:
@@ -92,6 +87,10 @@ class Model:
         assert self.graph is not None
         assert self.report is not None
         return View(self.graph, self.report.rows)
+
+    def typed(self, name: str) -> TensorType | None:
+        """The type of a value of the program, if it is known."""
+        return self.view.types.get(name)
 
     # Costs
 
@@ -163,13 +162,13 @@ class Model:
 
 def nested(node: Any) -> list[Any]:
     """The GraphProtos among the attributes of a NodeProto."""
+    return [graph for attribute in node.attribute for graph in graphs_of(attribute)]
+
+
+def held(node: Any) -> list[Any]:
+    """The TensorProtos among the attributes of a NodeProto."""
     return [
-        graph
+        tensor
         for attribute in node.attribute
-        for graph in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else []))
+        for tensor in (*attribute.tensors, *([attribute.t] if attribute.HasField("t") else []))
     ]
-
-
-def domain_of(domain: str) -> str:
-    """The canonical name of a domain: "" for ai.onnx."""
-    return "" if domain == "ai.onnx" else domain

@@ -102,7 +102,7 @@ def double_precision(model: Model) -> Iterator[Observation]:
     if model.report.parameter_dtypes.get("float64"):
         return
     for call in model.view.calls:
-        result = model.view.types.get(call.result)
+        result = model.typed(call.result)
         is_wide = result is not None and result.dtype.name == "float64"
         if is_wide and call.cost and call.operator.kind != "cast":
             text = f"{shown(call.name)} ({shown(call.operator.word)}) computes {result}"
@@ -125,7 +125,7 @@ def idle_quantization(model: Model) -> Iterator[Observation]:
         if all(same) and first.argument("axis") == second.argument("axis"):
             flops, moved, stored = model.freed(second, [first.value("x")])
             text = f"{shown(first.name)} and {shown(second.name)} undo each other"
-            before, after = (model.view.types.get(name) for name in (first.value("x"), second.result))
+            before, after = (model.typed(name) for name in (first.value("x"), second.result))
             alike = before is not None and after is not None and before.dtype is after.dtype
             edits = (Edit("instead", second.result, first.value("x")),) if alike else ()
             yield Observation(text, second, flops, moved, model.graded(flops, moved), edits, stored=stored)
@@ -134,7 +134,7 @@ def idle_quantization(model: Model) -> Iterator[Observation]:
 def _known(call: Call, argument: str, model: Model) -> object:
     """The number of a scale or zero point; its name if the number is unknown."""
     name = call.value(argument)
-    typed = model.view.types.get(name)
+    typed = model.typed(name)
     return typed.value if typed is not None and typed.value is not None else name
 
 
@@ -145,7 +145,7 @@ def _was_half(name: str, model: Model, steps: int) -> bool:
         return False
     op = maker.operator
     if op.kind == "cast":
-        source, result = model.view.types.get(maker.value("x")), model.view.types.get(name)
+        source, result = model.typed(maker.value("x")), model.typed(name)
         widened = result is not None and result.dtype.name == "float32"
         return widened and source is not None and source.dtype.name in _HALVES
     passes = op.has("arithmetic") or op.kind in ("view", "identity")
@@ -241,7 +241,7 @@ def _scores(group: Spelled, model: Model) -> tuple[float, list[str]]:
 
 def _factor(call: Call, model: Model) -> float:
     """By what a call multiplies all scores; 0 where it does something else, or that is not known."""
-    typed = model.view.types.get(call.operands[-1])
+    typed = model.typed(call.operands[-1])
     is_scale = role_of(call) == "scale" and call.operator.name in ("mul", "div")
     if typed is None or typed.numel != 1 or not is_scale:
         return 0.0

@@ -16,7 +16,8 @@ from typing import Any
 
 from graphflops.errors import shown
 from graphflops.exporters.onnx_proto import DROPPED, EXTERNAL
-from graphflops.onnx_audit.model import Model, domain_of
+from graphflops.exporters.onnx_scope import domain_of
+from graphflops.onnx_audit.model import Model
 from graphflops.onnx_audit.registry import Observation, check
 from graphflops.ops.onnx_versions import NEWEST
 from graphflops.tensor import TensorType
@@ -192,7 +193,7 @@ def endless_loop(model: Model) -> Iterator[Observation]:
     for call in model.view.calls:
         if call.operator.name != "while_loop":
             continue
-        typed = model.view.types.get(call.value("trips"))
+        typed = model.typed(call.value("trips"))
         trips = typed.value if isinstance(typed, TensorType) else None
         while isinstance(trips, tuple) and len(trips) == 1:
             trips = trips[0]

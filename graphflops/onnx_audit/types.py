@@ -15,7 +15,8 @@ from pathlib import Path
 from graphflops.dims import Expr
 from graphflops.errors import shown
 from graphflops.exporters.onnx_proto import fields
-from graphflops.onnx_audit.model import Model, domain_of, nested
+from graphflops.exporters.onnx_scope import domain_of
+from graphflops.onnx_audit.model import Model, nested
 from graphflops.onnx_audit.registry import Edit, Observation, check
 from graphflops.passes import claims
 from graphflops.report.findings import Severity
@@ -70,7 +71,7 @@ def declared_otherwise(model: Model) -> Iterator[Observation]:
     graph = model.graph
     assert graph is not None
     for name, declared in (graph.declared or {}).items():
-        derived = model.view.types.get(name)
+        derived = model.typed(name)
         if derived is None or name in model.view.stored:
             continue
         if claims.declared_otherwise(declared, derived):
@@ -114,7 +115,7 @@ def unused_initializer(model: Model) -> Iterator[Observation]:
     for name, entry in model.view.stored.items():
         if name in model.view.users or name in model.view.returned:
             continue
-        typed = model.view.types.get(name)
+        typed = model.typed(name)
         size = 0 if typed is None else typed.nbytes
         if entry.role == "constant" and model.at(size) < _SMALL:
             continue  # constant folding of exporters leaves such tensors
@@ -183,7 +184,7 @@ def open_in_name_only(model: Model) -> Iterator[Observation]:
     assert graph is not None
     for output in graph.outputs:
         for _, name in output.uses():
-            declared, derived = (graph.declared or {}).get(name), model.view.types.get(name)
+            declared, derived = (graph.declared or {}).get(name), model.typed(name)
             if not isinstance(declared, TensorType) or derived is None or declared.rank != derived.rank:
                 continue
             for axis, (a, b) in enumerate(zip(declared.shape, derived.shape, strict=True)):
@@ -241,7 +242,7 @@ def _follows_images(call: Call, model: Model) -> bool:
 def _is_unary(call: Call, model: Model) -> bool:
     """True if all operands but one are stored scalars, whose axes need no permutation."""
     varying = [name for name in call.operands if name and name not in model.view.stored]
-    fixed = [model.view.types.get(name) for name in call.operands if name and name in model.view.stored]
+    fixed = [model.typed(name) for name in call.operands if name and name in model.view.stored]
     return len(varying) == 1 and all(typed is not None and typed.numel == 1 for typed in fixed)
 
 
@@ -301,7 +302,7 @@ def stored_twice(model: Model) -> Iterator[Observation]:
     twins: dict[tuple[str, str, str], list[str]] = {}
     known = {entry.target: entry.name for entry in model.view.stored.values()}
     for name, digest in digests(model.path, _SMALLEST_TWIN).items():
-        typed = model.view.types.get(known.get(name, name))
+        typed = model.typed(known.get(name, name))
         if typed is not None:
             twins.setdefault((digest, str(typed.dtype), str(typed.nbytes)), []).append(name)
     for (_, dtype, size), names in twins.items():
