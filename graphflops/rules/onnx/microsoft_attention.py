@@ -144,33 +144,21 @@ def biased(product: Estimate) -> Estimate:
     return Estimate(matrix_flops=product.matrix_flops, vector_flops=only_result(product).numel)
 
 
-@dataclass(frozen=True, slots=True)
-class Projected:
-    """Queries, keys and values made of one input by one weight, (batch, heads, rows, width) each."""
-
-    product: Estimate
-    query: TensorType
-    value: TensorType
-
-    @property
-    def state(self) -> TensorType:
-        """Keys and values together, as the past and the present hold them."""
-        return self.query.like((2, *self.query.shape))
-
-
 def project(
     x: TensorType, weights: TensorType, bias: TensorType | None, heads: Dim, widths: Sizes
-) -> Projected:
-    """The product with the joint weight of queries, keys and values, and its bias."""
+) -> tuple[Estimate, TensorType, TensorType]:
+    """The product with the joint weight of queries, keys and values, and its bias.
+
+    After it queries and values (batch, heads, rows, width); as keys are as wide as queries, a state of both is (2, *query).
+    """
     fits = x.rank == 3 and weights.rank == 2
     require(fits, f"a projection takes three and two axes, not {x} and {weights}")
     third = floor_div(weights.shape[1], 3)
     query, _, value = widths if len(widths) == 3 else (third, third, third)
     product = matmul(x, weights)
     made = Estimate(matrix_flops=product.matrix_flops) if bias is None else biased(product)
-    batch, rows, _ = x.shape
-    parts = (by_head(x.like((batch, rows, width)), heads) for width in (query, value))
-    return Projected(made, *parts)
+    q, v = (by_head(x.like((*x.shape[:2], width)), heads) for width in (query, value))
+    return made, q, v
 
 
 def rotated(*operands: TensorType, width: Dim = 0) -> Estimate:
@@ -194,18 +182,17 @@ def attention(
     **others: object,
 ) -> Estimate:
     """One projection for queries, keys and values, and the two products of attention."""
-    made = project(of.x, of.weights, of.bias, num_heads, qkv_hidden_sizes)
+    product, q, v = project(of.x, of.weights, of.bias, num_heads, qkv_hidden_sizes)
     shared = past_present_share_buffer != 0
     keys = past_rows(of.past, of.past_sequence_length, shared) + of.x.shape[1]
-    width = made.value.shape[-1]
-    problem = meet(made.query, num_heads, keys, width, of.attention_bias, causal=unidirectional != 0)
+    problem = meet(q, num_heads, keys, v.shape[-1], of.attention_bias, causal=unidirectional != 0)
     return attended(
         problem,
-        merged(made.query, width),
-        (Cache(of.past, made.state, keys, shared),),
-        made.product,
+        merged(q, v.shape[-1]),
+        (Cache(of.past, q.like((2, *q.shape)), keys, shared),),
+        product,
         per_score(problem, of.mask_index),
-        rotated(*(made.query,) * 2 * (do_rotary != 0), width=rotary_embedding_dim),
+        rotated(*(q, q) * (do_rotary != 0), width=rotary_embedding_dim),
         reads=of.but("past"),
         outputs=outputs,
     )

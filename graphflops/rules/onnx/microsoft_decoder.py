@@ -6,7 +6,6 @@ aligned with the last keys. A cosine and a sine row are read per position that i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from msgspec.structs import replace
@@ -165,46 +164,37 @@ NORMED = MEAN_SQUARE + NORMALISE + 1  # a root mean square norm with a weight, p
 CAPPED = 2  # divide 1, multiply 1; and a tanh
 
 
-@dataclass(frozen=True, slots=True)
-class Given:
-    """Queries, keys and values (batch, heads, rows, width), and what was read for them."""
-
-    query: TensorType
-    key: TensorType
-    value: TensorType
-    reads: tuple[TensorType | None, ...]
+Three = tuple[TensorType, TensorType, TensorType]
 
 
 def unpacked(
     query: TensorType, key: TensorType | None, value: TensorType | None, heads: Dim, kv_heads: Dim
-) -> Given:
-    """The three operands by head; a query without keys holds all three."""
+) -> Three:
+    """The three operands by head, (batch, heads, rows, width); a query without keys holds all three."""
     if key is None:
         batch, rows, _ = query.shape
         width = by_head(query, heads + 2 * kv_heads).shape[-1]
         q, k = (query.like((batch, count, rows, width)) for count in (heads, kv_heads))
-        return Given(q, k, k, (query,))
+        return q, k, k
     require(value is not None, "keys are given without values")
     assert value is not None
-    return Given(by_head(query, heads), by_head(key, kv_heads), by_head(value, kv_heads), (query, key, value))
+    return by_head(query, heads), by_head(key, kv_heads), by_head(value, kv_heads)
 
 
-def rotation(query: TensorType, key: TensorType, cos: TensorType | None, sin: TensorType | None) -> Estimate:
-    """Rotary embedding of queries and new keys (batch, heads, rows, width), reading a row of each table per position."""
-    if cos is None or sin is None:
-        return work(0)
-    places = (query.shape[0], query.shape[-2], cos.shape[-1])
-    turned = rotated(query, key, width=2 * cos.shape[-1])
-    return replace(turned, reads=(cos.like(places), sin.like(places)))
+def prepared(of: Operands, query: TensorType, key: TensorType, do_rotary: int) -> tuple[Estimate, Estimate]:
+    """Rotary embedding and root mean square norms of queries and new keys (batch, heads, rows, width).
 
-
-def normed(
-    query: TensorType, key: TensorType, q_weight: TensorType | None, k_weight: TensorType | None
-) -> Estimate:
-    """Root mean square norms of each head's queries and new keys, where they are given weights."""
-    parts = [x for x, weight in ((query, q_weight), (key, k_weight)) if weight is not None]
+    Where there are tables, of each a row is read per position; heads are normalised where there are weights.
+    """
+    rotation, (cos, sin, *weights) = work(0), of.named("cos_cache sin_cache q_norm_weight k_norm_weight")
+    if do_rotary and cos is not None and sin is not None:
+        places = (query.shape[0], query.shape[-2], cos.shape[-1])
+        turned = rotated(query, key, width=2 * cos.shape[-1])
+        rotation = replace(turned, reads=(cos.like(places), sin.like(places)))
+    parts = [x for x, weight in zip((query, key), weights, strict=True) if weight is not None]
     elements, rows = sum(x.numel for x in parts), sum(prod(x.shape[:-1]) for x in parts)
-    return Estimate(vector_flops=NORMED * elements, transcendentals=rows, reads=(q_weight, k_weight))
+    norms = Estimate(vector_flops=NORMED * elements, transcendentals=rows, reads=tuple(weights))
+    return rotation, norms
 
 
 def reshaped_scores(problem: Attention, softcap: float, sink: bool) -> Estimate:
@@ -244,26 +234,24 @@ def group_query_attention(
     That length is the value of `total_sequence_length`; where it is not known, the past and the new rows. A cache
     that is long enough is a buffer, of which only the new rows are written.
     """
-    given = unpacked(of.query, of.key, of.value, num_heads, kv_num_heads)
-    q, k, v = given.query, given.key, given.value
+    q, k, v = unpacked(of.query, of.key, of.value, num_heads, kv_num_heads)
     keys = keys_in_all(of.past_key, k.shape[-2], of.total_sequence_length, sliding_window_cache != 0)
     window = local_window_size if local_window_size > 0 else None
     problem = meet(q, kv_num_heads, keys, v.shape[-1], of.attention_bias, causal=causal != 0, window=window)
     narrow = ((k, of.k_scale), (v, of.v_scale))
     parts = (
-        rotation(q, k, *((of.cos_cache, of.sin_cache) if do_rotary else (None, None))),
-        normed(q, k, of.q_norm_weight, of.k_norm_weight),
+        *prepared(of, q, k, do_rotary),
         reshaped_scores(problem, softcap, of.head_sink is not None or smooth_softmax > 0),
         *(narrow_cache(scale is not None, x, keys, k.shape[-2]) for x, scale in narrow),
     )
-    more = of.named("seqlens_k total_sequence_length position_ids attention_bias head_sink k_scale v_scale")
-    scores, reads = (q.like((*q.shape[:-1], keys)),), (*given.reads, *more)
-    return grouped(problem, given, (of.past_key, of.past_value), keys, parts, reads, outputs, scores)
+    reads = of.but("past_key past_value cos_cache sin_cache q_norm_weight k_norm_weight query_seqlens")
+    scores = (q.like((*q.shape[:-1], keys)),)
+    return grouped(problem, (q, k, v), (of.past_key, of.past_value), keys, parts, reads, outputs, scores)
 
 
 def grouped(
     problem: Attention,
-    given: Given,
+    given: Three,
     pasts: tuple[TensorType | None, TensorType | None],
     keys: Dim,
     parts: tuple[Estimate, ...],
@@ -272,12 +260,11 @@ def grouped(
     more: tuple[TensorType, ...] = (),
 ) -> Estimate:
     """Attention of grouped heads over a cache, and the parts that go with it; `more` are further results."""
-    q, v = given.query, given.value
-    fresh = zip(pasts, (given.key, v), strict=True)
+    q, k, v = given
     return attended(
         problem,
         merged(q, v.shape[-1]),
-        tuple(state(past, x, keys) for past, x in fresh),
+        tuple(state(past, x, keys) for past, x in zip(pasts, (k, v), strict=True)),
         *parts,
         reads=(*reads, *(table for part in parts for table in part.reads)),
         outputs=outputs,

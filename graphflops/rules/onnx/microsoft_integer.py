@@ -108,19 +108,18 @@ def qattention(
     outputs: Outputs = (True,),
 ) -> Estimate:
     """As Attention with an integer projection; all matrix work is recorded as int8."""
-    made = project(of.x.like(dtype=of.bias.dtype), of.weights, of.bias, num_heads, ())
+    product, q, v = project(of.x.like(dtype=of.bias.dtype), of.weights, of.bias, num_heads, ())
     keys = (of.past.shape[-2] if of.past is not None else 0) + of.x.shape[1]
-    width = made.value.shape[-1]
-    problem = meet(made.query, num_heads, keys, width, causal=unidirectional != 0)
+    problem = meet(q, num_heads, keys, v.shape[-1], causal=unidirectional != 0)
     zeros = zeroed((of.x, of.input_zero_point), (of.weights, of.weight_zero_point))
     estimate = attended(
         problem,
-        merged(made.query, width),
-        (Cache(of.past, made.state, keys, past_present_share_buffer != 0),),
-        made.product,
-        work(TO_FLOAT * 3 * made.query.numel + sum(x.numel for x in zeros)),
+        merged(q, v.shape[-1]),
+        (Cache(of.past, q.like((2, *q.shape)), keys, past_present_share_buffer != 0),),
+        product,
+        work(TO_FLOAT * 3 * q.numel + sum(x.numel for x in zeros)),
         per_score(problem, of.mask_index),
-        rotated(*(made.query,) * 2 * (do_rotary != 0)),
+        rotated(*(q, q) * (do_rotary != 0)),
         reads=of.but("past"),
         outputs=outputs,
     )
@@ -167,12 +166,11 @@ def qordered_attention(of: Operands, *, num_heads: int, unidirectional: int = 0)
     """Three projections and attention on integers; projections, softmax and results are quantized again."""
     x, widths = of.x, tuple(weight.shape[-1] for weight in of.named("q_weight k_weight v_weight"))
     wide = x.like((x.shape[-1], sum(widths)))
-    made = project(x, wide, of.q_bias, num_heads, widths)
-    width = made.value.shape[-1]
-    problem = meet(made.query, num_heads, x.shape[1], width, of.attention_bias, causal=unidirectional != 0)
-    out = merged(made.query, width)
+    product, q, v = project(x, wide, of.q_bias, num_heads, widths)
+    problem = meet(q, num_heads, x.shape[1], v.shape[-1], of.attention_bias, causal=unidirectional != 0)
+    out = merged(q, v.shape[-1])
     requantized = FROM_FLOAT * (x.shape[0] * x.shape[1] * wide.shape[-1] + problem.scores + out.numel)
-    parts = (made.product, problem.forward(), per_score(problem, of.mask_index), work(requantized))
+    parts = (product, problem.forward(), per_score(problem, of.mask_index), work(requantized))
     return fused((out,), *parts, reads=(*of,))
 
 
