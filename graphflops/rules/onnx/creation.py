@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -78,37 +79,19 @@ def multinomial(x: TensorType, *, dtype: int = 6, sample_size: int = 1) -> Estim
 
 
 @rule("onnx.Constant")
-def constant(
-    *,
-    value: Value = None,
-    sparse_value: Value = None,
-    value_float: float | None = None,
-    value_floats: Sequence[float] | None = None,
-    value_int: int | None = None,
-    value_ints: Sequence[int] | None = None,
-    value_string: str | None = None,
-    value_strings: Sequence[str] | None = None,
-) -> Estimate:
+def constant(*, value: Value = None, sparse_value: Value = None, **literals: Any) -> Estimate:
     """Free: the data is in the file."""
-    floats = _literal(FLOAT32, value_float, value_floats)
-    whole = _literal(INT64, value_int, value_ints)
-    strings = _literal(STRING, value_string, value_strings)
-    given = [x for x in (value, sparse_value, floats, whole, strings) if x is not None]
+    given = [x for x in (value, sparse_value) if x is not None]
+    given += [_literal(name, held) for name, held in literals.items()]
     require(len(given) == 1, f"a constant has one value, not {len(given)}")
     return free(*given, alias=False)
 
 
-def _literal(dtype: DType, scalar: object, vector: Sequence[object] | None) -> TensorType | None:
-    """A constant written as a number, or as a list of them."""
-    if vector is None:
-        out = TensorType((), dtype)
-        return None if scalar is None else filled(out, lambda _: _number(scalar))
-    held = vector
-    return filled(TensorType((len(held),), dtype), lambda at: _number(held[at[0]]))
-
-
-def _number(x: object) -> Number | None:
-    return x if isinstance(x, (int, float)) else None
+def _literal(name: str, held: Any) -> TensorType:
+    """A constant written as a number or a string, or as a list of them, in an attribute `value_float`, `value_ints`, ..."""
+    dtype = {"float": FLOAT32, "int": INT64, "string": STRING}[name.removeprefix("value_").removesuffix("s")]
+    out = TensorType((len(held),) if name.endswith("s") else (), dtype)
+    return out if dtype == STRING else filled(out, lambda at: held[at[0]] if at else held)
 
 
 @rule("onnx.ConstantOfShape")

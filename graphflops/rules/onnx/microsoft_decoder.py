@@ -15,21 +15,21 @@ from graphflops.dims import Dim, at_least, dim_min, prod
 from graphflops.rules.attention import Attention
 from graphflops.rules.matmul import matmul
 from graphflops.rules.norm import MEAN_SQUARE, NORMALISE
-from graphflops.rules.onnx.entries import Outputs, Touched, fused, size, work
-from graphflops.rules.onnx.microsoft_attention import (
+from graphflops.rules.onnx.attention import (
     ROTATE,
     Cache,
     attended,
-    attention,
+    attention_to,
     biased,
     by_head,
-    meet,
     merged,
     multi_head_attention,
     per_score,
+    projected_attention,
     rotated,
     rows_of,
 )
+from graphflops.rules.onnx.entries import Outputs, Touched, fused, size, work
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.quantized import DEQUANTIZE, QUANTIZE
 from graphflops.rules.registry import require, rule
@@ -104,7 +104,7 @@ def gated_relative_position_bias(of: Operands, *, num_heads: int) -> Estimate:
 )
 def decoder_masked_self_attention(of: Operands, *, outputs: Outputs = (True,), **given: Any) -> Estimate:
     """As Attention for one row per sequence; the beam indices of the keys are read too."""
-    estimate = attention(*of.but("beam_width cache_indirection"), outputs=outputs, **given)
+    estimate = projected_attention(*of.but("beam_width cache_indirection"), outputs=outputs, **given)
     return estimate.plus(reads=(of.beam_width, of.cache_indirection))
 
 
@@ -145,7 +145,7 @@ def decoder_attention(of: Operands, *, num_heads: int, outputs: Outputs = (True,
     held = of.key_cache.shape[2] if cached else 0
     fresh = 0 if crossed and cached else source.shape[0]
     keys = held + fresh
-    problem = meet(q, num_heads, keys, q.shape[-1])
+    problem = attention_to(q, num_heads, keys, q.shape[-1])
     products = (matmul(of.query, of.q_weight), matmul(source.like((fresh, batch, hidden)), of.kv_weight))
     pasts = of.named("key_cache value_cache") if cached else (None, None)
     key = of.key if crossed and fresh != 0 else None
@@ -237,7 +237,9 @@ def group_query_attention(
     q, k, v = unpacked(of.query, of.key, of.value, num_heads, kv_num_heads)
     keys = keys_in_all(of.past_key, k.shape[-2], of.total_sequence_length, sliding_window_cache != 0)
     window = local_window_size if local_window_size > 0 else None
-    problem = meet(q, kv_num_heads, keys, v.shape[-1], of.attention_bias, causal=causal != 0, window=window)
+    problem = attention_to(
+        q, kv_num_heads, keys, v.shape[-1], of.attention_bias, causal=causal != 0, window=window
+    )
     narrow = ((k, of.k_scale), (v, of.v_scale))
     parts = (
         *prepared(of, q, k, do_rotary),

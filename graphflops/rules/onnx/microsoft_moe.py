@@ -9,8 +9,7 @@ activations; every weight is converted to it once, and is read at its packed wid
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -35,27 +34,13 @@ KIND = "product"
 COMBINED = 2  # an expert's result times its weight, added to the others'
 
 
-@dataclass(frozen=True, slots=True)
-class ExpertLayer:
+class ExpertLayer(NamedTuple):
     """One layer of all experts: weights (experts, ...), bias, quantization parameters, and weights per stored element."""
 
     weights: TensorType
     bias: TensorType | None = None
     parameters: tuple[TensorType | None, ...] = ()
     packed: int = 1
-
-    def per_expert(self, experts: Dim) -> Dim:
-        """The number of weights of one expert."""
-        return floor_div(self.packed * self.weights.numel, experts)
-
-    def read(self, experts: Dim, touched: Dim) -> tuple[TensorType | None, ...]:
-        """The tensors read for that many experts; a tensor without an expert axis is read whole."""
-        return tuple(
-            x.like((touched, *x.shape[1:]))
-            if x is not None and x.rank > 0 and same(x.shape[0], experts)
-            else x
-            for x in (self.weights, self.bias, *self.parameters)
-        )
 
 
 def gate(kind: str, alpha: float, beta: float, limit: float | None, apart: bool) -> Work:
@@ -85,7 +70,9 @@ def mixture(
     x, router = of.named("x router_probs")
     tokens, hidden, experts = prod(x.shape[:-1]), x.shape[-1], router.shape[-1]
     used, touched = k * tokens, dim_min(experts, k * tokens)
-    sizes = [layer.per_expert(experts) for layer in layers]
+    sizes = [
+        floor_div(layer.packed * layer.weights.numel, experts) for layer in layers
+    ]  # weights of an expert
     packed = [size for layer, size in zip(layers, sizes, strict=True) if layer.parameters]
     inner = floor_div(sizes[1], hidden)
     widths = (floor_div(sizes[0], hidden), hidden, inner)
@@ -99,7 +86,13 @@ def mixture(
         work(used * (row.flops * inner + biased + COMBINED * hidden), used * row.transcendentals * inner),
         work(DEQUANTIZE * touched * sum(packed)),
     )
-    reads = (read for layer in layers for read in layer.read(experts, touched))
+    held = [tensor for layer in layers for tensor in (layer.weights, layer.bias, *layer.parameters) if tensor]
+    # of those with an axis of experts so many, others whole
+    by_expert = [tensor.rank > 0 and same(tensor.shape[0], experts) for tensor in held]
+    reads = (
+        y.like((touched, *y.shape[1:])) if of_experts else y
+        for y, of_experts in zip(held, by_expert, strict=True)
+    )
     return fused((x.like(),), *parts, reads=(x, router, *reads, *more))
 
 

@@ -17,8 +17,8 @@ from graphflops.dims import Dim, Expr, dim_min, floor_div, prod
 from graphflops.rules.attention import Attention
 from graphflops.rules.attention_packed import lengths, pack
 from graphflops.rules.matmul import matmul
+from graphflops.rules.onnx.attention import Sizes, biased, by_head
 from graphflops.rules.onnx.entries import Outputs, fused, work
-from graphflops.rules.onnx.microsoft_attention import Sizes, biased, by_head
 from graphflops.rules.onnx.microsoft_decoder import grouped, keys_in_all, prepared, reshaped_scores, unpacked
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.quantized import QUANTIZE

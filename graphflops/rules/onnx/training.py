@@ -54,19 +54,24 @@ NESTEROV = MOMENTUM.more(WORK["momentum"].flops)
 
 
 def optimized(
-    step: Work,
-    states: int,
     rate: TensorType,
     count: TensorType,
-    tensors: tuple[TensorType, ...],
-    regular: int,
+    *tensors: TensorType,
+    step: Work,
+    states: int = 1,
+    norm_coefficient: float = 0.0,
+    norm_coefficient_post: float = 0.0,
 ) -> Estimate:
-    """New tensors and states; `tensors` holds all tensors, then all gradients, then `states` states of each."""
+    """New tensors and states; `tensors` holds all tensors, then all gradients, then `states` states of each.
+
+    Two operations more for a norm's gradient, one for shrinking afterwards.
+    """
     groups = 2 + states
     require(len(tensors) % groups == 0, f"{len(tensors)} operands do not make {groups} for each tensor")
     many = len(tensors) // groups
     elements: Dim = total(x.numel for x in tensors[:many])
     kept = (*tensors[:many], *tensors[2 * many :])
+    regular = REGULARISED * (norm_coefficient != 0) + (norm_coefficient_post != 0)
     return Estimate(
         tuple(x.like() for x in kept),
         vector_flops=(step.flops + regular) * elements,
@@ -75,34 +80,24 @@ def optimized(
     )
 
 
-@rule("ai.onnx.preview.training.Adagrad")
-def adagrad(
-    rate: TensorType, count: TensorType, *tensors: TensorType, norm_coefficient: float = 0.0
-) -> Estimate:
-    """Six operations and a root per element, two more for a norm's gradient."""
-    return optimized(WORK["adagrad"], 1, rate, count, tensors, REGULARISED * (norm_coefficient != 0))
-
-
-@rule("ai.onnx.preview.training.Adam")
-def adam(
-    rate: TensorType,
-    count: TensorType,
-    *tensors: TensorType,
-    norm_coefficient: float = 0.0,
-    norm_coefficient_post: float = 0.0,
-) -> Estimate:
-    """Eleven operations and a root per element, two more for a norm's gradient, one for shrinking afterwards."""
-    regular = REGULARISED * (norm_coefficient != 0) + (norm_coefficient_post != 0)
-    return optimized(WORK["adam_uncorrected"], 2, rate, count, tensors, regular)
+rule("ai.onnx.preview.training.Adagrad").derived(
+    optimized,
+    says="Six operations and a root per element, two more for a norm's gradient.",
+    step=WORK["adagrad"],
+)
+rule("ai.onnx.preview.training.Adam").derived(
+    optimized,
+    says="Eleven operations and a root per element, two more for a norm's gradient, one for shrinking afterwards.",
+    step=WORK["adam_uncorrected"],
+    states=2,
+)
 
 
 @rule("ai.onnx.preview.training.Momentum")
-def momentum(
-    rate: TensorType, count: TensorType, *tensors: TensorType, mode: str, norm_coefficient: float
-) -> Estimate:
+def momentum(*operands: TensorType, mode: str, norm_coefficient: float) -> Estimate:
     """Five operations per element, seven where the step looks ahead, two more for a norm's gradient."""
     step = NESTEROV if mode == "nesterov" else MOMENTUM
-    return optimized(step, 1, rate, count, tensors, REGULARISED * (norm_coefficient != 0))
+    return optimized(*operands, step=step, norm_coefficient=norm_coefficient)
 
 
 @rule("ai.onnx.preview.training.Gradient")
