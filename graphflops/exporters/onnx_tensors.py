@@ -55,10 +55,13 @@ def stored(path: str, proto: Any, name: str) -> Stored | None:
     dtype, shape = dtype_of(proto.data_type), tuple(proto.dims)
     if dtype.bits % 8 or dtype.kind in ("complex", "other"):
         return None
-    if any(entry.key == DROPPED for entry in proto.external_data):
-        memory = _in_file(Path(path), name, dtype) if name and path else None
-    else:
-        memory = _held(proto, dtype)
+    try:
+        if any(entry.key == DROPPED for entry in proto.external_data):
+            memory = _in_file(Path(path), name, dtype) if name and path else None
+        else:
+            memory = _held(proto, dtype)
+    except OverflowError:
+        return None
     if memory is None:
         return None
     strides = tuple([prod(shape[axis + 1 :]) for axis in range(len(shape))])
@@ -112,20 +115,25 @@ def _is(data: memoryview, at: int, end: int, number: int, text: bytes) -> bool:
     return bool(stated) and data[slice(*stated[-1])] == text
 
 
-def _held(proto: Any, dtype: DType) -> memoryview | None:
-    """The data of a message as raw bytes; None if a number is too large for its type."""
+def _held(proto: Any, dtype: DType) -> memoryview:
+    """The data of a message in the layout of raw data. Raises OverflowError for a number that its type has no room for.
+
+    Where a number of `int32_data` is too large, onnxruntime takes the lowest bits of an integer, refuses a float, and
+    takes any bit of a truth value: 256 is true.
+    """
     if proto.HasField("raw_data"):
         return memoryview(bytearray(proto.raw_data))
-    name = FIELDS.get(dtype.name, "int32_data")
-    try:
-        numbers = array.array(_OF_FIELDS[name], getattr(proto, name))
-    except OverflowError:
-        return None
+    name, width = FIELDS.get(dtype.name, "int32_data"), max(dtype.bits // 8, 1)
+    numbers = array.array(_OF_FIELDS[name], getattr(proto, name))
+    if dtype.kind == "bool":
+        return memoryview(bytearray(map(bool, numbers)))
+    refused = width < numbers.itemsize and (dtype.kind == "float" or name == "uint64_data")
+    if refused and any(number >> dtype.bits for number in numbers):
+        raise OverflowError
     if sys.byteorder != "little":
         numbers.byteswap()
     held = memoryview(bytearray(numbers.tobytes()))
-    width = dtype.bits // 8
-    if width >= numbers.itemsize or numbers.itemsize % width:
+    if width >= numbers.itemsize:
         return held
     letter = {1: "B", 2: "H", 4: "I"}[width]
     return memoryview(bytearray(held.cast(letter)[:: numbers.itemsize // width].tobytes()))  # type: ignore[call-overload]
@@ -214,11 +222,6 @@ def stored_names(graph: Any) -> frozenset[str]:
     """Names of the stored tensors of a graph."""
     dense = [tensor.name for tensor in graph.initializer]
     return frozenset([*dense, *(tensor.values.name for tensor in graph.sparse_initializer)])
-
-
-def contents_of(path: str, protos: Mapping[str, tuple[Any, str]]) -> Callable[[str], Stored | None]:
-    """Contents of the stored tensors of the program, read when first needed."""
-    return lambda name: stored(path, *protos.get(name, (None, "")))
 
 
 def memory_of(tensor: Any) -> tuple[Any, ...]:
@@ -313,7 +316,7 @@ def _numbers(proto: Any, tensor: TensorType) -> Sequence[int | float] | None:
     letter = _LETTERS.get(dtype.name)
     if letter is None and dtype.name not in ("int4", "uint4"):
         return None
-    raw = proto.raw_data if proto.HasField("raw_data") else _packed(proto, dtype)
+    raw = _held(proto, dtype)
     if letter is None:
         nibbles = [part for byte in raw for part in (byte & 15, byte >> 4)][:elements]
         return [part - 16 if dtype.kind == "int" and part > 7 else part for part in nibbles]
@@ -321,21 +324,3 @@ def _numbers(proto: Any, tensor: TensorType) -> Sequence[int | float] | None:
     if dtype.name == "bfloat16":
         return struct.unpack(f"<{elements}f", b"".join(struct.pack("<I", bits << 16) for bits in numbers))
     return [int(number != 0) for number in numbers] if dtype.kind == "bool" else numbers
-
-
-def _packed(proto: Any, dtype: DType) -> bytes:
-    """The elements of a typed field in the layout of raw data.
-
-    Where a number of `int32_data` is too large, onnxruntime takes the lowest bits of an integer, refuses a float, and
-    takes any bit of a truth value: 256 is true.
-    """
-    field = FIELDS.get(dtype.name)
-    if field is not None:
-        held = getattr(proto, field)
-        return struct.pack(f"<{len(held)}{_LETTERS[dtype.name]}", *held)
-    width, held = max(dtype.bits // 8, 1), proto.int32_data[:]
-    if dtype.kind == "bool":
-        held = map(bool, held)
-    elif dtype.kind != "float":
-        held = [bits % 256**width for bits in held]
-    return b"".join([int(bits).to_bytes(width, "little") for bits in held])

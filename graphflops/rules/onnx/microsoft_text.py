@@ -9,12 +9,13 @@ per score.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from graphflops.cost import Estimate, Region, RegionRun, data_dependent
+from msgspec.structs import replace
+
+from graphflops.cost import Estimate, Region, data_dependent
 from graphflops.dims import Dim, broadcast, prod
-from graphflops.rules.onnx.entries import size
+from graphflops.rules.onnx.entries import size, work
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import shown
@@ -22,22 +23,6 @@ from graphflops.rules.softmax import LOG_SOFTMAX
 from graphflops.tensor import BOOL, FLOAT32, INT32, INT64, STRING, UINT8, TensorType
 
 KIND = "text"
-
-
-@dataclass(frozen=True, slots=True)
-class Search:
-    """One generation: the number of sequences, of decoder runs, and of words in the vocabulary."""
-
-    rows: Dim
-    steps: Dim
-    words: Dim
-    regions: tuple[tuple[RegionRun, Dim], ...]
-
-    def estimate(self, out: tuple[TensorType | None, ...], *operands: TensorType | None) -> Estimate:
-        """The graphs inside, and a choice per sequence and step."""
-        scores = self.rows * self.steps * self.words
-        work = (LOG_SOFTMAX + 1) * scores
-        return Estimate(out, 0, work, scores, reads=operands, regions=self.regions)
 
 
 def generated(
@@ -48,16 +33,19 @@ def generated(
     init_decoder: Region | None = None,
     vocab_size: int = -1,
     **others: object,
-) -> Search:
-    """The encoder once, the first decoder (if any) once, the decoder for every other token."""
+) -> tuple[Estimate, Dim]:
+    """The encoder once, the first decoder (if any) once, the decoder for every other token, and a choice per row and step.
+
+    After it the number of words in the vocabulary.
+    """
     steps = data_dependent("generated_tokens")
     turn = decoder(*decoder.declared)
     once = [(given(*given.declared), 1) for given in (encoder, init_decoder) if given is not None]
-    turns = steps - (init_decoder is not None)
     logits, words = turn.out[0], vocab_size if vocab_size > 0 else data_dependent("vocabulary")
     if vocab_size <= 0 and isinstance(logits, TensorType) and logits.rank:
         words = logits.shape[-1]
-    return Search(rows, steps, words, (*once, (turn, turns)))
+    scores, regions = rows * steps * words, (*once, (turn, steps - (init_decoder is not None)))
+    return replace(work((LOG_SOFTMAX + 1) * scores, scores), regions=regions), words
 
 
 def said(given: TensorType | None, what: str) -> Dim:
@@ -73,11 +61,11 @@ def said(given: TensorType | None, what: str) -> Dim:
 def greedy_search(of: Operands, **given: Any) -> Estimate:
     """Generates one sequence per input sequence."""
     batch = of.ids.shape[0]
-    search = generated(batch, **given)
+    search, words = generated(batch, **given)
     sequences = of.ids.like((batch, said(of.max_length, "max_length")), INT32)
-    filtered = of.ids.like((batch, search.words), FLOAT32)
+    filtered = of.ids.like((batch, words), FLOAT32)
     reads = of.named("ids vocab_mask prefix_vocab_mask attention_mask presence_mask")
-    return search.estimate((sequences, filtered), *reads)
+    return replace(search, out=(sequences, filtered), reads=reads)
 
 
 @rule("com.microsoft.BeamSearch", "com.microsoft.WhisperBeamSearch", kind="other")
@@ -91,18 +79,18 @@ def beam_search(of: Operands, *, encoder: Region | None = None, **given: Any) ->
     ids, begun = of.ids, of.decoder_input_ids
     batch, beams = ids.shape[0], said(of.num_beams, "num_beams")
     returned = said(of.num_return_sequences, "num_return_sequences")
-    search = generated(batch * beams, encoder=encoder, **given)
+    search, words = generated(batch * beams, encoder=encoder, **given)
     longest = said(of.max_length, "max_length")
     dtype = of.length_penalty.dtype if of.length_penalty else FLOAT32
     prompt = (begun or ids).shape[-1] if begun or encoder is None else 1
     results = (
         ids.like((batch, returned, longest), INT32),
         ids.like((batch, returned), dtype),
-        ids.like((longest - prompt, batch, beams, search.words), dtype),
+        ids.like((longest - prompt, batch, beams, words), dtype),
     )
     stacked = ids.like((batch, returned, *(data_dependent(f"cross_qk_{axis}") for axis in "hqk")), FLOAT32)
     reads = of.named("ids vocab_mask prefix_vocab_mask attention_mask decoder_input_ids extra_decoding_ids")
-    return search.estimate((*results, stacked, ids.like((batch,), dtype)), *reads)
+    return replace(search, out=(*results, stacked, ids.like((batch,), dtype)), reads=reads)
 
 
 @rule("onnx.StringConcat")
