@@ -167,7 +167,7 @@ def _audited(models: Sequence[str], codes: Sequence[str], **sizes: Any) -> tuple
 
 def _explanation(code: str) -> str:
     """What a check looks for, or a line for each check."""
-    from graphflops.onnx_audit.registry import checks
+    from graphflops.onnx_audit.audit import checks
     from graphflops.report.contradictions import DIAGNOSTICS
     from graphflops.time_audit import SLOW_CHECKS
 

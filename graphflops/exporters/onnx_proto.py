@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from graphflops.base.protobuf import field, varint
+from graphflops.base.protobuf import field
 from graphflops.dims import Dim
 from graphflops.errors import DimError, FileError, shown
 from graphflops.exporters.archive import Pages
@@ -97,59 +97,40 @@ def without_weights(data: bytes | Pages) -> bytes:
 
 def _slimmed(data: memoryview | Pages, at: int, end: int, kind: str, depth: int) -> Iterator[Buffer]:
     """The parts of the message in data[at:end] that are kept, joined where they are neighbours."""
-    kept_from = at
-    dropped = []
-    while at < end:
-        start = at
-        tag, at = data[at], at + 1  # numbers of one byte without a call: nearly all
-        if tag > 0x7F:
-            tag, at = _varint(data, start, end)
-        number, wire = tag >> 3, tag & 7
-        if wire == _LENGTH:
-            length, body = data[at], at + 1
-            if length > 0x7F:
-                length, body = _varint(data, at, end)
-            at = body + length
-            if at > end:
-                raise ValueError("a field is longer than its message")
-            if length <= KEPT_BYTES:
-                continue
-            if kind == "tensor" and number in _DATA_FIELDS:
+    kept_from, dropped = at, []
+    for number, body, stop, start in fields(data, at, end):
+        length = stop - body
+        if length <= KEPT_BYTES:
+            continue
+        if kind == "tensor" and number in _DATA_FIELDS:
+            yield data[kept_from:start]
+            kept_from = stop
+            dropped.append(f"{_DATA_FIELDS[number]}:{length}")
+        elif number in _INSIDE[kind] and depth < _MOST_NESTED:
+            pieces = list(_slimmed(data, body, stop, _INSIDE[kind][number], depth + 1))
+            if sum(map(len, pieces)) != length:
                 yield data[kept_from:start]
-                kept_from = at
-                dropped.append(f"{_DATA_FIELDS[number]}:{length}")
-            elif number in _INSIDE[kind] and depth < _MOST_NESTED:
-                pieces = list(_slimmed(data, body, at, _INSIDE[kind][number], depth + 1))
-                if sum(map(len, pieces)) != length:
-                    yield data[kept_from:start]
-                    yield from [bytes(varint(tag) + varint(sum(map(len, pieces)))), *pieces]  # as one field
-                    kept_from = at
-        elif wire == _VARINT:
-            _, at = _varint(data, at, end)
-        elif wire in (_FIXED64, _FIXED32):
-            if kind == "tensor" and number in _DATA_FIELDS:  # one field per element: not worth the walk
-                break
-            at += 8 if wire == _FIXED64 else 4
-        else:
-            raise ValueError("groups are not used")
+                yield field(number, b"".join(pieces))
+                kept_from = stop
     yield data[kept_from:end]
     for text in dropped:
         yield field(13, field(1, DROPPED.encode()) + field(2, text.encode()))  # TensorProto.external_data
 
 
-def fields(data: memoryview, at: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Number, begin and end of each field with a length, in the message in data[at:end]; other fields are skipped.
+def fields(data: memoryview | Pages, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+    """Of each field with a length in the message in data[at:end]: its number, begin and end, and where its tag begins.
 
     Raises ValueError or IndexError for bytes that are not a message.
     """
     while at < end:
+        start = at
         tag, at = _varint(data, at, end)
         number, wire = tag >> 3, tag & 7
         if wire == _LENGTH:
             length, at = _varint(data, at, end)
             if at + length > end:
                 raise ValueError("a field is longer than its message")
-            yield number, at, at + length
+            yield number, at, at + length, start
             at += length
         elif wire == _VARINT:
             _, at = _varint(data, at, end)

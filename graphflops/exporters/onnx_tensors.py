@@ -12,6 +12,7 @@ import mmap
 import struct
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -81,7 +82,7 @@ def _in_file(path: Path, name: str, dtype: DType) -> memoryview | None:
             begin, end = _place(data, name.encode())
             raw = [field for field in fields(data, begin, end) if field[0] == _RAW]
             if raw:
-                return memoryview(bytearray(data[slice(*raw[-1][1:])]))
+                return memoryview(bytearray(data[slice(*raw[-1][1:3])]))
             proto = messages().TensorProto.FromString(bytes(data[begin:end]))
         except (IndexError, ValueError, decode_error()):
             return None
@@ -92,18 +93,15 @@ def _in_file(path: Path, name: str, dtype: DType) -> memoryview | None:
 
 def _place(data: memoryview, name: bytes) -> tuple[int, int]:
     """Begin and end of a tensor of the program's own graph; raises ValueError if there is none of that name."""
-    for number, at, end in fields(data, 0, len(data)):
-        for inner, start, stop in fields(data, at, end) if number == _GRAPH else ():
-            if inner == _INITIALIZER and _is(data, start, stop, _TENSOR_NAME, name):
+    for number, at, end, _ in fields(data, 0, len(data)):
+        for inner, start, stop, _ in fields(data, at, end) if number == _GRAPH else ():
+            stated = partial(_is, data, start, stop)
+            if inner == _INITIALIZER and stated(_TENSOR_NAME, name):
                 return start, stop
-            if (
-                inner == _NODE
-                and _is(data, start, stop, _OUTPUT, name)
-                and _is(data, start, stop, _OP_TYPE, b"Constant")
-            ):
-                for part, first, last in fields(data, start, stop):
+            if inner == _NODE and stated(_OUTPUT, name) and stated(_OP_TYPE, b"Constant"):
+                for part, first, last, _ in fields(data, start, stop):
                     if part == _ATTRIBUTE and _is(data, first, last, _ATTRIBUTE_NAME, b"value"):
-                        for tensor, left, right in fields(data, first, last):
+                        for tensor, left, right, _ in fields(data, first, last):
                             if tensor == _ATTRIBUTE_TENSOR:
                                 return left, right
     raise ValueError
@@ -111,8 +109,8 @@ def _place(data: memoryview, name: bytes) -> tuple[int, int]:
 
 def _is(data: memoryview, at: int, end: int, number: int, text: bytes) -> bool:
     """True if a field of a message is that text; of one stated twice the last counts, as for every reader of protobuf."""
-    stated = [(a, b) for found, a, b in fields(data, at, end) if found == number]
-    return bool(stated) and data[slice(*stated[-1])] == text
+    stated = [data[a:b] for found, a, b, _ in fields(data, at, end) if found == number]
+    return bool(stated) and stated[-1] == text
 
 
 def _held(proto: Any, dtype: DType) -> memoryview:

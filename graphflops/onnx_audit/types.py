@@ -259,32 +259,27 @@ def digests(path: Path | str, smallest: int) -> dict[str, str]:
         data = memoryview(mapped)
         try:
             found = [(name, at, end) for name, at, end in _tensors(data) if end - at >= smallest]
-        except (IndexError, ValueError):
-            return {}
-        else:
             lengths = Counter(end - at for _, at, end in found)
             return {
                 name: hashlib.blake2b(data[at:end], digest_size=16).hexdigest()
                 for name, at, end in found
                 if lengths[end - at] > 1
             }
+        except (IndexError, ValueError):
+            return {}
         finally:
             data.release()
 
 
 def _tensors(data: memoryview) -> Iterator[tuple[str, int, int]]:
     """Name, and begin and end of the data, of each initializer of the program's own graph."""
-    for number, at, end in fields(data, 0, len(data)):
-        if number != _GRAPH:
-            continue
-        for inner, start, stop in fields(data, at, end):
-            if inner != _INITIALIZER:
-                continue
-            parts = {field: (a, b) for field, a, b in fields(data, start, stop) if field in (_NAME, *_DATA)}
-            name = parts.pop(_NAME, None)
-            if name is not None and len(parts) == 1:
-                ((a, b),) = parts.values()
-                yield bytes(data[slice(*name)]).decode(errors="replace"), a, b
+    for number, at, end, _ in fields(data, 0, len(data)):
+        for inner, start, stop, _ in fields(data, at, end) if number == _GRAPH else ():
+            if inner == _INITIALIZER:
+                parts = {field: (a, b) for field, a, b, _ in fields(data, start, stop)}
+                name, held = parts.get(_NAME), [parts[field] for field in _DATA if field in parts]
+                if name is not None and len(held) == 1:
+                    yield bytes(data[slice(*name)]).decode(errors="replace"), *held[0]
 
 
 _LARGEST_PROTOBUF = 2**31 - 1
