@@ -20,7 +20,7 @@ from graphflops.exporters.onnx_scope import domain_of
 from graphflops.onnx_audit.model import Model
 from graphflops.onnx_audit.registry import Observation, check
 from graphflops.ops.onnx_versions import NEWEST
-from graphflops.tensor import TensorType
+from graphflops.tensor import flat
 
 _ABSURD_BYTES = 2**40
 _ABSURD_TRIPS = 10**8
@@ -194,9 +194,7 @@ def endless_loop(model: Model) -> Iterator[Observation]:
         if call.operator.name != "while_loop":
             continue
         typed = model.typed(call.value("trips"))
-        trips = typed.value if isinstance(typed, TensorType) else None
-        while isinstance(trips, tuple) and len(trips) == 1:
-            trips = trips[0]
+        trips = next(flat((typed.value,)), None) if typed is not None and typed.numel == 1 else None
         if isinstance(trips, int) and trips >= _ABSURD_TRIPS:
             yield Observation(f"{shown(call.name)} may run {trips:,} iterations", call)
         elif call.argument("trips") is None and call.argument("condition") is None:

@@ -293,10 +293,7 @@ def _adds_nothing(call: Call, model: Model) -> str:
 def _copies(call: Call, model: Model) -> bool:
     """True if the result is the first operand, element by element."""
     operands = call.operands
-    source, result = (
-        model.typed(operands[0]) if operands else None,
-        model.typed(call.result),
-    )
+    source, result = model.typed(operands[0] if operands else ""), model.typed(call.result)
     if source is None or result is None or source.shape != result.shape or source.dtype is not result.dtype:
         return False
     match call.operator.name:
@@ -307,12 +304,9 @@ def _copies(call: Call, model: Model) -> bool:
             # true if every step of a Slice is positive, so that it does not reverse the order
             if not call.value("step"):
                 return True
-            steps = model.typed(call.value("step"))
-            return (
-                steps is not None
-                and isinstance(steps.value, tuple)
-                and all(isinstance(step, int) and step > 0 for step in steps.value)
-            )
+            typed = model.typed(call.value("step"))
+            steps = None if typed is None else typed.value
+            return isinstance(steps, tuple) and all(isinstance(step, int) and step > 0 for step in steps)
         case "pad":
             amounts = model.typed(call.value("pads"))
             given = call.argument("pads") if amounts is None else amounts.value

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from graphflops.cost import Estimate, Region, data_dependent
+from graphflops.cost import Estimate, Region
 from graphflops.dims import Dim, at_least, differ, floor_div, meet, mod
 from graphflops.rules.attention import Attention, attend, leading_axes
 from graphflops.rules.matmul import matmul
-from graphflops.rules.onnx.entries import Outputs, Touched, fused, is_wanted, onnx_dtype, size, work
+from graphflops.rules.onnx.entries import Outputs, Touched, fused, is_wanted, onnx_dtype, said, work
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import only_result, replaced
@@ -112,8 +112,7 @@ def past_rows(past: TensorType | None, filled: TensorType | None, shared: bool) 
         return 0
     if not shared:
         return past.shape[-2]
-    length = size(filled)
-    return data_dependent("past_sequence_length") if length is None else length
+    return said(filled, "past_sequence_length")
 
 
 def attended(

@@ -85,6 +85,12 @@ def size(given: Numbers) -> Dim | None:
     return found[0] if found else None
 
 
+def said(given: Numbers, what: str) -> Dim:
+    """The single size in an operand or attribute; a name for it if it is unknown."""
+    found = size(given)
+    return data_dependent(what) if found is None else found
+
+
 def many(given: Numbers) -> int | None:
     """The number of entries of an operand or attribute; None if unknown."""
     if isinstance(given, TensorType):

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from graphflops.cost import Estimate, data_dependent
+from graphflops.cost import Estimate
 from graphflops.dims import Dim, at_least, dim_min, prod
 from graphflops.rules.attention import Attention
 from graphflops.rules.matmul import matmul
@@ -29,7 +29,7 @@ from graphflops.rules.onnx.attention import (
     rotated,
     rows_of,
 )
-from graphflops.rules.onnx.entries import Outputs, Touched, fused, size, work
+from graphflops.rules.onnx.entries import Outputs, Touched, fused, said, size, work
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.quantized import DEQUANTIZE, QUANTIZE
 from graphflops.rules.registry import require, rule
@@ -75,8 +75,7 @@ def gemma_rotary_embedding(
 @rule("com.microsoft.RelativePositionBias", kind="gather")
 def relative_position_bias(table: TensorType, query_length: TensorType, key_length: TensorType) -> Estimate:
     """Computes the bucket of every distance and reads its bias for every pair of positions."""
-    lengths = (size(query_length), size(key_length))
-    rows, keys = (data_dependent("relative_positions") if length is None else length for length in lengths)
+    rows, keys = (said(length, "relative_positions") for length in (query_length, key_length))
     out = table.like((1, table.shape[1], rows, keys))
     distances = rows + keys - 1
     reads = (table, query_length, key_length)

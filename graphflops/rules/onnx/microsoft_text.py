@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from graphflops.cost import Estimate, Region, data_dependent
 from graphflops.dims import Dim, broadcast, prod
-from graphflops.rules.onnx.entries import size, work
+from graphflops.rules.onnx.entries import said, work
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import shown
@@ -46,12 +46,6 @@ def generated(
         words = logits.shape[-1]
     scores, regions = rows * steps * words, (*once, (turn, steps - (init_decoder is not None)))
     return replace(work((LOG_SOFTMAX + 1) * scores, scores), regions=regions), words
-
-
-def said(given: TensorType | None, what: str) -> Dim:
-    """A number in an operand; a symbol if its contents are unknown."""
-    found = size(given)
-    return data_dependent(what) if found is None else found
 
 
 @rule("com.microsoft.GreedySearch", "com.microsoft.Sampling", kind="other")

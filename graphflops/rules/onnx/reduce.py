@@ -18,7 +18,16 @@ from graphflops.rules import reduce as shared
 from graphflops.rules.cumulative import distinct, nonzero
 from graphflops.rules.lapack import n_log_n
 from graphflops.rules.onnx import values
-from graphflops.rules.onnx.entries import Numbers, in_32_bits, literals, many, require_scales, size, unknown
+from graphflops.rules.onnx.entries import (
+    Numbers,
+    in_32_bits,
+    literals,
+    many,
+    require_scales,
+    said,
+    size,
+    unknown,
+)
 from graphflops.rules.onnx.values import filled, known_contents, moved
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import require, require_known, rule
@@ -50,8 +59,7 @@ rule("onnx.CumProd").derived(running, fold=values.product_of)
 @rule("onnx.TopK")
 def top_k(x: TensorType, k: Numbers = None, *, axis: int = -1, sorted: int = 1) -> Estimate:
     """Per lane of n a selection in n comparisons, then k*log2(k) to put the k found in order."""
-    count = size(k)
-    found = cumulative.topk(x, data_dependent("topk") if count is None else count, axis, sorted=bool(sorted))
+    found = cumulative.topk(x, said(k, "topk"), axis, sorted=bool(sorted))
     values_found, places = found.out
     assert isinstance(places, TensorType)
     reads = (x, k if isinstance(k, TensorType) else None)
