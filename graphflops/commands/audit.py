@@ -230,7 +230,7 @@ def _one(model: str, codes: Collection[str], sizes: Any, output: str | None, giv
 def _target(model: str, output: str | None, in_place: bool) -> str:
     """Where the fixed file goes; FileError where that would harm a file, or part the model from its data."""
     from graphflops.exporters import onnx
-    from graphflops.onnx_audit.model import Model
+    from graphflops.onnx_audit.registry import Model
     from graphflops.onnx_audit.safety import external
 
     target = model if in_place else output or f"{os.path.splitext(model)[0]}.fixed.onnx"

@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 from graphflops.base.rendered import Rendered
 from graphflops.errors import FileError, innermost, shown
-from graphflops.onnx_audit.model import NEGLIGIBLE_SHARE, Model
-from graphflops.onnx_audit.registry import CHECKS, Check, Edit, Observation
+from graphflops.onnx_audit.registry import CHECKS, NEGLIGIBLE_SHARE, Check, Edit, Model, Observation
 from graphflops.report import Report
 from graphflops.report.findings import SEVERITIES, Finding, Findings, ModelFindings, Neighbours
 from graphflops.report.size_names import in_prose

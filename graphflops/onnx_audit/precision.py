@@ -11,8 +11,7 @@ from graphflops.attention.match import Spelled, spelled
 from graphflops.attention.operator_kinds import copies, first_of, role_of, source_of
 from graphflops.dims import Dim, total
 from graphflops.errors import shown
-from graphflops.onnx_audit.model import Model
-from graphflops.onnx_audit.registry import Edit, Observation, check
+from graphflops.onnx_audit.registry import Edit, Model, Observation, check
 from graphflops.ops import Op
 from graphflops.rules.onnx.attention import attention
 from graphflops.tensor import flat

@@ -17,8 +17,7 @@ from typing import Any
 from graphflops.errors import shown
 from graphflops.exporters.onnx_proto import DROPPED, EXTERNAL
 from graphflops.exporters.onnx_scope import domain_of
-from graphflops.onnx_audit.model import Model
-from graphflops.onnx_audit.registry import Observation, check
+from graphflops.onnx_audit.registry import Model, Observation, check
 from graphflops.ops.onnx_versions import NEWEST
 from graphflops.tensor import flat
 

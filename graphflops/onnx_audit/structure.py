@@ -11,8 +11,7 @@ from typing import Any
 from graphflops.errors import shown
 from graphflops.exporters.onnx_scope import defined, domain_of
 from graphflops.exporters.onnx_tensors import HOLD
-from graphflops.onnx_audit.model import Model, held, nested
-from graphflops.onnx_audit.registry import Observation, check
+from graphflops.onnx_audit.registry import Model, Observation, check, held, nested
 from graphflops.ops import operator
 from graphflops.ops.onnx_versions import NEWEST, VERSIONS
 

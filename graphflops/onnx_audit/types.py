@@ -16,8 +16,7 @@ from graphflops.dims import Expr
 from graphflops.errors import shown
 from graphflops.exporters.onnx_proto import fields
 from graphflops.exporters.onnx_scope import domain_of
-from graphflops.onnx_audit.model import Model, nested
-from graphflops.onnx_audit.registry import Edit, Observation, check
+from graphflops.onnx_audit.registry import Edit, Model, Observation, check, nested
 from graphflops.passes import claims
 from graphflops.report.findings import Severity
 from graphflops.tensor import TensorType

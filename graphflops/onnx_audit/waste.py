@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from graphflops.errors import shown
-from graphflops.onnx_audit.model import Model
-from graphflops.onnx_audit.registry import Edit, Observation, check
+from graphflops.onnx_audit.registry import Edit, Model, Observation, check
 from graphflops.tensor import DType, TensorType, flat
 from graphflops.view import Call
 
