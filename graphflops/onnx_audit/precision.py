@@ -12,7 +12,6 @@ from graphflops.attention.operator_kinds import copies, first_of, role_of, sourc
 from graphflops.dims import Dim, total
 from graphflops.errors import shown
 from graphflops.onnx_audit.registry import Edit, Model, Observation, check
-from graphflops.ops import Op
 from graphflops.rules.onnx.attention import attention
 from graphflops.tensor import flat
 from graphflops.view import Call
@@ -29,9 +28,10 @@ def unfolded_batch_norm(model: Model) -> Iterator[Observation]:
         if call.operator.name != "batch_norm" or call.argument("training"):
             continue
         maker = model.view.makers.get(call.value("x"))
-        if maker is None or not _is_convolution(maker.operator):
+        # channels first, and nothing else is applied to the result
+        if maker is None or maker.operator.kind != "convolution" or not maker.operator.is_of_images:
             continue
-        if maker.value("weight") not in model.view.stored:
+        if maker.operator.has("activation") or maker.value("weight") not in model.view.stored:
             continue
         if model.view.only_user(maker.result) is call and all(
             name in model.view.stored for name in call.operands[1:]
@@ -56,11 +56,6 @@ def cost_unknown(model: Model) -> Iterator[Observation]:
         call = next(call for call in model.view.calls if call.node.op == op and call.row.state == "unknown")
         what = f"1 call of {shown(op)} is" if times == 1 else f"{times:,} calls of {shown(op)} are"
         yield Observation(f"{what} not counted in any total", call, None, None)
-
-
-def _is_convolution(op: Op) -> bool:
-    """True for a convolution of channels first whose result nothing else is applied to."""
-    return op.kind == "convolution" and op.is_of_images and not op.has("activation")
 
 
 _HALVES = frozenset({"float16", "bfloat16"})

@@ -204,8 +204,9 @@ def layout_ping_pong(model: Model) -> Iterator[Observation]:
     Fix: convert the model to one layout (tf2onnx: --inputs-as-nchw), or run a layout optimizer before shipping it.
     """
     for first in model.view.calls:
-        order = _order(first)
-        if order is None or len(order) < 3 or not _follows_images(first, model):
+        order, maker = _order(first), model.view.makers.get(first.value("x"))
+        follows_images = maker is not None and (maker.operator.is_of_images or maker.operator.is_pointwise)
+        if order is None or len(order) < 3 or not follows_images:
             continue
         between = 0
         at: Call | None = model.view.only_user(first.result)
@@ -231,11 +232,6 @@ def layout_ping_pong(model: Model) -> Iterator[Observation]:
 def _order(call: Call) -> tuple[int, ...] | None:
     """The order that a Transpose states; None for another operator, or where it states none."""
     return (call.argument("order") or None) if call.operator.name == "permute" else None
-
-
-def _follows_images(call: Call, model: Model) -> bool:
-    maker = model.view.makers.get(call.value("x"))
-    return maker is not None and (maker.operator.is_of_images or maker.operator.is_pointwise)
 
 
 def _is_unary(call: Call, model: Model) -> bool:
