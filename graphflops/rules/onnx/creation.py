@@ -56,12 +56,14 @@ def of_shape_of(x: TensorType, *, dtype: int | None = None, work: tuple[int, int
     return drawn(_like(x, dtype), *work)
 
 
-for _name, _work, _says in (
-    ("Uniform", UNIFORM, "Uniform numbers; scaling to bounds is not counted."),
-    ("Normal", (NORMAL[0] + SCALED, NORMAL[1]), "Normal numbers, scaled and shifted."),
+_NORMAL = NORMAL[0] + SCALED, NORMAL[1]
+_SHIFTED, _LIKE = "Normal numbers, scaled and shifted", "of another tensor's shape, which is not read."
+for _name, _work, _says, _like_says in (
+    ("Uniform", UNIFORM, "Uniform numbers; scaling to bounds is not counted.", f"Uniform numbers {_LIKE}"),
+    ("Normal", _NORMAL, f"{_SHIFTED}.", f"{_SHIFTED}, {_LIKE}"),
 ):
     rule(f"onnx.Random{_name}").derived(of_shape, says=_says, work=_work)
-    rule(f"onnx.Random{_name}Like").derived(of_shape_of, says=_says, work=_work)
+    rule(f"onnx.Random{_name}Like").derived(of_shape_of, says=_like_says, work=_work)
 
 
 @rule("onnx.Bernoulli")

@@ -32,7 +32,6 @@ from graphflops.rules.onnx.conv import (
     transposed_convolution,
 )
 from graphflops.rules.onnx.entries import (
-    Outputs,
     Touched,
     arithmetic,
     fused,
@@ -133,14 +132,10 @@ def register_channels_last(name: str) -> None:
     """Register an operator whose first operand, and result, have their channels at the end."""
 
     @rule(f"com.ms.internal.nhwc.{name}")
-    def turned(
-        x: TensorType, *operands: TensorType | None, outputs: Outputs = (True,), **attributes: Any
-    ) -> Estimate:
+    def turned(x: TensorType, *operands: TensorType | None, **attributes: Any) -> Estimate:
         """As the operator with channels after the batch."""
         found = find(f"onnx.{name}") or find(f"com.microsoft.{name}")
         assert found is not None
-        if "outputs" in found.parameters:
-            attributes["outputs"] = outputs
         return moved(found.price(found.key, channels_first(x), *operands, **attributes))
 
 
