@@ -156,7 +156,7 @@ def _audited(models: Sequence[str], codes: Sequence[str], **sizes: Any) -> tuple
 
 def _explanation(code: str) -> str:
     """What a check looks for, or a line for each check."""
-    from graphflops.onnx_audit.catalogue import checks
+    from graphflops.onnx_audit.audit import checks
     from graphflops.report.contradictions import DIAGNOSTICS
     from graphflops.time_audit import SLOW_CHECKS
 
@@ -222,7 +222,7 @@ def _one(model: str, codes: Collection[str], sizes: Any, output: str | None, giv
 def _target(model: str, output: str | None, in_place: bool) -> str:
     """Where the fixed file goes; FileError where that would harm a file, or part the model from its data."""
     from graphflops.exporters import onnx
-    from graphflops.onnx_audit.model import Model
+    from graphflops.onnx_audit.registry import Model
     from graphflops.onnx_audit.safety import external
 
     target = model if in_place else output or f"{os.path.splitext(model)[0]}.fixed.onnx"
