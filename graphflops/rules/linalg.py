@@ -60,13 +60,14 @@ def with_info(estimate: Estimate) -> Estimate:
 # Cholesky and LDL^T.
 
 
-@rule("aten.cholesky", "aten.linalg_cholesky")
-def cholesky(x: TensorType) -> Estimate:
-    """n^3/3 per matrix."""
-    _, n = squares(x)
-    return Estimate((x.like(),), vector_flops=each(x, lapack.cholesky(n)), reads=(x,))
+def of_square(A: TensorType, *, work: Callable[[Dim], Dim]) -> Estimate:
+    """A result like the square matrix, by so many operations for its order."""
+    _, n = squares(A)
+    return Estimate((A.like(),), vector_flops=each(A, work(n)), reads=(A,))
 
 
+cholesky = Derived(of_square, says="n^3/3 per matrix.", work=lapack.cholesky)
+rule("aten.cholesky", "aten.linalg_cholesky")(cholesky)
 rule("aten.linalg_cholesky_ex").derived(cholesky, with_info)
 
 

@@ -64,7 +64,7 @@ class Rule(Record, frozen=True):
     def parameters(self) -> tuple[str, ...]:
         """Names of the parameters, positional ones first."""
         code = self.function.__code__
-        order, given = getattr(self.function, "order", None), getattr(self.function, "given", ())
+        order, given = getattr(self.function, "order", None), getattr(self.function, "known", ())
         names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
         if order is None and not given:
             return names
@@ -358,7 +358,8 @@ class Derived:
     ) -> None:
         self.__wrapped__ = base  # where its parameters are found, and its description
         self.takes = getattr(base, "takes", {})  # as `operands.Taking`
-        self.change, self.says, self.given = change, says, given
+        self.change, self.given, self.says = change, given, says or getattr(base, "says", "")
+        self.known = (*given, *getattr(base, "known", ()))
         self.order = tuple(order.split()) or getattr(base, "order", None)
 
     @property

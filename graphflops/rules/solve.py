@@ -12,9 +12,9 @@ from graphflops.dims import Dim, broadcast, differ, dim_max, dim_min, meet, prod
 from graphflops.rules import lapack
 from graphflops.rules.distance import of_matrices
 from graphflops.rules.elementwise import real_of, result_type
-from graphflops.rules.linalg import each, eigvalsh, matrices, results, squares, svdvals, with_info
+from graphflops.rules.linalg import each, eigvalsh, matrices, of_square, results, squares, svdvals, with_info
 from graphflops.rules.reduce import parts
-from graphflops.rules.registry import ForwardCall, backward, require, rule
+from graphflops.rules.registry import Derived, ForwardCall, backward, require, rule
 from graphflops.rules.shapes import axes, axis, only_result, tensors_of
 from graphflops.tensor import INT32, INT64, TensorType
 
@@ -104,21 +104,10 @@ def triangular_solve(B: TensorType, A: TensorType) -> Estimate:
 # Inverses.
 
 
-@rule("aten.linalg_inv", "aten.inverse")
-def inverse(A: TensorType) -> Estimate:
-    """2 n^3."""
-    _, n = squares(A)
-    return Estimate((A.like(),), vector_flops=each(A, lapack.inverse(n)), reads=(A,))
-
-
+inverse = Derived(of_square, says="2 n^3.", work=lapack.inverse)
+rule("aten.linalg_inv", "aten.inverse")(inverse)
 rule("aten.linalg_inv_ex").derived(inverse, with_info)
-
-
-@rule("aten.cholesky_inverse")
-def cholesky_inverse(A: TensorType) -> Estimate:
-    """2/3 n^3."""
-    _, n = squares(A)
-    return Estimate((A.like(),), vector_flops=each(A, lapack.cholesky_inverse(n)), reads=(A,))
+rule("aten.cholesky_inverse").derived(of_square, says="2/3 n^3.", work=lapack.cholesky_inverse)
 
 
 @rule("aten.linalg_tensorinv")
