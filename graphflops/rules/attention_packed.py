@@ -91,7 +91,7 @@ def rows_first(
     """The problem of operands with rows before heads: (batch, rows, heads, width) without offsets, packed with them."""
     if offsets[0] is not None:
         return pack(query, key, value, *offsets, max_k, mask=mask, **structure)
-    problem = attend(*map(heads_first, (query, key, value)), mask, **structure)
+    problem = attend(heads_first(query), heads_first(key), heads_first(value), mask, **structure)
     return replace(problem, query=query, key=key, value=value)
 
 
