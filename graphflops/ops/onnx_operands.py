@@ -7,8 +7,8 @@ runtimes have kernels for more types than an opset names.
 
 Shapes must go together as the operators' documentation says, and as onnxruntime wants them. A line of `onnx_shapes.txt`
 names operators and the shape of each operand: a letter is a size that is the same wherever it stands, `3h` three times h,
-`1` one, `_` any size, `...` any axes, which need not be the same in two operands, `*` any axes that are; `-` is an operand of
-any shape, `[]` one without axes, `|` stands between other forms. What must hold beside shapes, `_CONDITIONS` says.
+`1` one, `_` any size, `...` any axes, which need not be the same in two operands, `*` any axes that are; `-` is an operand
+of any shape, `[]` one without axes, `|` stands between other forms. What must hold beside shapes, `_CONDITIONS` says.
 """
 
 from __future__ import annotations

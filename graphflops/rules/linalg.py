@@ -15,7 +15,7 @@ from graphflops.rules import lapack
 from graphflops.rules.elementwise import complex_of, real_of
 from graphflops.rules.matmul import matmul
 from graphflops.rules.registry import Derived, require, rule
-from graphflops.rules.shapes import only_result
+from graphflops.rules.shapes import only_result, results
 from graphflops.tensor import INT32, TensorType
 
 KIND = "linear_algebra"
@@ -44,11 +44,6 @@ def each(x: TensorType, flops: Dim) -> Dim:
 def nothing(x: TensorType) -> TensorType:
     """An empty tensor in place of a result that was not requested."""
     return x.like((0,))
-
-
-def results(*places: int) -> Callable[[Estimate], Estimate]:
-    """The estimate with only some of its results."""
-    return lambda estimate: replace(estimate, out=tuple(estimate.out[place] for place in places))
 
 
 def with_info(estimate: Estimate) -> Estimate:

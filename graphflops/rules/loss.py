@@ -147,11 +147,10 @@ def binary_cross_entropy(
 
 
 @rule("aten.binary_cross_entropy_backward")
-def binary_cross_entropy_backward(
-    grad_output: TensorType, x: TensorType, target: TensorType, weight: TensorType | None = None
-) -> Estimate:
+@takes("grad x target weight?")
+def binary_cross_entropy_backward(of: Operands) -> Estimate:
     """Six operations per element."""
-    return gradients_of(CROSS_ENTROPY, grad_output, (), x, target, weight)
+    return gradients_of(CROSS_ENTROPY, of.grad, (), *of.but("grad"))
 
 
 backward("aten.binary_cross_entropy")(gradients_by(lambda given: CROSS_ENTROPY, "weight"))

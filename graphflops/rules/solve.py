@@ -12,10 +12,10 @@ from graphflops.dims import Dim, broadcast, differ, dim_max, dim_min, meet, prod
 from graphflops.rules import lapack
 from graphflops.rules.distance import of_matrices
 from graphflops.rules.elementwise import real_of, result_type
-from graphflops.rules.linalg import each, eigvalsh, matrices, of_square, results, squares, svdvals, with_info
+from graphflops.rules.linalg import each, eigvalsh, matrices, of_square, squares, svdvals, with_info
 from graphflops.rules.reduce import parts
 from graphflops.rules.registry import Derived, ForwardCall, backward, require, rule
-from graphflops.rules.shapes import axes, axis, only_result, tensors_of
+from graphflops.rules.shapes import axes, axis, only_result, results, tensors_of
 from graphflops.tensor import INT32, INT64, TensorType
 
 KIND = "linear_algebra"
