@@ -15,7 +15,7 @@ from graphflops.dims import Dim, floor_div, prod
 from graphflops.rules.conv import convolved, downsampled
 from graphflops.rules.lapack import n_log_n
 from graphflops.rules.operands import Operands, takes
-from graphflops.rules.registry import require, rule
+from graphflops.rules.registry import Derived, require, rule
 from graphflops.rules.shapes import only_result
 from graphflops.tensor import INT32, INT64, TensorType
 
@@ -110,11 +110,12 @@ rule("torchvision.ps_roi_align").derived(
     says="As `roi_align`, with separate channels for each output position; the second result names the channels.",
     by_position=True,
 )
-rule("torchvision.roi_pool").derived(
+roi_pool = Derived(
     pooled,
     says="One comparison per pixel of each output's window, whose size only data can tell.",
     work=data_dependent("pixels"),
 )
+rule("torchvision.roi_pool")(roi_pool)
 rule("torchvision.ps_roi_pool").derived(
     pooled,
     says="One addition per pixel of each output's window, whose size only data can tell, and a division.",
