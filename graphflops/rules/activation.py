@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from graphflops.cost import Estimate, Value
 from graphflops.dims import differ, floor_div, meet, mod
-from graphflops.rules.elementwise import differentiate, elementwise, pointwise
+from graphflops.rules.elementwise import differentiate, elementwise
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import axis, shown
 from graphflops.rules.work import WORK, first_gradient
@@ -14,12 +14,6 @@ from graphflops.rules.work import gelu as gelu_work
 from graphflops.tensor import TensorType
 
 KIND = "elementwise"
-
-
-# ATen's `softplus` has scales.
-pointwise("relu, threshold, leaky_relu, rrelu, hardshrink, softshrink, hardsigmoid, hardswish, mish, silu")
-pointwise("hardtanh relu6, selu, celu, log_sigmoid")
-pointwise("softplus", "scaled_softplus")
 
 
 def activation_backward(grad: Value, a: Value, *attributes: Value, row: str, **named: Value) -> Estimate:
@@ -114,7 +108,6 @@ def prelu(a: TensorType, weight: TensorType) -> Estimate:
 
 # The gradient of a weight is summed over the elements that share it.
 backward("aten.prelu")(differentiate(WORK["prelu"], "a", "weight"))
-pointwise("_prelu_kernel", "prelu")
 
 
 @rule("aten._prelu_kernel_backward")
@@ -142,4 +135,3 @@ def rrelu_with_noise_functional(
 backward("aten.rrelu_with_noise", "aten.rrelu_with_noise_functional")(
     differentiate(WORK["rrelu_with_noise"], "a", "noise")
 )
-pointwise("rrelu_with_noise_backward")

@@ -53,8 +53,13 @@ def roi_align(
     of: Operands, *, output_height: int = 1, output_width: int = 1, sampling_ratio: int = 0
 ) -> Estimate:
     """The bilinear samples of each output, and a division by their number where they are averaged."""
-    size = {"pooled_height": output_height, "pooled_width": output_width}
-    estimate = shared.pooled(of.x, of.rois, sampling_ratio=sampling_ratio, indexed=False, **size)
+    estimate = shared.pooled(
+        *(of.x, of.rois),
+        pooled_height=output_height,
+        pooled_width=output_width,
+        sampling_ratio=sampling_ratio,
+        indexed=False,
+    )
     return replace(estimate, reads=(*of,))
 
 
