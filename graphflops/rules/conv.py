@@ -20,24 +20,6 @@ from graphflops.tensor import TensorType
 KIND = "convolution"
 
 
-def gradients(
-    grad: TensorType, x: TensorType, weight: TensorType, transposed: bool, wanted: Mask, bias: Shape
-) -> Estimate:
-    """The forward's product for the input and again for the weight, a sum over positions for the bias."""
-    wants_x, wants_weight, wants_bias = wanted
-    product = flops_of(multiply_adds(x, grad, weight, transposed), x.dtype)
-    return Estimate(
-        (
-            x.like() if wants_x else None,
-            weight.like() if wants_weight else None,
-            weight.like(bias) if wants_bias else None,
-        ),
-        matrix_flops=(wants_x + wants_weight) * product,
-        vector_flops=additions(grad) if wants_bias else 0,
-        reads=(grad, weight if wants_x else None, x if wants_weight else None),
-    )
-
-
 @rule("aten.convolution_backward convolution_backward_overrideable _slow_conv2d_backward.output_mask")
 @takes("grad x weight")
 def convolution_backward(
@@ -45,7 +27,16 @@ def convolution_backward(
 ) -> Estimate:
     """Twice the forward's work for both gradients, whatever the groups."""
     grad, x, weight = of
-    return gradients(grad, x, weight, transposed, output_mask, bias_sizes or grad.shape[1:2])
+    wants_x, wants_weight, wants_bias = output_mask
+    bias = weight.like(bias_sizes or grad.shape[1:2])
+    return Estimate(
+        tuple(
+            like.like() if want else None for like, want in zip((x, weight, bias), output_mask, strict=True)
+        ),
+        matrix_flops=(wants_x + wants_weight) * flops_of(multiply_adds(x, grad, weight, transposed), x.dtype),
+        vector_flops=additions(grad) if wants_bias else 0,
+        reads=(grad, weight if wants_x else None, x if wants_weight else None),
+    )
 
 
 @rule("aten._convolution_double_backward")

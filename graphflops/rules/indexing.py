@@ -6,6 +6,7 @@ A functional write copies the tensor around the chosen elements, an in-place one
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -251,7 +252,7 @@ def gather_gradient(call: ForwardCall) -> Estimate:
 
 
 def gathered(call: ForwardCall, kept: bool) -> Estimate:
-    """Gathers the source's gradient from the result's; the tensor's gradient is the result's, zero at replaced elements."""
+    """Gathers the source's gradient from the result's; the tensor's is the result's, `kept` or zero at replaced elements."""
     wanted = {name: call.arguments[name].like() for name in call.arguments if name in call.wants}
     written = tuple(grad for name, grad in wanted.items() if name != "x" or not kept)
     reads = (*written, *_where(call)) if written else ()
@@ -263,10 +264,9 @@ def _where(call: ForwardCall) -> tuple[TensorType, ...]:
     return tensors_of(index for given in named for index in (given if isinstance(given, tuple) else (given,)))
 
 
-@backward("aten.index_add", "aten.index_add_", "aten.scatter_add", "aten.scatter_add_")
-def addition_gradient(call: ForwardCall) -> Estimate:
-    """The tensor's gradient is the result's gradient; the source's gradient is gathered from it."""
-    return gathered(call, kept=True)
+backward("aten.index_add", "aten.index_add_", "aten.scatter_add", "aten.scatter_add_")(
+    partial(gathered, kept=True)
+)
 
 
 @backward("aten.scatter_reduce", "aten.scatter_reduce_")
@@ -281,10 +281,7 @@ def reduction_gradient(call: ForwardCall) -> Estimate:
     return replace(found, vector_flops=scaled, reads=(*found.reads, *tensors_of(saved)))
 
 
-@backward(
+backward(
     "aten.index_copy index_copy_ index_fill index_fill_ scatter scatter_ index_put index_put_",
     "aten._unsafe_index_put put put_ _index_put_impl _index_put_impl_",
-)
-def replacement_gradient(call: ForwardCall) -> Estimate:
-    """The tensor's gradient is the result's, zero at replaced elements; the source's is gathered from the result's."""
-    return gathered(call, kept=bool(call.arguments.get("accumulate") or call.arguments.get("reduce")))
+)(lambda call: gathered(call, kept=bool(call.arguments.get("accumulate") or call.arguments.get("reduce"))))

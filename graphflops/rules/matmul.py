@@ -188,7 +188,8 @@ def grouped_mm(
     multiply_adds = prod((m, a.shape[-1], n))
     read_a, read_b = a, b
     if a.rank == b.rank:
-        groups = a.shape[0] if a.rank == 3 else _groups(offs)
+        require(a.rank == 3 or offs is not None, "a grouped product of two matrices needs the groups' ends")
+        groups = a.shape[0] if offs is None or a.rank == 3 else offs.shape[0]
         shape = (groups, m, n)
         multiply_adds *= groups if a.rank == 3 else 1
     elif a.rank == 3:
@@ -198,12 +199,6 @@ def grouped_mm(
     out = a.like(shape, out_dtype)
     vector = out.numel if bias else 0
     return Estimate((out,), flops_of(multiply_adds, a.dtype), vector, reads=(read_a, read_b, offs, bias))
-
-
-def _groups(offs: TensorType | None) -> Dim:
-    require(offs is not None, "a grouped product of two matrices needs the groups' ends")
-    assert offs is not None
-    return offs.shape[0]
 
 
 # Products of several matrices.

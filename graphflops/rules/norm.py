@@ -139,18 +139,11 @@ def check_statistics(x: TensorType, *each: TensorType | None) -> None:
         require(fits, f"{tensor} does not fit {channels} channels")
 
 
-def scaled(
-    x: TensorType,
-    weight: TensorType | None,
-    bias: TensorType | None,
-    mean: TensorType | None,
-    var: TensorType | None,
-) -> Estimate:
-    """Inference: one scale and one shift per element, one reciprocal root per channel."""
+def scaled(x: TensorType, *parameters: TensorType | None) -> Estimate:
+    """Inference by weight, bias, mean and variance: a scale and a shift per element, a reciprocal root per channel."""
     channels = channels_of(x).numel
     work = SCALE_AND_SHIFT * x.numel
-    reads = (x, weight, bias, mean, var)
-    return Estimate((x.like(),), vector_flops=work, transcendentals=channels, reads=reads)
+    return Estimate((x.like(),), vector_flops=work, transcendentals=channels, reads=(x, *parameters))
 
 
 def updated(estimate: Estimate, *running: TensorType | None) -> Estimate:
@@ -163,26 +156,27 @@ def updated(estimate: Estimate, *running: TensorType | None) -> Estimate:
     )
 
 
+def by_channel(of: Operands, groups: Dim, own: bool) -> Estimate:
+    """Normalised in so many groups by statistics of its own, or by running ones."""
+    check_statistics(*of)
+    if not own:
+        return scaled(*of)
+    x, weight, bias, *running = of
+    return updated(normalised(x, groups, weight, bias), *running)
+
+
 @rule("aten.batch_norm")
 @takes("x weight? bias? running_mean? running_var?")
 def batch_norm(of: Operands, *, training: bool) -> Estimate:
     """In training seven operations per element with weight and bias, in inference two."""
-    check_statistics(*of)
-    if not training:
-        return scaled(*of)
-    x, weight, bias, *running = of
-    return updated(normalised(x, channels_of(x).numel, weight, bias), *running)
+    return by_channel(of, channels_of(of.x).numel, training)
 
 
 @rule("aten.instance_norm")
 @takes("x weight? bias? running_mean? running_var?")
 def instance_norm(of: Operands, *, use_input_stats: bool) -> Estimate:
     """Each channel of each sample is normalised on its own; with running statistics, as `batch_norm` in inference."""
-    check_statistics(*of)
-    if not use_input_stats:
-        return scaled(*of)
-    x, weight, bias, *running = of
-    return updated(normalised(x, prod(x.shape[:2]), weight, bias), *running)
+    return by_channel(of, prod(of.x.shape[:2]), use_input_stats)
 
 
 @rule(

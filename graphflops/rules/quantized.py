@@ -33,6 +33,10 @@ def convert(x: TensorType, dtype: DType | None, per_element: int, *parameters: V
 # Operators of torch.export: quantized tensors are plain integer tensors.
 
 
+@rule(
+    "quantized_decomposed.quantize_per_tensor quantize_per_channel quantize_per_channel_group quantize_per_token",
+    "aten.quantize_per_tensor quantize_per_channel",
+)
 def quantize(
     x: TensorType,
     scale: Value,
@@ -46,15 +50,8 @@ def quantize(
     return convert(x, dtype or INT8, QUANTIZE, scale, zero_point, quant_min, quant_max)
 
 
-for _name in ("tensor", "channel", "channel_group", "token"):
-    rule(f"quantized_decomposed.quantize_per_{_name}")(quantize)
-
-
 @rule(
-    *(
-        f"quantized_decomposed.dequantize_per_{part}"
-        for part in ("tensor", "channel", "channel_group", "token")
-    )
+    "quantized_decomposed.dequantize_per_tensor dequantize_per_channel dequantize_per_channel_group dequantize_per_token"
 )
 def dequantize_decomposed(
     x: TensorType,
@@ -115,9 +112,6 @@ for _name, _packed in (("embedding_byte", 1), ("embedding_4bit", 2), ("embedding
 
 
 # Operators on tensors that carry their scale.
-
-
-rule("aten.quantize_per_tensor", "aten.quantize_per_channel")(quantize)
 
 
 @rule("aten.quantize_per_tensor.tensors")

@@ -6,7 +6,6 @@ of the cell's formula, including two bias additions per gate if there are biases
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -79,6 +78,11 @@ class Layer:
     biases: Tensors = ()
 
     @property
+    def tensors(self) -> tuple[TensorType | None, ...]:
+        """All of them."""
+        return (self.from_input, self.from_hidden, self.project, *self.biases)
+
+    @property
     def recurrent(self) -> Dim:
         """Multiply-adds per row that depend on the previous step."""
         return self.from_hidden.numel + (self.project.numel if self.project else 0)
@@ -109,7 +113,7 @@ def recur(cell: Cell, x: TensorType, states: Tensors, layers: list[Layer], out: 
         flops_of(rows * total(layer.from_input.numel + layer.recurrent for layer in layers), x.dtype),
         vector_flops=rows * units * (cell.vector + biased),
         transcendentals=rows * units * cell.transcendentals,
-        reads=(x, *states, *parameters_of(layers)),
+        reads=(x, *states, *(value for layer in layers for value in layer.tensors)),
     )
 
 
@@ -135,12 +139,6 @@ def recur_back(
         vector_flops=rows * units * (cell.vector_back + summed),
         transcendentals=rows * units * cell.transcendentals_back,
     )
-
-
-def parameters_of(layers: list[Layer]) -> Iterator[TensorType | None]:
-    """Every tensor of the layers."""
-    for layer in layers:
-        yield from (layer.from_input, layer.from_hidden, layer.project, *layer.biases)
 
 
 def states_of(hx: TensorType | Tensors) -> Tensors:
