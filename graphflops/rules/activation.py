@@ -62,12 +62,6 @@ def elu_backward(grad: TensorType, *, is_result: bool, self_or_result: TensorTyp
     return elementwise(first_gradient(WORK["elu"]).more(0, -1 if is_result else 0), grad, self_or_result)
 
 
-@rule("aten.log_sigmoid_forward")
-def log_sigmoid_forward(a: TensorType) -> Estimate:
-    """As log_sigmoid, keeping exp(-|x|) for the gradient."""
-    return replace(elementwise(WORK["log_sigmoid"], a), out=(a.like(), a.like()))
-
-
 @rule("aten.log_sigmoid_backward")
 def log_sigmoid_backward(grad: TensorType, a: TensorType, kept: TensorType) -> Estimate:
     """Two choices and five operations per element; exp(-|x|) is the kept one."""
@@ -121,14 +115,6 @@ def prelu_backward(grad: TensorType, a: TensorType, weight: TensorType) -> Estim
 def rrelu_with_noise(a: TensorType, noise: TensorType, *, training: bool = False) -> Estimate:
     """One product and one choice per element; training also writes down the slopes that it drew."""
     return replace(elementwise(WORK["rrelu"], a), writes=(a.like(), noise) if training else None)
-
-
-@rule("aten.rrelu_with_noise_functional")
-def rrelu_with_noise_functional(
-    a: TensorType, noise: TensorType, *settings: Value, **named: Value
-) -> Estimate:
-    """As `rrelu_with_noise`; the slopes are a second result."""
-    return replace(elementwise(WORK["rrelu"], a), out=(a.like(), noise.like()))
 
 
 # Training keeps the slopes for the gradient.

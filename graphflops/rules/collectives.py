@@ -158,12 +158,6 @@ def receive(tensors: Tensors) -> Estimate:
     return Estimate(tensors, writes=tensors)
 
 
-@rule("c10d.barrier")
-def barrier(tensor: TensorType) -> Estimate:
-    """Waits for all devices."""
-    return free(None)
-
-
 @rule(f"{FUNCTIONAL}.wait_tensor", f"{FUNCTIONAL}._wrap_tensor_autograd")
 def wait(x: TensorType | Tensors) -> Estimate:
     """Waits for the result of a collective."""

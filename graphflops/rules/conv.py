@@ -246,9 +246,3 @@ def conv_tbc(x: TensorType, weight: TensorType, bias: TensorType, pad: Dim = 0) 
     out = x.like((*downsampled((time,), (kernel,), (1,), (1,), (pad,)), batch, filters))
     flops = flops_of(out.numel * kernel * channels, x.dtype)
     return Estimate((out,), flops, additions(out), reads=(x, weight, bias))
-
-
-@rule("aten.mkldnn_reorder_conv2d_weight", "aten.mkldnn_reorder_conv3d_weight", kind="movement")
-def reorder_weight(weight: TensorType) -> Estimate:
-    """A copy in another layout."""
-    return Estimate((weight.like(),), reads=(weight,))

@@ -76,12 +76,6 @@ rule("aten.zeros_like", "aten.zero").derived(full_like, says=_SAYS.format("Zeros
 rule("aten.ones_like").derived(full_like, says=_SAYS.format("Ones"), order="x", fill_value=1)
 
 
-@rule("aten.empty_like")
-def empty_like(x: TensorType, *, dtype: DType | None = None) -> Estimate:
-    """Allocates without writing."""
-    return free(x.like(dtype=dtype), alias=False)
-
-
 @rule("aten.new_full")
 def new_full(
     x: TensorType, size: Sequence[Dim], fill_value: Value, *, dtype: DType | None = None
@@ -99,12 +93,6 @@ rule("aten.new_ones").derived(new_full, says=_SAYS.format("Ones"), order="x size
 def new_zeros_like(x: TensorType, other: TensorType, *, self_num_batch_dims: int = 0) -> Estimate:
     """Zeros written, of the other tensor's shape behind the leading batch axes of the first."""
     return Estimate((filled((*x.shape[:self_num_batch_dims], *other.shape), x.dtype, 0),))
-
-
-@rule("aten.new_empty", "aten.new_empty_strided")
-def new_empty(x: TensorType, size: Sequence[Dim], *, dtype: DType | None = None) -> Estimate:
-    """Allocates without writing."""
-    return free(x.like(size, dtype), alias=False)
 
 
 @rule("aten.fill")

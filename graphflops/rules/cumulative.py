@@ -72,12 +72,6 @@ def logcumsumexp(x: TensorType, dim: int) -> Estimate:
     return replace(running(x, dim, each=3 * parts(x)), transcendentals=2 * x.numel)
 
 
-@rule("aten.cummaxmin_backward")
-def cummaxmin_backward(grad: TensorType, x: TensorType, indices: TensorType) -> Estimate:
-    """Each gradient is added where its value came from."""
-    return Estimate((x.like(dtype=grad.dtype),), vector_flops=grad.numel, reads=(grad, indices))
-
-
 @rule("aten.cumprod_backward")
 def cumprod_backward(grad: TensorType, x: TensorType, *, output: TensorType) -> Estimate:
     """Gradient times output, summed from the end, over the operand: three operations per element."""

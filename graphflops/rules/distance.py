@@ -166,18 +166,6 @@ def weight_norm_interface(v: TensorType, g: TensorType, dim: int = 0) -> Estimat
     return replace(estimate, out=(*estimate.out, g.like(dtype=FLOAT32 if g.dtype == BFLOAT16 else g.dtype)))
 
 
-@rule("aten._weight_norm_interface_backward", "aten._weight_norm_differentiable_backward")
-def weight_norm_backward(
-    grad_w: TensorType, saved_v: TensorType, saved_g: TensorType, saved_norms: TensorType
-) -> Estimate:
-    """The product of gradient and value summed 2, both scaled 2, their difference 1."""
-    return Estimate(
-        (saved_v.like(), saved_g.like()),
-        vector_flops=5 * saved_v.numel,
-        reads=(grad_w, saved_v, saved_g, saved_norms),
-    )
-
-
 @backward("aten._weight_norm", "aten._weight_norm_interface")
 def weight_norm_gradient(call: ForwardCall) -> Estimate:
     """The product of gradient and value summed 2; for the value both scaled 2 and their difference 1."""

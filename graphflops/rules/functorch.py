@@ -48,12 +48,6 @@ def mark(batch_size: Dim = 0, randomness: str = "error") -> Estimate:
     return free(None)
 
 
-@rule(f"{MARKS}_unwrap_for_grad")
-def unwrap_for_grad(x: TensorType, level: int) -> Estimate:
-    """The same tensor outside of a differentiated function, whose gradients are calls of the program."""
-    return free(x)
-
-
 def over_hidden_axes(
     estimate: Estimate, operands: Sequence[TensorType], gradients_of: Sequence[TensorType] = ()
 ) -> Estimate:

@@ -11,7 +11,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from graphflops.cost import Estimate, Value, data_dependent, picked
-from graphflops.dims import Dim, broadcast, differ, total
+from graphflops.dims import broadcast, differ, total
 from graphflops.rules.arrangement import Update, combined, functional, reduction
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import Shape, axis, expanded, replaced, shown, tensors_of
@@ -136,12 +136,6 @@ def index_select(x: TensorType, dim: int, index: TensorType) -> Estimate:
     return picked(rows(x, dim, index), index)
 
 
-@rule("aten.index_select_backward")
-def index_select_backward(grad: TensorType, self_sizes: Sequence[Dim], *, index: TensorType) -> Estimate:
-    """Sums the gradients of every use of a position."""
-    return Estimate((grad.like(self_sizes),), vector_flops=grad.numel, reads=(grad, index))
-
-
 @update("index_add")
 def index_add(x: TensorType, dim: int, index: TensorType, source: TensorType, *, alpha: Value = 1) -> Update:
     """One addition per element of the source, and a multiplication where alpha is not one."""
@@ -181,12 +175,6 @@ def gather(x: TensorType, dim: int, index: TensorType) -> Estimate:
         f"{shown(index.shape)} does not index {shown(x.shape)}",
     )
     return picked(x.like(index.shape), index)
-
-
-@rule("aten.gather_backward")
-def gather_backward(grad: TensorType, x: TensorType, *, index: TensorType) -> Estimate:
-    """Sums the gradients of every use of an element."""
-    return Estimate((x.like(),), vector_flops=grad.numel, reads=(grad, index))
 
 
 @rule("aten._gather_sparse_backward")

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from graphflops.cost import Estimate, free
+from graphflops.cost import Estimate
 from graphflops.dims import Dim, dim_min, meet, prod
 from graphflops.rules import lapack
 from graphflops.rules.elementwise import complex_of, real_of
@@ -280,9 +280,3 @@ def _scaled_product(x: TensorType, batch: Sizes, rows: Dim, n: Dim) -> tuple[Dim
     product = matmul(x.like((*batch, rows, n)), x.like((*batch, n, n)))
     out = only_result(product)
     return product.matrix_flops, out
-
-
-@rule("aten._linalg_check_errors")
-def check_errors(info: TensorType) -> Estimate:
-    """Bookkeeping."""
-    return free()

@@ -249,13 +249,6 @@ def batch_norm_update_stats(
     return updated(Estimate((kept, kept), vector_flops=4 * x.numel, reads=(x,)), running_mean, running_var)
 
 
-@rule("aten.batch_norm_elemt")
-@takes("x weight? bias? mean invstd")
-def batch_norm_elemt(of: Operands) -> Estimate:
-    """One scale and one shift per element."""
-    return Estimate((of.x.like(),), vector_flops=SCALE_AND_SHIFT * of.x.numel, reads=(*of,))
-
-
 @rule("aten.batch_norm_gather_stats", "aten.batch_norm_gather_stats_with_counts")
 @takes("x mean invstd running_mean? running_var?")
 def batch_norm_gather_stats(of: Operands) -> Estimate:

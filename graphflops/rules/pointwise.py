@@ -23,7 +23,7 @@ from graphflops.rules.elementwise import (
 )
 from graphflops.rules.registry import ForwardCall, backward, rule
 from graphflops.rules.work import WORK, Work, power
-from graphflops.tensor import COMPLEX128, FLOAT64, INT32, INT64, DType, TensorType
+from graphflops.tensor import COMPLEX128, FLOAT64, INT64, DType, TensorType
 
 KIND = "elementwise"
 
@@ -227,12 +227,6 @@ backward("aten.square")(differentiate(WORK["square"]))
 backward("aten.pow", "aten.float_power")(differentiate(WORK["pow"], "a", "exponent"))
 
 
-@rule("aten.frexp", "prims.frexp")
-def frexp(a: TensorType) -> Estimate:
-    """One split per element, into mantissa and exponent."""
-    return Estimate((a.like(), a.like(dtype=INT32)), vector_flops=WORK["frexp"].flops * a.numel, reads=(a,))
-
-
 backward("aten.frexp")(differentiate(WORK["frexp"]))
 
 
@@ -262,12 +256,6 @@ def angle(a: TensorType) -> Estimate:
 def conj_physical(a: TensorType) -> Estimate:
     """One negation per complex element; a real tensor is its own conjugate."""
     return elementwise(WORK["conj"], a) if a.dtype.kind == "complex" else free(a)
-
-
-@rule("aten.conj _conj _neg_view resolve_conj resolve_neg positive", "prims.conj view_of")
-def same_memory(a: TensorType) -> Estimate:
-    """Free: the result is a view with a flag set."""
-    return free(a)
 
 
 @rule("aten.equal")

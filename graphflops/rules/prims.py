@@ -78,12 +78,6 @@ def full(shape: Sequence[Dim], *, dtype: DType) -> Estimate:
     return Estimate((TensorType(tuple(shape), dtype),))
 
 
-@rule("prims.full_like")
-def full_like(a: TensorType, *, dtype: DType) -> Estimate:
-    """Every element written, none read."""
-    return Estimate((a.like(dtype=dtype),))
-
-
 @rule("prims.iota")
 def iota(length: Dim, *, dtype: DType) -> Estimate:
     """Every element written."""
@@ -110,12 +104,6 @@ def drawn(shape: Sequence[Dim], *, dtype: DType, **distribution: Value) -> Estim
 def make_token() -> Estimate:
     """An empty tensor that orders side effects."""
     return free(TensorType((0,), FLOAT32), alias=False)
-
-
-@rule("prims._sink_tokens")
-def sink_tokens(tokens: Sequence[TensorType]) -> Estimate:
-    """Free: keeps side effects alive."""
-    return free()
 
 
 @rule("prims.item")

@@ -130,23 +130,11 @@ def quantize_per_tensor_dynamic(x: TensorType, dtype: DType | None) -> Estimate:
     return convert(x, dtype or INT8, QUANTIZE + MIN_MAX)
 
 
-@rule("aten.dequantize")
-def dequantize(x: TensorType) -> Estimate:
-    """Three operations per element."""
-    return convert(x, FLOAT32, DEQUANTIZE)
-
-
 @rule("aten.dequantize.tensors")
 def dequantize_tensors(tensors: Tensors) -> Estimate:
     """Three operations per element of each tensor."""
     out = tuple(x.like(dtype=FLOAT32) for x in tensors)
     return Estimate(out, 0, DEQUANTIZE * sum(x.numel for x in tensors), reads=tensors)
-
-
-@rule("aten.int_repr", "aten._make_per_tensor_quantized_tensor", "aten._make_per_channel_quantized_tensor")
-def int_repr(x: TensorType, scale: Value = None, zero_point: Value = None) -> Estimate:
-    """A copy of the stored integers."""
-    return convert(x, x.dtype, 0, scale, zero_point)
 
 
 # Fake quantization: quantize and dequantize in one operator, so that training sees the rounding errors.
@@ -157,16 +145,6 @@ KIND = "elementwise"
 ROUND = 3  # multiply by the inverse scale 1, round 1, add the zero point 1
 FAKE_QUANTIZE = WORK["fake_quantize"].flops
 MASK = 3  # two comparisons and their conjunction
-
-
-@rule(
-    *("aten.fake_quantize_per_tensor_affine", "aten.fake_quantize_per_channel_affine"),
-    *("aten._fake_quantize_learnable_per_tensor_affine", "aten._fake_quantize_learnable_per_channel_affine"),
-    "quantized_decomposed.fake_quant_per_channel",
-)
-def fake_quantize(x: TensorType, scale: Value, zero_point: Value) -> Estimate:
-    """Seven operations per element."""
-    return convert(x, x.dtype, FAKE_QUANTIZE, scale, zero_point)
 
 
 def with_mask(quantized: Estimate) -> Estimate:
@@ -181,45 +159,6 @@ backward(
     "aten.fake_quantize_per_tensor_affine fake_quantize_per_channel_affine",
     "quantized_decomposed.fake_quant_per_channel",
 )(differentiate(WORK["fake_quantize"], "x"))
-
-
-rule("aten.fake_quantize_per_tensor_affine_cachemask fake_quantize_per_channel_affine_cachemask").derived(
-    fake_quantize, with_mask
-)
-
-
-@rule("aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams")
-def fake_quantize_per_tensor_mask_qparams(
-    x: TensorType, scale: TensorType, zero_point: TensorType, fake_quant_enabled: TensorType
-) -> Estimate:
-    """Seven operations per element, and three for the mask."""
-    return with_mask(convert(x, x.dtype, FAKE_QUANTIZE, scale, zero_point, fake_quant_enabled))
-
-
-@rule(
-    "aten.fake_quantize_per_tensor_affine_cachemask_backward",
-    "aten.fake_quantize_per_channel_affine_cachemask_backward",
-)
-def fake_quantize_backward(grad: TensorType, mask: TensorType) -> Estimate:
-    """One selection per element."""
-    return convert(grad, grad.dtype, 1, mask)
-
-
-# With a learned scale and zero point.
-
-
-@rule(
-    "aten._fake_quantize_learnable_per_tensor_affine_backward",
-    "aten._fake_quantize_learnable_per_channel_affine_backward",
-)
-def fake_quantize_learnable_backward(
-    grad: TensorType, x: TensorType, scale: TensorType, zero_point: TensorType
-) -> Estimate:
-    """Recomputes rounding and mask; then a selection for x, four operations for the scale, three for the zero point."""
-    vector = (ROUND + MASK + 1 + 4 + 3) * x.numel
-    return Estimate(
-        (x.like(), scale.like(), zero_point.like()), 0, vector, reads=(grad, x, scale, zero_point)
-    )
 
 
 # With a range that follows the data.

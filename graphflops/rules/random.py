@@ -99,12 +99,6 @@ for _names, _says, _work in (
 # Parameters that are tensors.
 
 
-@rule("aten.bernoulli")
-def bernoulli(a: TensorType) -> Estimate:
-    """One comparison with its own probability per element."""
-    return drawn(a.like(), 1, 0, a)
-
-
 @rule("aten.normal")
 def normal(mean: Value, std: Value = 1.0) -> Estimate:
     """Normal numbers, scaled and shifted by tensors that are read."""
@@ -160,12 +154,6 @@ def philox_rand(
 def philox_key_split(key: TensorType, num_splits: Dim) -> Estimate:
     """Splits one key into several."""
     return Estimate((key.like((num_splits, *key.shape)),), reads=(key,))
-
-
-@rule("aten._philox_key_fold_in")
-def philox_key_fold_in(key: TensorType) -> Estimate:
-    """Derives a key from a key and a number."""
-    return Estimate((key.like(),), reads=(key,))
 
 
 @rule("aten._sobol_engine_draw")

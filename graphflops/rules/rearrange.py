@@ -45,29 +45,20 @@ rule(*(f"aten.{kind}_pad{n}d" for kind in ("reflection", "replication") for n in
 )
 
 
-@rule("aten.reflection_pad1d_backward reflection_pad2d_backward reflection_pad3d_backward", kind="scatter")
-@rule("aten.replication_pad1d_backward", "aten.replication_pad2d_backward", "aten.replication_pad3d_backward")
-def mirror_pad_backward(grad_output: TensorType, x: TensorType) -> Estimate:
-    """Sums the gradients of an element and of its copies in the border."""
-    return Estimate((x.like(),), vector_flops=grad_output.numel, reads=(grad_output,))
-
-
 @backward(
     "aten.reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d",
     "aten.replication_pad3d _pad_circular",
 )
 def mirror_pad_gradient(call: ForwardCall) -> Estimate:
-    """As the backward operators of reflection and replication padding."""
-    return mirror_pad_backward(call.out.like(), call.arguments["x"])
+    """Sums the gradients of an element and of its copies in the border."""
+    return Estimate((call.arguments["x"].like(),), vector_flops=call.out.numel, reads=(call.out.like(),))
 
 
 @backward("aten.pad", "aten._pad_enum")
 def pad_gradient(call: ForwardCall) -> Estimate:
     """The inner part of the result's gradient; modes other than `constant` add the border's gradient."""
-    x: TensorType = call.arguments["x"]
-    if call.arguments.get("mode", "constant") in ("constant", 0):
-        return constant_pad_gradient(call)
-    return mirror_pad_backward(call.out.like(), x)
+    is_constant = call.arguments.get("mode", "constant") in ("constant", 0)
+    return constant_pad_gradient(call) if is_constant else mirror_pad_gradient(call)
 
 
 @backward("aten.constant_pad_nd")
@@ -174,12 +165,6 @@ def _repeated(repeats: TensorType, output_size: Dim | None, each: Dim) -> Dim:
 def flip(x: TensorType, *, dims: Sequence[int] = ()) -> Estimate:
     """A copy whose elements move along axes: rolled, or in reverse order."""
     axes(dims, x.rank)
-    return copied(x)
-
-
-@rule("aten.flipud", "aten.fliplr")
-def flip_matrix(x: TensorType) -> Estimate:
-    """A copy of a matrix with its rows or columns reversed."""
     return copied(x)
 
 
@@ -292,21 +277,6 @@ def overwritten_backward(call: ForwardCall) -> Estimate:
     results = call.gradients("x", "src")
     copy = (x.like(),) if "x" in call.wants else ()
     return Estimate(results, reads=copy, writes=copy)
-
-
-# Gradients of views as operators of a joint graph.
-
-
-@rule("aten.slice_backward", "aten.select_backward", "aten.diagonal_backward", kind="movement")
-def part_backward(grad_output: TensorType, input_sizes: Sequence[Dim], *where: Dim) -> Estimate:
-    """The gradient of a part written into zeros."""
-    return Estimate((grad_output.like(input_sizes),), reads=(grad_output,))
-
-
-@rule("aten.unfold_backward", kind="scatter")
-def unfold_backward(grad_in: TensorType, input_sizes: Sequence[Dim]) -> Estimate:
-    """Sums the gradients of every window that contains an element."""
-    return Estimate((grad_in.like(input_sizes),), vector_flops=grad_in.numel, reads=(grad_in,))
 
 
 _MOVES = ("roll", "flip", "flipud", "fliplr", "rot90", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle")

@@ -227,14 +227,6 @@ def is_nonzero(x: TensorType) -> Estimate:
 # Assertions: no work; a few return a token that orders them.
 
 
-@rule(
-    "aten._functional_assert_scalar _functional_sym_constrain_range _functional_sym_constrain_range_for_size"
-)
-def functional_promise(*, dep_token: TensorType) -> Estimate:
-    """Nothing."""
-    return free(dep_token)
-
-
 @rule("aten._assert_scalar")
 def assert_scalar(x: Value) -> Estimate:
     """Nothing; sizes that it asserts to be equal are."""

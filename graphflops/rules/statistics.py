@@ -234,10 +234,4 @@ def trace(x: TensorType) -> Estimate:
     return Estimate((out,), vector_flops=parts(x) * diagonal.numel, reads=(diagonal,))
 
 
-@rule("aten.trace_backward")
-def trace_backward(grad: TensorType, sizes: tuple[Dim, ...]) -> Estimate:
-    """The gradient on the diagonal, zeros elsewhere."""
-    return Estimate((grad.like(sizes),), reads=(grad,))
-
-
 backward("aten.trace")(operand_gradient)

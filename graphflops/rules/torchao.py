@@ -5,7 +5,7 @@ A program may reach into a quantised weight.
 
 from __future__ import annotations
 
-from graphflops.cost import Estimate, free
+from graphflops.cost import Estimate
 from graphflops.dims import Dim, dim_max, floor_div, prod, same
 from graphflops.rules.attention import attend
 from graphflops.rules.lowprecision import scaled_mm
@@ -193,12 +193,6 @@ def scaled_embedding_bag(of: Operands) -> Estimate:
 Sizes = tuple[Dim, ...]
 
 _FLOAT8_E4M3 = next(dtype for dtype in FLOAT8 if dtype.name == "float8_e4m3fn")
-
-
-@rule("export.access_subclass_inner_tensor", kind="quantisation")
-def access_subclass_inner_tensor(x: TensorType) -> Estimate:
-    """One of the plain tensors of a tensor subclass; only the file knows its type."""
-    return free(None)
 
 
 @rule("torchao.quantize_affine", kind="quantisation")
