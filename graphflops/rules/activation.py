@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from graphflops.cost import Estimate, Value
 from graphflops.dims import differ, floor_div, meet, mod
 from graphflops.rules.elementwise import differentiate, elementwise
-from graphflops.rules.registry import ForwardCall, backward, require, rule
+from graphflops.rules.registry import backward, require, rule
 from graphflops.rules.shapes import axis, shown
 from graphflops.rules.work import WORK, first_gradient
 from graphflops.rules.work import gelu as gelu_work
@@ -35,10 +35,8 @@ def gelu(a: TensorType, *, approximate: str = "none") -> Estimate:
     return elementwise(gelu_work(approximate), a)
 
 
-@backward("aten.gelu")
-def gelu_backward_of(call: ForwardCall) -> Estimate:
-    """Recomputed from the operand, as ATen does."""
-    return differentiate(gelu_work(call.arguments.get("approximate", "none")))(call)
+# Recomputed from the operand, as ATen does.
+backward("aten.gelu")(lambda call: differentiate(gelu_work(call.arguments.get("approximate", "none")))(call))
 
 
 @rule("aten.gelu_backward", "aten.infinitely_differentiable_gelu_backward")
@@ -85,10 +83,7 @@ def glu_backward(grad: TensorType, a: TensorType) -> Estimate:
     return replace(work, out=(a.like(),), reads=(grad, a))
 
 
-@backward("aten.glu")
-def glu_backward_of(call: ForwardCall) -> Estimate:
-    """As the operator `glu_backward`."""
-    return glu_backward(call.out, call.arguments["a"])
+backward("aten.glu")(lambda call: glu_backward(call.out, call.arguments["a"]))
 
 
 @rule("aten.prelu")

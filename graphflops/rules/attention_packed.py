@@ -161,12 +161,7 @@ def flash_attention_forward(
 @rule("torch_attn._varlen_attn")
 @takes("query key value cu_seq_q cu_seq_k? * seqused_k? block_table?")
 def varlen_attention(
-    of: Operands,
-    *,
-    max_q: Dim,
-    max_k: Dim,
-    is_causal: bool = False,
-    window_size: Sequence[Dim] | None = None,
+    of: Operands, *, max_q: Dim, max_k: Dim, is_causal: bool = False, window_size: Sequence[Dim] | None = None
 ) -> Estimate:
     """Flash attention over packed sequences, or cuDNN's, which computes the same."""
     left, right = window_size or (-1, -1)

@@ -25,7 +25,7 @@ from graphflops.rules.reduce import (
     x_and_result,
 )
 from graphflops.rules.registry import backward, require, rule
-from graphflops.rules.shapes import Shape, axes, axis, only_result, reduced, replaced, tensors_of
+from graphflops.rules.shapes import Shape, axes, axis, only_result, reduced, replaced, results, tensors_of
 from graphflops.tensor import BOOL, INT32, INT64, DType, TensorType
 
 KIND = "scan"
@@ -181,12 +181,18 @@ def nonzero_static(x: TensorType, *, size: Dim) -> Estimate:
 
 
 def distinct(
-    x: TensorType, dim: int | None, inverse: bool, counts: bool, sorting: bool
-) -> tuple[tuple[TensorType, ...], Dim]:
-    """The distinct elements, or slices along an axis, where they went, how many there were; and the work.
+    x: TensorType,
+    dim: int | None = None,
+    *,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+    sorting: bool = True,
+) -> Estimate:
+    """The distinct elements: n*log2(n) comparisons sort them, one per element tells neighbours apart.
 
-    n*log2(n) comparisons of elements, or of whole slices, sort them; one per element tells neighbours apart.
+    Along an axis slices are told apart; inverse indices and counts are then always written.
     """
+    inverse, counts = return_inverse or dim is not None, return_counts or dim is not None
     length = x.numel if dim is None else x.shape[axis(dim, x.rank)]
     found = 0 if length == 0 else data_dependent("unique")
     shape: Shape = (found,) if dim is None else replaced(x.shape, axis(dim, x.rank), found)
@@ -197,38 +203,21 @@ def distinct(
         x.like(where if inverse else (0,), INT64),
         x.like((found,) if counts else (0,), INT64),
     )
-    return out, (n_log_n(length) * slices if sorting else 0) + x.numel
-
-
-@rule("aten._unique2")
-def unique2(x: TensorType, *, return_inverse: bool = False, return_counts: bool = False) -> Estimate:
-    """The distinct elements: n*log2(n) comparisons sort them, one per element tells neighbours apart."""
-    out, work = distinct(x, None, return_inverse, return_counts, sorting=True)
+    work = (n_log_n(length) * slices if sorting else 0) + x.numel
     return Estimate(out, vector_flops=work, reads=(x,))
 
 
-@rule("aten._unique")
-def unique(x: TensorType, *, return_inverse: bool = False) -> Estimate:
-    """As `_unique2`, without the counts."""
-    out, work = distinct(x, None, return_inverse, False, sorting=True)
-    return Estimate(out[:2], vector_flops=work, reads=(x,))
-
-
-@rule("aten.unique_dim")
-def unique_dim(x: TensorType, dim: int) -> Estimate:
-    """The distinct slices along an axis; inverse indices and counts are always written."""
-    out, work = distinct(x, dim, True, True, sorting=True)
-    return Estimate(out, vector_flops=work, reads=(x,))
-
-
-@rule("aten.unique_consecutive", "aten.unique_dim_consecutive")
-def unique_consecutive(
-    x: TensorType, *, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
-) -> Estimate:
-    """Runs of equal elements, or slices, each shortened to one: one comparison per element."""
-    inverse, counts = return_inverse or dim is not None, return_counts or dim is not None
-    out, work = distinct(x, dim, inverse, counts, sorting=False)
-    return Estimate(out, vector_flops=work, reads=(x,))
+rule("aten._unique2").derived(distinct, order="x")
+rule("aten._unique").derived(distinct, results(0, 1), says="As `_unique2`, without the counts.", order="x")
+rule("aten.unique_dim").derived(
+    distinct, says="The distinct slices along an axis; inverse indices and counts are always written."
+)
+rule("aten.unique_consecutive", "aten.unique_dim_consecutive").derived(
+    distinct,
+    says="Runs of equal elements, or slices, each shortened to one: one comparison per element.",
+    order="x",
+    sorting=False,
+)
 
 
 def comparisons(x: TensorType, dim: int | None) -> Dim:

@@ -235,10 +235,9 @@ def cond(call: ForwardCall) -> Estimate:
     return gradients(call, x, 2 * n * n * n, 5 * n * n, x, x.like())
 
 
-@backward("aten.nuclear_norm", "aten.nuclear_norm.dim")
-def nuclear_norm(call: ForwardCall) -> Estimate:
-    """That of the singular values."""
-    return of_singular_values(call, operand(call), *call.arguments.get("dim", (-2, -1)))
+backward("aten.nuclear_norm", "aten.nuclear_norm.dim")(
+    lambda call: of_singular_values(call, operand(call), *call.arguments.get("dim", (-2, -1)))
+)
 
 
 @backward("aten.linalg_matrix_norm", "aten.linalg_norm")

@@ -144,10 +144,9 @@ def masked_select(x: TensorType, mask: TensorType) -> Estimate:
     return Estimate((x.like((data_dependent("masked_select"),)),), reads=(x, mask))
 
 
-@backward("aten.masked_select")
-def masked_select_gradient(call: ForwardCall) -> Estimate:
-    """As `masked_select_backward`."""
-    return Estimate((call.arguments["x"].like(),), reads=(call.out, call.arguments["mask"]))
+backward("aten.masked_select")(
+    lambda call: Estimate((call.arguments["x"].like(),), reads=(call.out, call.arguments["mask"]))
+)
 
 
 @rule("aten.masked_scatter")

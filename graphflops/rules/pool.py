@@ -233,8 +233,9 @@ def max_unpool(x: TensorType, indices: TensorType, output_size: Sizes) -> Estima
     return Estimate((out,), reads=(x, indices))
 
 
-@backward("aten.max_unpool2d", "aten.max_unpool3d")
-def max_unpool_gradient(call: ForwardCall) -> Estimate:
-    """Gathers the gradients from the positions of the values."""
-    x, indices = call.arguments["x"], call.arguments["indices"]
-    return Estimate((x.like(),), reads=(x, indices))
+# Gathers the gradients from the positions of the values.
+backward("aten.max_unpool2d", "aten.max_unpool3d")(
+    lambda call: Estimate(
+        (call.arguments["x"].like(),), reads=(call.arguments["x"], call.arguments["indices"])
+    )
+)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from graphflops.cost import Estimate, copied, data_dependent
+from graphflops.cost import Estimate, copied, data_dependent, free
 from graphflops.dims import Dim, Expr, at_least, differ, floor_div, meet, mod, prod, total
 from graphflops.rules import parts
 from graphflops.rules.arrangement import bordered, columns_to_image, depth_to_space, repeated, space_to_depth
@@ -207,10 +207,8 @@ def diag_embed(x: TensorType, offset: int = 0, dim1: int = -2, dim2: int = -1) -
     return Estimate((x.like(shape),), reads=(x,))
 
 
-@backward("aten.diag_embed")
-def diag_embed_backward(call: ForwardCall) -> Estimate:
-    """The diagonal of the result's gradient: a view."""
-    return Estimate((call.arguments["x"].like(),), writes=(), alias=True)
+# The diagonal of the result's gradient: a view.
+backward("aten.diag_embed")(lambda call: free(call.arguments["x"].like()))
 
 
 @rule("aten.diagflat")

@@ -210,10 +210,8 @@ def x_and_result(call: ForwardCall) -> tuple[TensorType, TensorType]:
     return call.arguments["x"], call.out
 
 
-@backward("aten.sum")
-def sum_backward(call: ForwardCall) -> Estimate:
-    """The result's gradient, repeated by a view."""
-    return free(replace(call.arguments["x"].like(), stored=call.out.numel))
+# The result's gradient, repeated by a view.
+backward("aten.sum")(lambda call: free(replace(call.arguments["x"].like(), stored=call.out.numel)))
 
 
 def per_element(

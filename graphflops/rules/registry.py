@@ -186,6 +186,7 @@ class ForwardCall(Record, frozen=True):
         return tuple(self.arguments[name].like() for name in names if name in self.wants)
 
 
+Backward = Callable[[ForwardCall], Estimate]
 _rules: dict[str, Rule] = {}
 _backwards: dict[str, Rule] = {}
 _installed_loaded = False
@@ -229,11 +230,11 @@ def rule(
     return Registration(keys, product, rankless, home, stated)
 
 
-def backward(*keys: str) -> Callable[[Function], Function]:
+def backward(*keys: str) -> Callable[[Backward], Backward]:
     """Register the rule of each operator's backward; the function takes a ForwardCall and returns an Estimate."""
     home, _ = _registering_module()
 
-    def register(function: Function) -> Function:
+    def register(function: Backward) -> Backward:
         for key in _each(keys):
             _add(Rule(key, function, home=home), _backwards, index.BACKWARDS, "backward rule")
         return function

@@ -14,7 +14,7 @@ from graphflops.rules.distance import of_matrices
 from graphflops.rules.elementwise import real_of, result_type
 from graphflops.rules.linalg import each, eigvalsh, matrices, of_square, squares, svdvals, with_info
 from graphflops.rules.reduce import parts
-from graphflops.rules.registry import Derived, ForwardCall, backward, require, rule
+from graphflops.rules.registry import Derived, backward, require, rule
 from graphflops.rules.shapes import axes, axis, only_result, results, tensors_of
 from graphflops.tensor import INT32, INT64, TensorType
 
@@ -220,11 +220,9 @@ def matrix_exp_backward(x: TensorType, grad: TensorType) -> Estimate:
     return Estimate((x.like(),), matrix_flops=exponential(x, 2 * n), reads=(x, grad))
 
 
-@backward("aten.linalg_matrix_exp", "aten.matrix_exp")
-def matrix_exp_gradient(call: ForwardCall) -> Estimate:
-    """The exponential of a block matrix of twice the order."""
-    x = call.arguments["x"]
-    return matrix_exp_backward(x, x)
+backward("aten.linalg_matrix_exp", "aten.matrix_exp")(
+    lambda call: matrix_exp_backward(call.arguments["x"], call.arguments["x"])
+)
 
 
 @rule("aten.linalg_cross")

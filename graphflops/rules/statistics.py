@@ -69,11 +69,7 @@ def histc(x: TensorType, bins: int = 100) -> Estimate:
 
 @rule("aten.histogram")
 def histogram(
-    x: TensorType,
-    bins: TensorType | int = 100,
-    *,
-    weight: TensorType | None = None,
-    density: bool = False,
+    x: TensorType, bins: TensorType | int = 100, *, weight: TensorType | None = None, density: bool = False
 ) -> Estimate:
     """Each element shifted, scaled, rounded to its bin and added there, four operations; or a search among given edges."""
     edges = bins if isinstance(bins, TensorType) else x.like((bins + 1,))

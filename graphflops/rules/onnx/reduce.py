@@ -37,7 +37,7 @@ from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import require, require_known, rule
 from graphflops.rules.shapes import axis as axis_of
 from graphflops.rules.shapes import axis as place_of
-from graphflops.rules.shapes import only_result, replaced, same_elements, shown
+from graphflops.rules.shapes import only_result, replaced, same_elements, shown, tensors_of
 from graphflops.rules.vision import OVERLAP
 from graphflops.tensor import INT64, TensorType
 
@@ -226,7 +226,8 @@ def compress(x: TensorType, condition: TensorType, *, axis: int | None = None) -
 @rule("onnx.Unique", kind="sort")
 def unique(x: TensorType, *, axis: int | None = None, sorted: int = 1, outputs: Outputs = ()) -> Estimate:
     """The distinct elements or slices: n*log2(n) comparisons sort them, one per element tells neighbours apart."""
-    (values, inverse, counts), work = distinct(x, axis, inverse=True, counts=True, sorting=True)
+    apart = distinct(x, axis, return_inverse=True, return_counts=True)
+    values, inverse, counts = tensors_of(apart.out)
     inverse = replace(inverse, shape=(inverse.numel,))
     found = literals(x) if axis is None else None
     if found is not None:
@@ -239,7 +240,7 @@ def unique(x: TensorType, *, axis: int | None = None, sorted: int = 1, outputs: 
             filled(values.like((len(once),)), lambda at: once[at[0]]),
             filled(counts.like((len(once),)), lambda at: found.count(once[at[0]])),
         )
-    return Estimate(chosen(outputs, values, counts.like(), inverse, counts), vector_flops=work, reads=(x,))
+    return replace(apart, out=chosen(outputs, values, counts.like(), inverse, counts))
 
 
 @rule("onnx.NonMaxSuppression", kind="sort")
