@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from graphflops.cost import Estimate, Value, data_dependent, free
+from graphflops.cost import Estimate, Value, data_dependent
 from graphflops.dims import Dim, Expr, at_least, ceil_div, dim_max, floor_div
 from graphflops.rules.elementwise import DEFAULT_FLOAT, float_result, result_type
 from graphflops.rules.registry import require, rule
@@ -57,12 +57,6 @@ def full(size: Sequence[Dim], fill_value: Value, *, dtype: DType | None = None) 
 def scalar_tensor(s: Value, *, dtype: DType | None = None) -> Estimate:
     """One element written, in the default type if none is given."""
     return Estimate((filled((), dtype or DEFAULT_FLOAT, s),))
-
-
-@rule("aten.empty", "aten.empty_strided", "aten.empty_permuted")
-def empty(size: Sequence[Dim], *, dtype: DType | None = None) -> Estimate:
-    """Allocates without writing; a second argument sets the memory order and changes no size."""
-    return free(TensorType(tuple(size), dtype or DEFAULT_FLOAT), alias=False)
 
 
 @rule("aten.full_like")

@@ -201,13 +201,8 @@ def fftshift(x: TensorType, dim: int | tuple[int, ...] | None = None) -> Estimat
     return Estimate((x.like(),), reads=(x,))
 
 
-@rule("aten.fft_fftfreq")
-def fftfreq(n: Dim, *, dtype: DType | None = None) -> Estimate:
-    """One multiplication per frequency."""
-    return Estimate((TensorType((n,), dtype or DEFAULT_FLOAT),), vector_flops=n)
-
-
 @rule("aten.fft_rfftfreq")
 def rfftfreq(n: Dim, *, dtype: DType | None = None) -> Estimate:
     """One multiplication per frequency."""
-    return fftfreq(floor_div(n, 2) + 1, dtype=dtype)
+    count = floor_div(n, 2) + 1
+    return Estimate((TensorType((count,), dtype or DEFAULT_FLOAT),), vector_flops=count)

@@ -2,9 +2,10 @@
 
 A line of `plain.txt` names the kind of some operators and the operators; their operands as `takes` does, `x~` for one that
 is not read; behind `->` the results, behind `;` the work; at last what is counted, in a sentence. A result is like an
-operand, of another shape in `grad(sizes)`, of another element type in `x:bool` or `x:grad`; `=x` is the operand's own
-memory, `+x` new memory that is not written, `-` nothing. Work is so many operations per element of an operand, or those of
-a function of `work.txt`.
+operand, of another shape in `grad(sizes)` or `x(m,k)`, of another element type in `x:bool` or `x:grad`, in `x:dtype|int8`
+of the one that is given, else int8; without an operand `new(n,):dtype`; `=x` is the operand's own memory, `+x` memory that
+is not written, `-` nothing. Work is so many operations per element of an operand, or of the first result, `out`, or those
+of a function of `work.txt`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from graphflops.cost import Estimate, free
+from graphflops.rules.elementwise import DEFAULT_FLOAT
 from graphflops.rules.operands import Operands, Taking
 from graphflops.rules.registry import rule
 from graphflops.rules.shapes import tensors_of
@@ -21,15 +23,15 @@ from graphflops.tensor import DTYPES, TensorType
 
 def plain(of: Operands, *, results: str, work: str, reads: str) -> Estimate:
     """As a line of the table says."""
-    flops = transcendentals = 0
+    out, flops, transcendentals = tuple(_result(of, result) for result in results.split()), 0, 0
     for part in filter(None, work.split(" + ")):
         count, name = part.split()
-        each, elements = WORK[count] if count in WORK else Work("", int(count)), getattr(of, name).numel
+        elements = (out[0] if name == "out" else getattr(of, name)).numel
+        each = WORK[count] if count in WORK else Work("", int(count))
         flops, transcendentals = (
             flops + each.flops * elements,
             transcendentals + each.transcendentals * elements,
         )
-    out = tuple(_result(of, result) for result in results.split())
     if results[:1] in ("", "=", "+", "-"):
         return free(*out, alias="+" not in results)
     return Estimate(out, 0, flops, transcendentals, reads=tensors_of(of.named(reads)))
@@ -40,11 +42,17 @@ def _result(of: Operands, text: str) -> TensorType | None:
         return None
     text, _, dtype = text.partition(":")
     name, _, size = text.lstrip("=+").rstrip(")").partition("(")
-    x: TensorType = getattr(of, name)
+    x: TensorType = TensorType((), DEFAULT_FLOAT) if name == "new" else getattr(of, name)
     if "=" in text and not size:
         return x
-    wanted = getattr(of, dtype, DTYPES.get(dtype)) if dtype else None
-    sizes = getattr(of, size) if size else None
+    dtype, _, otherwise = dtype.partition("|")
+    wanted = getattr(of, dtype, None) or DTYPES.get(otherwise or dtype)
+    if "," in size:
+        sizes = [
+            int(each) if each.isdecimal() else getattr(of, each) for each in filter(None, size.split(","))
+        ]
+    else:
+        sizes = getattr(of, size) if size else None
     return x.like(getattr(sizes, "shape", sizes), getattr(wanted, "dtype", wanted))
 
 

@@ -12,7 +12,7 @@ from graphflops.rules import creation, joining, movement, rearrange, views
 from graphflops.rules import pointwise as pointwise_rules
 from graphflops.rules.elementwise import pointwise, result_type
 from graphflops.rules.registry import rule
-from graphflops.tensor import FLOAT32, DType, TensorType
+from graphflops.tensor import DType, TensorType
 
 KIND = "view"
 
@@ -66,44 +66,13 @@ def collapse(a: TensorType, start: int, end: int) -> Estimate:
 # New tensors.
 
 
-@rule("prims.empty", "prims.empty_strided", "prims.empty_permuted")
-def empty(shape: Sequence[Dim], *order: Value, dtype: DType, requires_grad: bool = False) -> Estimate:
-    """Allocates without writing."""
-    return free(TensorType(tuple(shape), dtype), alias=False)
-
-
-@rule("prims.full")
-def full(shape: Sequence[Dim], *, dtype: DType) -> Estimate:
-    """Every element written."""
-    return Estimate((TensorType(tuple(shape), dtype),))
-
-
-@rule("prims.iota")
-def iota(length: Dim, *, dtype: DType) -> Estimate:
-    """Every element written."""
-    return Estimate((TensorType((length,), dtype),))
-
-
 @rule("prims.scalar_tensor")
 def scalar_tensor(s: Value, *, dtype: DType | None = None) -> Estimate:
     """One element written."""
     return Estimate((TensorType((), dtype or result_type(s)),))
 
 
-@rule("prims.uniform", "prims.normal", kind="random")
-def drawn(shape: Sequence[Dim], *, dtype: DType, **distribution: Value) -> Estimate:
-    """Random numbers, scaled and shifted."""
-    out = TensorType(tuple(shape), dtype)
-    return Estimate((out,), vector_flops=2 * out.numel)
-
-
 # Bookkeeping.
-
-
-@rule("prims._make_token")
-def make_token() -> Estimate:
-    """An empty tensor that orders side effects."""
-    return free(TensorType((0,), FLOAT32), alias=False)
 
 
 @rule("prims.item")

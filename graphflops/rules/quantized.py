@@ -124,12 +124,6 @@ def quantize_tensors(
     return Estimate(out, 0, QUANTIZE * count, reads=(*tensors, scales, zero_points))
 
 
-@rule("aten.quantize_per_tensor_dynamic")
-def quantize_per_tensor_dynamic(x: TensorType, dtype: DType | None) -> Estimate:
-    """Minimum and maximum, then six operations per element."""
-    return convert(x, dtype or INT8, QUANTIZE + MIN_MAX)
-
-
 @rule("aten.dequantize.tensors")
 def dequantize_tensors(tensors: Tensors) -> Estimate:
     """Three operations per element of each tensor."""

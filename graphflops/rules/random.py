@@ -52,12 +52,6 @@ def randint(*, size: Sequence[Dim], dtype: DType | None = INT64) -> Estimate:
     return drawn(_sized(size, dtype or INT64), *UNIFORM)
 
 
-@rule("aten.randperm")
-def randperm(n: Dim, *, dtype: DType | None = INT64) -> Estimate:
-    """Writes a random permutation."""
-    return Estimate((TensorType((n,), dtype or INT64),))
-
-
 # Fills: only the tensor's shape and type are used, and parameters that are tensors.
 
 

@@ -29,7 +29,7 @@ from graphflops.dims import (
 from graphflops.dims.functions import FUNCTIONS, MAX_POWER_BITS
 from graphflops.rules.registry import rule
 from graphflops.rules.shapes import axis, divided, remainder_of_dividend
-from graphflops.tensor import FLOAT32, TensorType
+from graphflops.tensor import TensorType
 
 Function = Callable[..., Value]
 
@@ -247,12 +247,6 @@ def assert_async(x: TensorType) -> Estimate:
 def functional_assert_async(x: TensorType, *, dep_token: TensorType) -> Estimate:
     """Reads the only element."""
     return Estimate((dep_token,), reads=(x,), writes=())
-
-
-@rule("aten._make_dep_token")
-def make_dep_token() -> Estimate:
-    """An empty token."""
-    return free(TensorType((), FLOAT32), alias=False)
 
 
 # Hints for profilers, debuggers and the caching allocator.
