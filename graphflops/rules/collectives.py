@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from graphflops.cost import Estimate, free
 from graphflops.dims import Dim, floor_div, meet, total
 from graphflops.rules.matmul import matmul
+from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import only_result, replaced
 from graphflops.tensor import TensorType
@@ -265,17 +266,14 @@ def eager_broadcast(tensors: Tensors, *, devices: Dim = PAIR) -> Estimate:
 
 
 @rule("fsdp.all_gather_copy_in", kind="movement")
-def all_gather_copy_in(
-    all_gather_inputs: Tensors,
-    all_gather_output: TensorType,
-    inp_split_sizes: tuple[Dim, ...],
-    all_gather_input_numel: Dim,
-) -> Estimate:
+@takes("all_gather_inputs= all_gather_output inp_split_sizes= all_gather_input_numel=")
+def all_gather_copy_in(of: Operands) -> Estimate:
     """Copies the parameters' shards into this device's part of the result of an all_gather."""
-    own, size = total(x.numel for x in all_gather_inputs), all_gather_input_numel
+    inputs, output, _, size = of
+    own = total(x.numel for x in inputs)
     meet(own, size, f"{own} elements go to a part of {size}")
-    part = all_gather_output.like((size,))
-    return Estimate((part, all_gather_output), reads=all_gather_inputs, writes=(part,))
+    part = output.like((size,))
+    return Estimate((part, output), reads=inputs, writes=(part,))
 
 
 @rule("fsdp.split_with_sizes_copy", kind="movement")

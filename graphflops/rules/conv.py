@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, at_least, differ, floor_div, meet, mod, prod
-from graphflops.rules.matmul import Mask, Number, additions, flops_of
+from graphflops.rules.matmul import Mask, additions, flops_of
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import only_result
@@ -191,23 +191,13 @@ rule("aten.convolution convolution_overrideable _convolution", product=("x", "we
     "aten.miopen_convolution_add_relu",
     product=("x", "weight"),
 )
-def conv_relu(
-    x: TensorType,
-    weight: TensorType,
-    *,
-    z: TensorType | None = None,
-    alpha: Number | None = None,
-    bias: TensorType | None,
-    stride: PerAxis,
-    padding: PerAxis,
-    dilation: PerAxis,
-    groups: Dim,
-) -> Estimate:
+@takes("x weight * z? alpha? bias? stride= padding= dilation= groups=")
+def conv_relu(of: Operands) -> Estimate:
     """A convolution, alpha * z added to it, and one comparison per result."""
-    product = convolve(x, weight, bias, stride, padding, dilation, groups)
-    each, more = (1, ()) if z is None else (2 + (alpha not in (None, 1)), (z,))
+    product = convolve(*of.but("z alpha"))
+    each = 1 if of.z is None else 2 + (of.alpha not in (None, 1))
     vector = product.vector_flops + each * only_result(product).numel
-    return replace(product, vector_flops=vector, reads=(*product.reads, *more))
+    return replace(product, vector_flops=vector, reads=(*product.reads, of.z))
 
 
 @rule("aten._conv_depthwise2d", "aten.conv_depthwise3d", product=("x", "weight"))

@@ -262,14 +262,10 @@ backward("aten.sort", "aten.topk")(per_element(saved=selected_indices))  # scatt
 
 
 @rule("aten.searchsorted")
-def searchsorted(
-    sorted_sequence: TensorType,
-    values: TensorType | float,
-    *,
-    out_int32: bool = False,
-    sorter: TensorType | None = None,
-) -> Estimate:
+@takes("sorted_sequence values= * sorter?")
+def searchsorted(of: Operands, *, out_int32: bool = False) -> Estimate:
     """A binary search per value."""
+    sorted_sequence, values, sorter = of
     sought = values if isinstance(values, TensorType) else None
     out = sorted_sequence.like(sought.shape if sought else (), INT32 if out_int32 else INT64)
     work = halvings(sorted_sequence.shape[-1]) * out.numel

@@ -40,14 +40,6 @@ def remove_batch_dim(x: TensorType, level: int, batch_size: Dim, out_dim: int) -
     return free(replace(x.view(shape), stored=None, mapped=left))
 
 
-@rule(
-    f"{MARKS}_vmap_increment_nesting", f"{MARKS}_vmap_decrement_nesting", f"{MARKS}lazy_load_decompositions"
-)
-def mark(batch_size: Dim = 0, randomness: str = "error") -> Estimate:
-    """Bookkeeping."""
-    return free(None)
-
-
 def over_hidden_axes(
     estimate: Estimate, operands: Sequence[TensorType], gradients_of: Sequence[TensorType] = ()
 ) -> Estimate:

@@ -171,17 +171,13 @@ def vecdot_gradients(call: ForwardCall) -> Estimate:
 
 
 @rule("aten._grouped_mm", product=("a", "b"))
-def grouped_mm(
-    a: TensorType,
-    b: TensorType,
-    offs: TensorType | None = None,
-    bias: TensorType | None = None,
-    out_dtype: DType | None = None,
-) -> Estimate:
+@takes("a b offs? bias? out_dtype?")
+def grouped_mm(of: Operands) -> Estimate:
     """One product per group: offsets split the rows, columns or inner axis, whose total length counts once.
 
     Of the matrices that groups of rows select, no more are read than there are rows.
     """
+    a, b, offs, bias, out_dtype = of
     m, n = a.shape[-2], b.shape[-1]
     meet(a.shape[-1], b.shape[-2], f"inner dimensions differ: {a.shape[-1]} and {b.shape[-2]}")
     shape: tuple[Dim, ...] = (m, n)

@@ -68,14 +68,10 @@ def one_per_row(x: TensorType, normalized_shape: tuple[Dim, ...], dtype: DType) 
 
 
 @rule("aten.layer_norm")
-def layer_norm(
-    x: TensorType,
-    normalized_shape: tuple[Dim, ...],
-    weight: TensorType | None = None,
-    bias: TensorType | None = None,
-) -> Estimate:
+@takes("x normalized_shape= weight? bias?")
+def layer_norm(of: Operands) -> Estimate:
     """Seven operations per element with weight and bias, a reciprocal root per row."""
-    return normalised(x, prod(outer_axes(x, normalized_shape)), weight, bias)
+    return normalised(of.x, prod(outer_axes(of.x, of.normalized_shape)), of.weight, of.bias)
 
 
 @rule("aten.native_layer_norm")

@@ -37,33 +37,20 @@ def convert(x: TensorType, dtype: DType | None, per_element: int, *parameters: V
     "quantized_decomposed.quantize_per_tensor quantize_per_channel quantize_per_channel_group quantize_per_token",
     "aten.quantize_per_tensor quantize_per_channel",
 )
-def quantize(
-    x: TensorType,
-    scale: Value,
-    zero_point: Value,
-    *,
-    dtype: DType | None = None,
-    quant_min: Value = None,
-    quant_max: Value = None,
-) -> Estimate:
+@takes("x scale= zero_point= * dtype? quant_min? quant_max?")
+def quantize(of: Operands) -> Estimate:
     """Six operations per element."""
-    return convert(x, dtype or INT8, QUANTIZE, scale, zero_point, quant_min, quant_max)
+    return convert(of.x, of.dtype or INT8, QUANTIZE, *of.but("x dtype"))
 
 
 @rule(
     "quantized_decomposed.dequantize_per_tensor dequantize_per_channel dequantize_per_channel_group dequantize_per_token"
 )
-def dequantize_decomposed(
-    x: TensorType,
-    scale: Value,
-    zero_point: Value,
-    *,
-    out_dtype: DType | None = None,
-    output_dtype: DType | None = None,
-) -> Estimate:
+@takes("x scale= zero_point? * out_dtype? output_dtype?")
+def dequantize_decomposed(of: Operands) -> Estimate:
     """Three operations per element, two without zero points."""
-    dtype = out_dtype or output_dtype or FLOAT32
-    return convert(x, dtype, DEQUANTIZE - (zero_point is None), scale, zero_point)
+    dtype = of.out_dtype or of.output_dtype or FLOAT32
+    return convert(of.x, dtype, DEQUANTIZE - (of.zero_point is None), of.scale, of.zero_point)
 
 
 @rule("quantized_decomposed.convert_element_type")

@@ -13,6 +13,7 @@ from graphflops.cost import Estimate, copied, data_dependent, free
 from graphflops.dims import Dim, Expr, at_least, differ, floor_div, meet, mod, prod, total
 from graphflops.rules import parts
 from graphflops.rules.arrangement import bordered, columns_to_image, depth_to_space, repeated, space_to_depth
+from graphflops.rules.operands import Operands, takes
 from graphflops.rules.parts import copied_back
 from graphflops.rules.reduce import operand_gradient
 from graphflops.rules.registry import ForwardCall, backward, require, rule
@@ -80,18 +81,13 @@ def pair(values: Sequence[Dim]) -> tuple[Dim, Dim]:
 
 
 @rule("aten.im2col")
-def im2col(
-    x: TensorType,
-    kernel_size: Sequence[Dim],
-    dilation: Sequence[Dim],
-    padding: Sequence[Dim],
-    stride: Sequence[Dim],
-) -> Estimate:
+@takes("x kernel_size= dilation= padding= stride=")
+def im2col(of: Operands) -> Estimate:
     """Writes every patch of an image as a column; the image is read once."""
+    x, kernel = of.x, pair(of.kernel_size)
     require(x.rank in (3, 4), f"{shown(x.shape)} is not an image (channels, rows, columns)")
     *batch, channels, height, width = x.shape
-    kernel = pair(kernel_size)
-    axes = zip((height, width), kernel, pair(dilation), pair(padding), pair(stride), strict=True)
+    axes = zip((height, width), kernel, *map(pair, of.named("dilation padding stride")), strict=True)
     columns = prod(windows(*one) for one in axes)
     return Estimate((x.like((*batch, channels * prod(kernel), columns)),), reads=(x,))
 
