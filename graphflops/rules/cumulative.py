@@ -16,7 +16,6 @@ from graphflops.rules.elementwise import float_result, result_type
 from graphflops.rules.lapack import halvings, n_log_n
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.reduce import (
-    Axes,
     accumulated,
     indexed,
     parts,
@@ -140,13 +139,10 @@ def cumulative_trapezoid(y: TensorType, *, x: TensorType | None = None, dim: int
 
 
 @rule("aten.gradient")
-def gradient(
-    x: TensorType,
-    *,
-    spacing: float | tuple[float, ...] | tuple[TensorType, ...] | None = None,
-    dim: Axes = None,
-) -> Estimate:
+@takes("x * spacing? dim?")
+def gradient(of: Operands) -> Estimate:
     """Per element and axis a difference of neighbours over their distance; with positions five operations."""
+    x, spacing, dim = of
     positions = tensors_of(spacing) if isinstance(spacing, tuple) else ()
     count = len(axes(dim, x.rank))
     work = (5 if positions else 2) * parts(x) * count * x.numel

@@ -22,22 +22,15 @@ from graphflops.tensor import INT32, INT64, TensorType
 KIND = "boxes"
 
 
-@takes("grad rois * channel_mapping? argmax?")
-def spread(
-    of: Operands,
-    *,
-    batch_size: Dim,
-    channels: Dim,
-    height: Dim,
-    width: Dim,
-    sampling_ratio: Dim | None = None,
-    work: Dim = 1,
-) -> Estimate:
+@takes("grad rois * channel_mapping? argmax? batch_size= channels= height= width= sampling_ratio?")
+def spread(of: Operands, *, work: Dim = 1) -> Estimate:
     """The gradient of a batch of pictures: so many operations per element of the boxes' gradients, or samples of each."""
-    if sampling_ratio is not None:
-        work = SAMPLE * samples(sampling_ratio) + 1
-    picture = of.grad.like((batch_size, channels, height, width))
-    return Estimate((picture,), vector_flops=work * of.grad.numel, reads=(*of,))
+    if of.sampling_ratio is not None:
+        work = SAMPLE * samples(of.sampling_ratio) + 1
+    picture = of.grad.like(of.named("batch_size channels height width"))
+    return Estimate(
+        (picture,), vector_flops=work * of.grad.numel, reads=of.named("grad rois channel_mapping argmax")
+    )
 
 
 rule("torchvision._roi_align_backward", "torchvision._ps_roi_align_backward").derived(
