@@ -15,7 +15,7 @@ from torch import distributed as dist
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from graphflops.capturing.gpu_functions import OnCpu
-from graphflops.capturing.pretended import OPTIMIZERS, HostMemory, devices, groups, pretended
+from graphflops.capturing.pretended import OPTIMIZERS, HostMemory, KnownNumbers, devices, groups, pretended
 from graphflops.capturing.recorder import Recorder
 from graphflops.errors import GraphflopsError, ModelError, OptionError, innermost
 from graphflops.exporters.meshes import at_mesh, samples
@@ -60,7 +60,7 @@ def record(
         raise
     except (Exception, SystemExit) as error:
         line = f"{type(error).__name__}: {error}".strip().partition("\n")[0]
-        place = innermost(error.__traceback__)
+        place = innermost(error.__traceback__, beside=("torch", "graphflops"))
         at = "" if sizes == axes else f" on the mesh {sizes}, which open axes need"
         raise ModelError(f"the step cannot be recorded{at}: {line} ({place}){_advice(line)}") from error
     if open_axes:
@@ -91,7 +91,9 @@ def _recorded(factory: Callable[..., Any], axes: Mesh, rank: int) -> RecordedSte
     """The step in the form of its file."""
     with devices(axes, rank) as mesh, pretended() as fake:
         wants_mesh = "mesh" in inspect.signature(factory).parameters
-        step, given = _step(factory(mesh=mesh) if wants_mesh else factory())
+        with KnownNumbers():
+            made = factory(mesh=mesh) if wants_mesh else factory()
+        step, given = _step(made)
         followed = _Followed()
         with followed.hooks(None), Recorder(fake):
             step()  # which makes the state of optimizers, and what wrappers make at first
