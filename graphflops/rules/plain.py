@@ -11,8 +11,10 @@ of a function of `work.txt`.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from graphflops.cost import Estimate, free
+from graphflops.dims import Dim
 from graphflops.rules.elementwise import DEFAULT_FLOAT
 from graphflops.rules.operands import Operands, Taking
 from graphflops.rules.registry import rule
@@ -23,36 +25,33 @@ from graphflops.tensor import DTYPES, TensorType
 
 def plain(of: Operands, *, results: str, work: str, reads: str) -> Estimate:
     """As a line of the table says."""
-    out, flops, transcendentals = tuple(_result(of, result) for result in results.split()), 0, 0
-    for part in filter(None, work.split(" + ")):
-        count, name = part.split()
-        elements = (out[0] if name == "out" else getattr(of, name)).numel
-        each = WORK[count] if count in WORK else Work("", int(count))
-        flops, transcendentals = (
-            flops + each.flops * elements,
-            transcendentals + each.transcendentals * elements,
-        )
+    out = tuple(_result(of, result) for result in results.split())
     if results[:1] in ("", "=", "+", "-"):
         return free(*out, alias="+" not in results)
-    return Estimate(out, 0, flops, transcendentals, reads=tensors_of(of.named(reads)))
+    flops: Dim = 0
+    functions: Dim = 0
+    for part in filter(None, work.split(" + ")):
+        count, name = part.split()
+        counted: Any = out[0] if name == "out" else getattr(of, name)
+        each = WORK[count] if count in WORK else Work("", int(count))
+        flops = flops + each.flops * counted.numel
+        functions = functions + each.transcendentals * counted.numel
+    return Estimate(out, 0, flops, functions, reads=tensors_of(of.named(reads)))
 
 
 def _result(of: Operands, text: str) -> TensorType | None:
     if text == "-":
         return None
-    text, _, dtype = text.partition(":")
-    name, _, size = text.lstrip("=+").rstrip(")").partition("(")
+    like, _, dtype = text.partition(":")
+    name, _, size = like.lstrip("=+").rstrip(")").partition("(")
     x: TensorType = TensorType((), DEFAULT_FLOAT) if name == "new" else getattr(of, name)
-    if "=" in text and not size:
+    if like.startswith("=") and not size:
         return x
-    dtype, _, otherwise = dtype.partition("|")
-    wanted = getattr(of, dtype, None) or DTYPES.get(otherwise or dtype)
+    given, _, otherwise = dtype.partition("|")
+    wanted: Any = getattr(of, given, None) or DTYPES.get(otherwise or given)
+    sizes: Any = getattr(of, size, None)
     if "," in size:
-        sizes = [
-            int(each) if each.isdecimal() else getattr(of, each) for each in filter(None, size.split(","))
-        ]
-    else:
-        sizes = getattr(of, size) if size else None
+        sizes = [int(each) if each.isdecimal() else getattr(of, each) for each in size.split(",") if each]
     return x.like(getattr(sizes, "shape", sizes), getattr(wanted, "dtype", wanted))
 
 
