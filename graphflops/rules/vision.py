@@ -72,21 +72,13 @@ def samples(sampling_ratio: Dim) -> Dim:
     return sampling_ratio * sampling_ratio
 
 
-def pooled(
-    x: TensorType,
-    rois: TensorType,
-    *,
-    pooled_height: Dim,
-    pooled_width: Dim,
-    sampling_ratio: Dim | None = None,
-    work: Dim = 0,
-    by_position: bool = False,
-    indexed: bool = True,
-) -> Estimate:
+@takes("x rois * pooled_height= pooled_width= sampling_ratio?")
+def pooled(of: Operands, *, work: Dim = 0, by_position: bool = False, indexed: bool = True) -> Estimate:
     """One small picture per box: so many operations per output, or samples of each and a division by their number.
 
     by_position: each output position has channels of its own. indexed: a second result says where each output is from.
     """
+    x, rois, pooled_height, pooled_width, sampling_ratio = of
     require(x.rank == 4, f"a batch of pictures has four axes, not {x.rank}")
     channels = floor_div(x.shape[1], pooled_height * pooled_width) if by_position else x.shape[1]
     out = x.like((rois.shape[0], channels, pooled_height, pooled_width))
