@@ -72,8 +72,7 @@ def histc(x: TensorType, bins: int = 100) -> Estimate:
 def histogram(of: Operands, *, density: bool = False) -> Estimate:
     """Each element shifted, scaled, rounded to its bin and added there, four operations; or a search among given edges."""
     x, bins, weight = of
-    bins = 100 if bins is None else bins
-    edges = bins if isinstance(bins, TensorType) else x.like((bins + 1,))
+    edges = bins if isinstance(bins, TensorType) else x.like(((100 if bins is None else bins) + 1,))
     out, each = x.like((edges.shape[0] - 1,)), halvings(edges.shape[0]) + 1 if edges is bins else 4
     work = each * x.numel + normalising(out, density)
     reads = (x, edges if edges is bins else None, weight)
