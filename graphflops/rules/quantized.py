@@ -6,7 +6,7 @@ Element types that torch marks as quantized stand for the integers they are stor
 from __future__ import annotations
 
 from graphflops.cost import Estimate, Value
-from graphflops.dims import Dim, prod
+from graphflops.dims import prod
 from graphflops.rules.elementwise import differentiate
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import Derived, backward, rule
@@ -59,26 +59,14 @@ def convert_element_type(x: TensorType, dtype: DType) -> Estimate:
     return convert(x, dtype, 1 if dtype != x.dtype else 0)
 
 
-@rule("quantized_decomposed.choose_qparams", "quantized_decomposed.choose_qparams_symmetric")
-def choose_qparams(x: TensorType) -> Estimate:
-    """Minimum and maximum; computing the parameters from them is not counted."""
-    return _range(x, (1,))
-
-
 @rule(
     "quantized_decomposed.choose_qparams_per_token choose_qparams_per_token_asymmetric",
     "quantized_decomposed._choose_qparams_per_token_asymmetric_impl",
 )
 def choose_qparams_per_token(x: TensorType) -> Estimate:
     """Two operations per element: minimum and maximum, or absolute value and maximum."""
-    return _range(x, (*x.shape[:-1], 1))
-
-
-def _range(x: TensorType, shape: tuple[Dim, ...]) -> Estimate:
-    """A scale and a zero point for each range of elements."""
-    return Estimate(
-        (x.like(shape, FLOAT64), x.like(shape, INT64)), vector_flops=MIN_MAX * x.numel, reads=(x,)
-    )
+    out = tuple(x.like((*x.shape[:-1], 1), dtype) for dtype in (FLOAT64, INT64))
+    return Estimate(out, vector_flops=MIN_MAX * x.numel, reads=(x,))
 
 
 @takes("weight weight_scales weight_zero_points? indices")

@@ -46,12 +46,6 @@ rule("aten.normal.float_float").derived(
 )
 
 
-@rule("aten.randint", "aten.randint.low", "aten.randint.low_generator")
-def randint(*, size: Sequence[Dim], dtype: DType | None = INT64) -> Estimate:
-    """Integers, written."""
-    return drawn(_sized(size, dtype or INT64), *UNIFORM)
-
-
 # Fills: only the tensor's shape and type are used, and parameters that are tensors.
 
 
