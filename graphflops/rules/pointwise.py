@@ -59,11 +59,12 @@ def _result_of(row: Row, in_type: bool) -> Promotion:
     return result_type if in_type or row.kind == "logic" else float_result
 
 
+_own, _typed = frozenset(_OF_THEIR_OWN.split()), frozenset(_IN_TYPE_OF_OPERANDS.split())
 for _row in ROWS:
     _work = "polynomial" if "polynomial" in _row.name else _row.name
     if _row.kind in ("elementwise", "comparison", "logic") and _work in WORK:
-        if _row.aten and _work not in _OF_THEIR_OWN.split():
-            _result = _result_of(_row, _work in _IN_TYPE_OF_OPERANDS.split())
+        if _row.aten and _work not in _own:
+            _result = _result_of(_row, _work in _typed)
             pointwise(_row.aten, _work, result=_result, fold=_FOLDS.get(_work))
         if _row.prims and _work not in ("where", "frexp"):
             pointwise(_row.prims, _work, result=_result_of(_row, True), dialect="prims")
