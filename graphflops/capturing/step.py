@@ -196,13 +196,18 @@ class _Followed:
     def enter(self, module: torch.nn.Module, _: Any) -> None:
         """A module begins; the outermost one names those in it."""
         if not self.depth and id(module) not in self.names:
-            prefix = f"{type(module).__name__}_{len(self.roots)}." if self.roots else ""
             self.roots.append(module)
-            self.names |= {id(one): plain(prefix + name).rstrip(".") for name, one in module.named_modules()}
+            self.name(len(self.roots) - 1)
         self.depth += 1
         if self.recorder is not None:
             around = self.recorder.around[-1][0] if self.recorder.around else ""
             self.recorder.around.append((self.names.get(id(module), around), type(module).__name__))
+
+    def name(self, place: int) -> None:
+        """Names the modules in a root; those in the roots after the first begin with its class."""
+        root = self.roots[place]
+        prefix = f"{type(root).__name__}_{place}." if place else ""
+        self.names |= {id(one): plain(prefix + name).rstrip(".") for name, one in root.named_modules()}
 
     def leave(self, *_: Any) -> None:
         self.depth -= 1
@@ -222,7 +227,8 @@ class _Followed:
 
     def register(self, recorder: Recorder, inputs: list[tuple[str, torch.Tensor]]) -> None:
         """Tells a recorder what is there before the step."""
-        for root in self.roots:
+        for place, root in enumerate(self.roots):
+            self.name(place)  # again: the first step may have made modules
             shards = _shards(root)
             for module in root.modules():
                 path = self.names[id(module)]

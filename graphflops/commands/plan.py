@@ -70,7 +70,7 @@ def plan(model: str, rule_files: tuple[str, ...], output: files.Output, serve: b
 def _serve(model: str, chosen: dict[str, Any], output: files.Output) -> None:
     """Writes how many devices should share a copy of a decoder."""
     from graphflops.render.serving import layouts
-    from graphflops.serving.replicas import replicas
+    from graphflops.serving.plan import replicas
 
     step, prompt = model_options.decoder(model)
     found = replicas(step, **{"prefill": prompt, **chosen})

@@ -160,7 +160,7 @@ class _Place:
         work, turn = event.work, event.turn
         size: chakras.Attribute = ("comm_size", "int64", work.nbytes)
         if not work.axes:
-            flops, nbytes = (None if isnan(one) else round(one) for one in work.tally)
+            flops, nbytes = (None if isnan(one) else round(one) for one in work.tally[1:])
             yield chakras.COMPUTE, [("num_ops", "int64", flops), ("tensor_size", "uint64", nbytes)]
         elif work.name != "send":
             group: chakras.Attribute = ("pg_name", "string", self.group(work.axes))

@@ -15,8 +15,7 @@ from graphflops.render.document import Document
 from graphflops.render.tables import Entry, Listing, TextTable
 from graphflops.render.tables import listing as as_table
 from graphflops.render.text import safe
-from graphflops.serving.plan import Serving
-from graphflops.serving.replicas import Replicas
+from graphflops.serving.plan import Replicas, Serving
 
 _UNKNOWN = "?"
 _MICRO = 1e6

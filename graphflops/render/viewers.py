@@ -1,8 +1,7 @@
-"""A report as files that other programs show: a trace for Perfetto, a profile for speedscope, a snapshot for memory_viz."""
+"""A report as files that other programs show: a trace for Perfetto, a profile for speedscope."""
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
@@ -14,7 +13,6 @@ from graphflops.cost import Cost
 from graphflops.derived.timeline import Span, timeline
 from graphflops.dims import Dim
 from graphflops.errors import OptionError
-from graphflops.memory.replay import snapshot as snapshot_of
 from graphflops.render import summary
 from graphflops.render.exact import inert
 from graphflops.render.ledger import Ledger, traffic
@@ -212,10 +210,3 @@ class _Stacks:
                 frame |= {"file": safe(file), "line": int(line[:9])}
             self.frames.append(frame)
         return self._frames[key]
-
-
-def snapshot(report: Report) -> bytes:
-    """The last phase: a training step where there is one."""
-    if not report.memory_use:
-        raise OptionError("a memory snapshot is of a device: name one with --device, such as h200")
-    return pickle.dumps(snapshot_of(report, report.memory_use[-1]), protocol=4)

@@ -133,3 +133,18 @@ def test_an_error_says_the_line_of_the_script() -> None:
 
     with pytest.raises(ModelError, match=rf"\(test_factories\.py:{raise_here.__code__.co_firstlineno + 1}\)"):
         record(factory)
+
+
+def test_a_module_that_is_made_by_the_first_step() -> None:
+    class Late(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if not hasattr(self, "inner"):
+                self.inner = nn.Linear(WIDTH, WIDTH)
+            return self.inner(x)
+
+    def factory() -> Any:
+        return Late().eval(), (torch.randn(BATCH, WIDTH),)
+
+    report = analyze(record(factory))
+    assert report.parameters == WIDTH * WIDTH + WIDTH
+    assert {row.module for row in report.rows if row.cost.matrix_flops} == {"inner"}
