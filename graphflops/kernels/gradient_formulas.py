@@ -1,4 +1,4 @@
-"""The kernels of elementwise gradients, by their formulas in `rules/work.py`, with the tensors of a call."""
+"""The kernels of elementwise gradients, by their formulas in `rules/work.txt`, with the tensors of a call."""
 
 from __future__ import annotations
 

@@ -5,10 +5,10 @@ names operators with the same operands: of each the type parameter, "" if no oth
 types that it takes, `T=fi`. onnxruntime loads no model whose operands differ from that. Of a kind any width is taken: other
 runtimes have kernels for more types than an opset names.
 
-Shapes must go together as the operators' documentation says, and as onnxruntime wants them. A line below names operators and
-the shape of each operand: a letter is a size that is the same wherever it stands, `3h` three times h, `1` one, `_` any size,
-`...` any axes, which need not be the same in two operands, `*` any axes that are; `-` is an operand of any shape, `[]` one
-without axes, `|` stands between other forms. What must hold beside shapes, `_CONDITIONS` says.
+Shapes must go together as the operators' documentation says, and as onnxruntime wants them. A line of `onnx_shapes.txt`
+names operators and the shape of each operand: a letter is a size that is the same wherever it stands, `3h` three times h,
+`1` one, `_` any size, `...` any axes, which need not be the same in two operands, `*` any axes that are; `-` is an operand
+of any shape, `[]` one without axes, `|` stands between other forms. What must hold beside shapes, `_CONDITIONS` says.
 """
 
 from __future__ import annotations
@@ -24,49 +24,8 @@ from graphflops.ops.operator import operator
 from graphflops.tensor import DType, TensorType, flat
 
 TABLE = Path(__file__).with_name("onnx_operands.txt")
+_SHAPES = Path(__file__).with_name("onnx_shapes.txt")
 _KINDS = {"float": "f", "int": "i", "uint": "i", "bool": "b", "complex": "c", "other": "s"}
-_SHAPES = """
-AffineGrid: n,2,3 4 | n,3,4 5
-ArgMax ArgMin Hardmax LogSoftmax LpNormalization Softmax: _,...
-Attention: b,_,_,d b,h,k,d b,h,k,_ - b,h,p,d b,h,p,_ | b,_,_ b,k,_ b,k,_
-BatchNormalization: n,c,... c c c c | n | n,... _,_,... _,_,... _,_,... _,_,...
-BlackmanWindow HammingWindow HannWindow: []
-CausalConvWithState: b,c,t c,1,k c b,c,_
-CenterCropPad Reshape Split Squeeze Tile Upsample: ... _
-Col2Im: n,_,_ d d
-ConstantOfShape ImageDecoder: _
-CumProd CumSum: _,... [] | _,... 1
-DFT: ...,1 [] [] | ...,2 [] []
-DeformConv: n,_,_,_ m,_,_,_ n,_,y,x m n,_,y,x
-Clip: ... [] [] | ... 1 1 | ... [] 1 | ... 1 []
-Dropout: ... [] []
-Expand Unsqueeze: ... _ | ... []
-GRU: s,b,i d,3h,i d,3h,h d,6h b d,b,h | b,s,i d,3h,i d,3h,h d,6h b b,d,h
-GridSample: n,_,_,_ n,_,_,2 | n,_,_,_,_ n,_,_,_,3
-GroupNormalization: n,c,... c c
-InstanceNormalization: n,c,... c c
-LSTM: s,b,i d,4h,i d,4h,h d,8h b d,b,h d,b,h d,3h | b,s,i d,4h,i d,4h,h d,8h b b,d,h b,d,h d,3h
-LinearAttention: b,t,_ b,t,_ b,t,_ b,_,_,_ b,t,_ b,t,_
-MaxUnpool: * * _
-MelWeightMatrix: [] [] -
-NegativeLogLikelihoodLoss: n,c,... n,... c
-NonMaxSuppression: b,n,4 b,_,n
-OneHot: _,... - 2
-Pad: ... _ - _
-RNN: s,b,i d,h,i d,h,h d,2h b d,b,h | b,s,i d,h,i d,h,h d,2h b b,d,h
-ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax: ... _
-ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare: ... _
-ReverseSequence: _,_,... n
-RoiAlign: n,c,_,_ r,4 r
-RotaryEmbedding: b,_,s,_ p,d p,d b,s | b,s,_ p,d p,d b,s | b,_,s,_ b,s,d b,s,d | b,s,_ b,s,d b,s,d
-STFT: n,... [] w []
-Scatter ScatterElements: - * *
-Slice: ... n n n n
-SoftmaxCrossEntropyLoss: n,c,... n,... c
-StringNormalizer: _ | 1,_
-TensorScatter: b,... b,... b
-TopK: _,... 1
-"""
 Form = tuple[tuple[str, ...] | None, ...]
 
 
@@ -97,22 +56,23 @@ def fault(op: str, operands: Iterable[object]) -> str:
     return ""
 
 
-def _forms(text: str) -> Iterator[Form]:
-    for form in text.split("|"):
-        yield tuple(_SPECIAL.get(shape, tuple(shape.split(","))) for shape in form.split())
-
-
 _SPECIAL: dict[str, tuple[str, ...] | None] = {"-": None, "[]": ()}
-_FORMS: dict[str, tuple[Form, ...]] = {
-    f"onnx.{name}": tuple(_forms(text))
-    for names, _, text in (line.partition(":") for line in _SHAPES.strip().splitlines())
-    for name in names.split()
-}
+
+
+@lru_cache(maxsize=1)
+def _forms() -> Mapping[str, tuple[Form, ...]]:
+    found = {}
+    for line in _SHAPES.read_text(encoding="utf-8").splitlines():
+        names, _, text = line.partition(":")
+        forms = (form.split() for form in text.split("|"))
+        taken = tuple(tuple(_SPECIAL.get(shape, tuple(shape.split(","))) for shape in form) for form in forms)
+        found.update(dict.fromkeys((f"onnx.{name}" for name in names.split()), taken))
+    return found
 
 
 def misfit(op: str, operands: Sequence[object]) -> str:
     """What is wrong with the shapes of a call's operands; "" if nothing is."""
-    if operator(op).base not in _FORMS or next(_agreeing(op, operands), None) is not None:
+    if operator(op).base not in _forms() or next(_agreeing(op, operands), None) is not None:
         return ""
     shapes = (f"[{', '.join(map(str, each.shape))}]" for each in operands if isinstance(each, TensorType))
     return f"operands of {op} do not fit one another: {', '.join(shapes)}"
@@ -127,7 +87,7 @@ def meet_sizes(op: str, operands: Sequence[object]) -> None:
 
 def _agreeing(op: str, operands: Sequence[object]) -> Iterator[list[tuple[Dim, Dim]]]:
     """Of each form that the operands may have, the sizes that must then be equal."""
-    for form in _FORMS.get(operator(op).base, ()):
+    for form in _forms().get(operator(op).base, ()):
         if _has_ranks(form, operands):
             pairs = [*_equal(form, operands)]
             if not any(differ(one, other) for one, other in pairs):

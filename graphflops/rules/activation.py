@@ -6,20 +6,14 @@ from msgspec.structs import replace
 
 from graphflops.cost import Estimate, Value
 from graphflops.dims import differ, floor_div, meet, mod
-from graphflops.rules.elementwise import differentiate, elementwise, pointwise
-from graphflops.rules.registry import ForwardCall, backward, require, rule
+from graphflops.rules.elementwise import differentiate, elementwise
+from graphflops.rules.registry import backward, require, rule
 from graphflops.rules.shapes import axis, shown
 from graphflops.rules.work import WORK, first_gradient
 from graphflops.rules.work import gelu as gelu_work
 from graphflops.tensor import TensorType
 
 KIND = "elementwise"
-
-
-# ATen's `softplus` has scales.
-pointwise("relu, threshold, leaky_relu, rrelu, hardshrink, softshrink, hardsigmoid, hardswish, mish, silu")
-pointwise("hardtanh relu6, selu, celu, log_sigmoid")
-pointwise("softplus", "scaled_softplus")
 
 
 def activation_backward(grad: Value, a: Value, *attributes: Value, row: str, **named: Value) -> Estimate:
@@ -41,10 +35,8 @@ def gelu(a: TensorType, *, approximate: str = "none") -> Estimate:
     return elementwise(gelu_work(approximate), a)
 
 
-@backward("aten.gelu")
-def gelu_backward_of(call: ForwardCall) -> Estimate:
-    """Recomputed from the operand, as ATen does."""
-    return differentiate(gelu_work(call.arguments.get("approximate", "none")))(call)
+# Recomputed from the operand, as ATen does.
+backward("aten.gelu")(lambda call: differentiate(gelu_work(call.arguments.get("approximate", "none")))(call))
 
 
 @rule("aten.gelu_backward", "aten.infinitely_differentiable_gelu_backward")
@@ -66,12 +58,6 @@ backward("aten.elu")(differentiate(WORK["elu"]))
 def elu_backward(grad: TensorType, *, is_result: bool, self_or_result: TensorType) -> Estimate:
     """Grad * alpha * exp(x) below zero; from the result, grad * (y + alpha) needs no exponential."""
     return elementwise(first_gradient(WORK["elu"]).more(0, -1 if is_result else 0), grad, self_or_result)
-
-
-@rule("aten.log_sigmoid_forward")
-def log_sigmoid_forward(a: TensorType) -> Estimate:
-    """As log_sigmoid, keeping exp(-|x|) for the gradient."""
-    return replace(elementwise(WORK["log_sigmoid"], a), out=(a.like(), a.like()))
 
 
 @rule("aten.log_sigmoid_backward")
@@ -97,10 +83,7 @@ def glu_backward(grad: TensorType, a: TensorType) -> Estimate:
     return replace(work, out=(a.like(),), reads=(grad, a))
 
 
-@backward("aten.glu")
-def glu_backward_of(call: ForwardCall) -> Estimate:
-    """As the operator `glu_backward`."""
-    return glu_backward(call.out, call.arguments["a"])
+backward("aten.glu")(lambda call: glu_backward(call.out, call.arguments["a"]))
 
 
 @rule("aten.prelu")
@@ -114,7 +97,6 @@ def prelu(a: TensorType, weight: TensorType) -> Estimate:
 
 # The gradient of a weight is summed over the elements that share it.
 backward("aten.prelu")(differentiate(WORK["prelu"], "a", "weight"))
-pointwise("_prelu_kernel", "prelu")
 
 
 @rule("aten._prelu_kernel_backward")
@@ -130,16 +112,7 @@ def rrelu_with_noise(a: TensorType, noise: TensorType, *, training: bool = False
     return replace(elementwise(WORK["rrelu"], a), writes=(a.like(), noise) if training else None)
 
 
-@rule("aten.rrelu_with_noise_functional")
-def rrelu_with_noise_functional(
-    a: TensorType, noise: TensorType, *settings: Value, **named: Value
-) -> Estimate:
-    """As `rrelu_with_noise`; the slopes are a second result."""
-    return replace(elementwise(WORK["rrelu"], a), out=(a.like(), noise.like()))
-
-
 # Training keeps the slopes for the gradient.
 backward("aten.rrelu_with_noise", "aten.rrelu_with_noise_functional")(
     differentiate(WORK["rrelu_with_noise"], "a", "noise")
 )
-pointwise("rrelu_with_noise_backward")

@@ -5,7 +5,9 @@ like: the call whose module and source line the new one gets.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
 from typing import Literal
 
 from msgspec.structs import replace
@@ -52,36 +54,12 @@ def _call(like: Node, name: str, op: str, args: tuple[Argument, ...]) -> Node:
 Treatment = Literal["lower", "single", "single result", "widest"]
 
 
-def _names(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-# What torch.autocast does (ATen/autocast_mode.h).
-_LOWER = _names(
-    """_convolution conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d convolution prelu
-    addmm addmv addr matmul einsum mm mv linalg_vecdot linear addbmm baddbmm bmm chain_matmul linalg_multi_dot
-    _thnn_fused_lstm_cell _thnn_fused_gru_cell lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell
-    scaled_dot_product_attention lstm gru rnn_tanh rnn_relu"""
-)
-_SINGLE = _names(
-    """acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow softplus layer_norm
-    native_layer_norm group_norm frobenius_norm nuclear_norm cosine_similarity poisson_nll_loss
-    cosine_embedding_loss nll_loss nll_loss2d nll_loss_nd hinge_embedding_loss kl_div l1_loss smooth_l1_loss
-    huber_loss mse_loss margin_ranking_loss multilabel_margin_loss soft_margin_loss triplet_margin_loss
-    multi_margin_loss binary_cross_entropy_with_logits dist pdist cdist renorm logsumexp norm upsample_nearest1d
-    _upsample_nearest_exact1d upsample_nearest2d _upsample_nearest_exact2d upsample_nearest3d
-    _upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d _upsample_bilinear2d_aa upsample_trilinear3d
-    upsample_bicubic2d _upsample_bicubic2d_aa"""
-)
-# Reductions whose result is float32 without a conversion of the operand.
-_SINGLE_RESULT = _names("prod softmax log_softmax cumprod cumsum linalg_vector_norm linalg_matrix_norm sum")
-_WIDEST = _names("addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add")
-_TREATMENTS: dict[Treatment, frozenset[str]] = {
-    "lower": _LOWER,
-    "single": _SINGLE,
-    "single result": _SINGLE_RESULT,
-    "widest": _WIDEST,
-}
+@cache
+def _treatments() -> Mapping[str, Treatment]:
+    """How autocast treats each operator, by the lines of `autocast.txt`."""
+    text = Path(__file__).with_name("autocast.txt").read_text(encoding="utf-8").replace("\n  ", " ")
+    lines = (line.split(": ") for line in text.splitlines() if not line.startswith("#"))
+    return {word: how for how, words in lines for word in words.split()}  # type: ignore[misc]
 
 
 def autocast(operator: Op) -> Treatment | None:
@@ -89,6 +67,4 @@ def autocast(operator: Op) -> Treatment | None:
 
     None for an operator that autocast leaves alone.
     """
-    if operator.dialect != "aten":
-        return None
-    return next((how for how, words in _TREATMENTS.items() if operator.word in words), None)
+    return _treatments().get(operator.word) if operator.dialect == "aten" else None

@@ -38,7 +38,6 @@ class Attention(Record, frozen=True):
     scores: Dim  # pairs of a query row with a key, over the batch and all query heads
     doubled_visible: Dim | None = None  # twice those that the structure shows; None where it hides none
     dropout: bool = False
-    out: TensorType | None = None  # the result, where gradients are taken through it
 
     @property
     def masking(self) -> int:
@@ -118,14 +117,15 @@ def attend(
     right: Dim | None = None,
     bottom_right: bool = False,
     offset: Dim = 0,
-    dropout: bool = False,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
     grouped: bool = True,
 ) -> Attention:
     """The problem of operands (..., heads, rows, width); a key head may serve several query heads.
 
     left, right: how far before and behind its own place a query sees, None without limit; causal is
-    `right=0`. The place of the first query is the first key's or `offset` keys behind it, with `bottom_right`
-    the one that aligns the last query with the last key.
+    `right=0`, or `is_causal`. The place of the first query is the first key's or `offset` keys behind it, with
+    `bottom_right` the one that aligns the last query with the last key.
     """
     rows, keys = query.shape[-2], key.shape[-2]
     widths = query.shape[-1], key.shape[-1]
@@ -134,11 +134,11 @@ def attend(
     heads = prod(leading_axes(query, key, value, grouped))
     if mask is not None:
         broadcast(mask.shape, (*leading_axes(query, key, value, grouped), rows, keys))
-    visible = None
+    visible, right = None, 0 if is_causal else right
     if left is not None or right is not None:
         offset = keys - rows if bottom_right else offset
         visible = heads * doubled_pairs(rows, keys, left=left, right=right, offset=offset)
-    return Attention(query, key, value, mask, heads * rows, heads * rows * keys, visible, dropout)
+    return Attention(query, key, value, mask, heads * rows, heads * rows * keys, visible, dropout_p > 0)
 
 
 def leading_axes(query: TensorType, key: TensorType, value: TensorType, grouped: bool) -> tuple[Dim, ...]:
@@ -159,26 +159,9 @@ def scaled_dot_product_attention(
 ) -> Estimate:
     """Two products per score, as a fused kernel; `is_causal` aligns the first query with the first key."""
     query, key, value, _ = of
-    problem = dense(*of, dropout_p=dropout_p, is_causal=is_causal, grouped=enable_gqa)
+    problem = attend(*of, dropout_p=dropout_p, is_causal=is_causal, grouped=enable_gqa)
     out = (*leading_axes(query, key, value, enable_gqa), query.shape[-2], value.shape[-1])
     return problem.forward(query.like(out))
-
-
-def dense(
-    query: TensorType,
-    key: TensorType,
-    value: TensorType,
-    mask: TensorType | None = None,
-    *,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    grouped: bool = True,
-    out: TensorType | None = None,
-) -> Attention:
-    """The problem of ATen's dense operators, causal from the top left."""
-    right = 0 if is_causal else None
-    problem = attend(query, key, value, mask, right=right, dropout=dropout_p > 0, grouped=grouped)
-    return replace(problem, out=out)
 
 
 @rule("aten._scaled_dot_product_attention_math", "aten._scaled_dot_product_attention_math_for_mps")
@@ -188,7 +171,7 @@ def attention_math(
 ) -> Estimate:
     """The same two products with the scores written, read and returned."""
     query, key, value, _, dropout_mask = of
-    problem = dense(*of.but("dropout_mask"), dropout_p=dropout_p, is_causal=is_causal, grouped=enable_gqa)
+    problem = attend(*of.but("dropout_mask"), dropout_p=dropout_p, is_causal=is_causal, grouped=enable_gqa)
     problem = replace(problem, dropout=problem.dropout or dropout_mask is not None)
     rows = (*leading_axes(query, key, value, enable_gqa), query.shape[-2])
     return problem.stored(query.like((*rows, value.shape[-1])), query.like((*rows, key.shape[-2])))
@@ -233,7 +216,7 @@ def flash_attention(
     debug = flash_debug_mask(query, query.shape[:-1], key.shape[-2], return_debug_mask)
     sizes = (None, None, query.shape[-2], key.shape[-2])
     out = (result_of(query, value), row_sums, *sizes, *flash_state(query), debug)
-    problem = dense(query, key, value, dropout_p=dropout_p, is_causal=is_causal)
+    problem = attend(query, key, value, dropout_p=dropout_p, is_causal=is_causal)
     return problem.forward(*out, reads=tuple(scales))
 
 
@@ -249,7 +232,7 @@ def cudnn_attention(
     else:
         row_sums = query.like((*query.shape[:-1], 1), FLOAT32)
     sizes = (None, None, query.shape[-2], key.shape[-2])
-    problem = dense(*of, dropout_p=dropout_p, is_causal=is_causal)
+    problem = attend(*of, dropout_p=dropout_p, is_causal=is_causal)
     return problem.forward(result_of(query, value), row_sums, *sizes, *philox(query), None)
 
 
@@ -258,7 +241,7 @@ def cudnn_attention(
 def flash_attention_for_cpu(of: Operands, *, dropout_p: float = 0.0, is_causal: bool = False) -> Estimate:
     """Two products per score; row sums are kept for the backward pass."""
     row_sums = of.query.like(of.query.shape[:-1], FLOAT64 if of.query.dtype == FLOAT64 else FLOAT32)
-    problem = dense(*of, dropout_p=dropout_p, is_causal=is_causal)
+    problem = attend(*of, dropout_p=dropout_p, is_causal=is_causal)
     return problem.forward(result_of(of.query, of.value), row_sums)
 
 
@@ -271,14 +254,14 @@ def efficient_attention(
     query = of.query
     padded = 32 * ceil_div(query.shape[-2], 32) if compute_log_sumexp else 0
     row_sums = query.like((*query.shape[:-2], padded), FLOAT32)
-    problem = dense(*of, dropout_p=dropout_p, is_causal=is_causal)
+    problem = attend(*of, dropout_p=dropout_p, is_causal=is_causal)
     return problem.forward(result_of(query, of.value), row_sums, *philox(query))
 
 
 @rule("aten._triton_scaled_dot_attention")
 def triton_attention(q: TensorType, k: TensorType, v: TensorType, dropout_p: float = 0.0) -> Estimate:
     """Two products per score."""
-    return dense(q, k, v, dropout_p=dropout_p).forward(result_of(q, v))
+    return attend(q, k, v, dropout_p=dropout_p).forward(result_of(q, v))
 
 
 @rule("aten._fused_sdp_choice", kind="query")

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim
-from graphflops.rules.attention import Attention, dense
+from graphflops.rules.attention import Attention, attend, result_of
 from graphflops.rules.attention_packed import cudnn_problem, efficient_problem, flash_problem
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import Derived, ForwardCall, backward, rule
@@ -24,17 +24,9 @@ OPERANDS = ("query", "key", "value")
 MASKS = ("attn_mask", "attn_bias", "bias")
 
 
-def priced(problem: Attention, call: ForwardCall, *, fused: bool = True) -> Estimate:
-    """The gradients of a forward call's wanted operands, in the order of its parameters."""
-    wants = {"mask" if name in MASKS else name for name in call.wants}
-    estimate = problem.backward(wants, call.out, fused=fused)
-    return replace(estimate, out=tuple(gradient for gradient in estimate.out if gradient is not None))
-
-
 def operand_gradients(problem: Attention) -> Estimate:
     """All three operands' gradients, for operators that return these alone: five products, the scores being recomputed."""
-    assert problem.out is not None
-    estimate = problem.backward(OPERANDS, problem.out)
+    estimate = problem.backward(OPERANDS, result_of(problem.query, problem.value))
     return replace(estimate, out=estimate.out[:3])
 
 
@@ -43,60 +35,56 @@ def with_gradients(problem: Callable[..., Attention]) -> Derived:
     return Derived(problem, operand_gradients, says="Five products, the scores being recomputed.", order="_")
 
 
-def mask_of(call: ForwardCall) -> TensorType | None:
-    """The mask or bias that is added to the scores, whatever the operator calls it."""
-    masks = (call.arguments.get(name) for name in MASKS)
-    return next((mask for mask in masks if isinstance(mask, TensorType)), None)
+# Of forward calls: the gradients of the wanted operands, in the order of the parameters. Five products: the scores again,
+# and one for each of the probabilities' and the operands' gradients; where the probabilities are stored, four.
 
 
-def dense_problem(call: ForwardCall) -> Attention:
-    """The problem of a dense forward call."""
+def of_call(
+    problem: Callable[[ForwardCall], Attention], *, fused: bool = True
+) -> Callable[[ForwardCall], Estimate]:
+    """The backward rule of a problem that a forward call poses."""
+
+    def priced(call: ForwardCall) -> Estimate:
+        wants = {"mask" if name in MASKS else name for name in call.wants}
+        estimate = problem(call).backward(wants, call.out, fused=fused)
+        return replace(estimate, out=tuple(gradient for gradient in estimate.out if gradient is not None))
+
+    return priced
+
+
+def dense(call: ForwardCall) -> Attention:
+    """The problem of a dense forward call, whatever it calls the mask that is added to the scores."""
     given = call.arguments
     query, key, value = (given[name] for name in OPERANDS)
+    mask = next((given[name] for name in MASKS if isinstance(given.get(name), TensorType)), None)
     options = {name: given[name] for name in ("dropout_p", "is_causal") if name in given}
-    return dense(query, key, value, mask_of(call), **options, grouped=given.get("enable_gqa", True))
+    return attend(query, key, value, mask, **options, grouped=given.get("enable_gqa", True))
 
 
-@backward(
-    "aten.scaled_dot_product_attention _scaled_dot_product_flash_attention",
-    "aten._scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_efficient_attention",
-    "aten._scaled_dot_product_cudnn_attention _scaled_dot_product_fused_attention_overrideable",
-)
-def fused_gradients(call: ForwardCall) -> Estimate:
-    """Five products: the scores again, and one for each of the probabilities' and the operands' gradients."""
-    return priced(dense_problem(call), call)
-
-
-@backward("aten._scaled_dot_product_attention_math", "aten._scaled_dot_product_attention_math_for_mps")
-def math_gradients(call: ForwardCall) -> Estimate:
-    """Four products, with the stored probabilities read."""
-    return priced(dense_problem(call), call, fused=False)
-
-
-def _register_packed(kernel: str, problem: Callable[..., Attention]) -> None:
-    @backward(f"aten._{kernel}_attention_forward")
-    def gradients(call: ForwardCall) -> Estimate:
-        """Five products, the scores being recomputed."""
-        return priced(problem(**call.arguments), call)
-
-
-_register_packed("flash", flash_problem)
-_register_packed("efficient", efficient_problem)
-_register_packed("cudnn", cudnn_problem)
-
-
-@backward("torch_attn._varlen_attn")
-def varlen_gradients(call: ForwardCall) -> Estimate:
-    """Five products, the scores being recomputed."""
+def varlen(call: ForwardCall) -> Attention:
+    """The problem of packed sequences."""
     given = call.arguments
     query, key, value = (given[name] for name in OPERANDS)
     packed = (query, key, value, given["cu_seq_q"], given["cu_seq_k"], given["max_k"])
-    left, right = given.get("window_size") or (-1, -1)
-    return priced(flash_problem(*packed, 0.0, given.get("is_causal", False), left, right), call)
+    return flash_problem(*packed, 0.0, given.get("is_causal", False), *(given.get("window_size") or (-1, -1)))
+
+
+backward(
+    "aten.scaled_dot_product_attention _scaled_dot_product_flash_attention",
+    "aten._scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_efficient_attention",
+    "aten._scaled_dot_product_cudnn_attention _scaled_dot_product_fused_attention_overrideable",
+)(of_call(dense))
+backward("aten._scaled_dot_product_attention_math", "aten._scaled_dot_product_attention_math_for_mps")(
+    of_call(dense, fused=False)
+)
+backward("aten._flash_attention_forward")(of_call(lambda call: flash_problem(**call.arguments)))
+backward("aten._efficient_attention_forward")(of_call(lambda call: efficient_problem(**call.arguments)))
+backward("aten._cudnn_attention_forward")(of_call(lambda call: cudnn_problem(**call.arguments)))
+backward("torch_attn._varlen_attn")(of_call(varlen))
 
 
 for _kernel in ("flash_attention", "cudnn_attention", "flash_attention_for_cpu"):
-    rule(f"aten._scaled_dot_product_{_kernel}_backward")(with_gradients(dense))
+    rule(f"aten._scaled_dot_product_{_kernel}_backward")(with_gradients(attend))
 rule("aten._flash_attention_backward")(with_gradients(flash_problem))
 rule("aten._cudnn_attention_backward")(with_gradients(cudnn_problem))
 
@@ -110,19 +98,18 @@ def dense_backward_with_mask(
     of: Operands, *, dropout_p: float, grad_input_mask: tuple[bool, ...], is_causal: bool = False
 ) -> Estimate:
     """Five products, the scores being recomputed; the mask's gradient is found on demand."""
-    problem = dense(*of.but("out"), dropout_p=dropout_p, is_causal=is_causal)
+    problem = attend(*of.but("out"), dropout_p=dropout_p, is_causal=is_causal)
     return problem.backward({*OPERANDS, *(("mask",) if grad_input_mask[3] else ())}, of.out)
 
 
 @rule("torch_attn._varlen_attn_backward")
-@takes("* query key value out cu_seq_q cu_seq_k")
+@takes("* query key value cu_seq_q cu_seq_k")
 def varlen_backward(
     of: Operands, *, max_k: Dim, is_causal: bool, window_size: tuple[Dim, ...] | None = None
 ) -> Estimate:
     """Five products, the scores being recomputed."""
-    query, key, value, out, *offsets = of
-    packed = (query, key, value, *offsets, max_k, 0.0, is_causal, *(window_size or (-1, -1)))
-    return operand_gradients(flash_problem(*packed, out=out))
+    packed = (*of, max_k, 0.0, is_causal, *(window_size or (-1, -1)))
+    return operand_gradients(flash_problem(*packed))
 
 
 @rule("aten._efficient_attention_backward")

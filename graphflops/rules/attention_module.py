@@ -10,11 +10,11 @@ from graphflops.cost import Estimate
 from graphflops.dims import Dim, floor_div, meet, prod
 from graphflops.rules.attention import Attention, attend
 from graphflops.rules.attention_packed import heads_first
-from graphflops.rules.linalg import results
 from graphflops.rules.matmul import grouped_mm
 from graphflops.rules.norm import AFFINE, NORMALISE, STATISTICS
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import rule
+from graphflops.rules.shapes import results
 from graphflops.tensor import FLOAT32, TensorType
 
 KIND = "attention"

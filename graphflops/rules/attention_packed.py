@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -52,14 +53,16 @@ def pack(
     left: Dim | None = None,
     right: Dim | None = None,
     bottom_right: bool = True,
-    dropout: bool = False,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
 ) -> Attention:
     """The problem of packed operands (all rows, heads, width)."""
     rows, heads = query.shape[-3], query.shape[-2]
+    right = 0 if is_causal else right
     lengths_q, lengths_k = lengths(offsets_q), lengths(offsets_k)
     if lengths_q is None or lengths_k is None:
         bound = heads * rows * max_k
-        return Attention(query, key, value, mask, heads * rows, bound, None, dropout)
+        return Attention(query, key, value, mask, heads * rows, bound, None, dropout_p > 0)
     sequences = list(zip(lengths_q, lengths_k, strict=True))
     scores = heads * total(q * k for q, k in sequences)
     visible = None
@@ -68,12 +71,28 @@ def pack(
             doubled_pairs(q, k, left=left, right=right, offset=k - q if bottom_right else 0)
             for q, k in sequences
         )
-    return Attention(query, key, value, mask, heads * rows, scores, visible, dropout)
+    return Attention(query, key, value, mask, heads * rows, scores, visible, dropout_p > 0)
 
 
 def window(size: Dim | None) -> Dim | None:
     """How far a window reaches; -1 and None are without limit."""
     return None if size is None or size == -1 else size
+
+
+def rows_first(
+    query: TensorType,
+    key: TensorType,
+    value: TensorType,
+    offsets: tuple[TensorType | None, TensorType | None],
+    max_k: Dim,
+    mask: TensorType | None = None,
+    **structure: Any,
+) -> Attention:
+    """The problem of operands with rows before heads: (batch, rows, heads, width) without offsets, packed with them."""
+    if offsets[0] is not None:
+        return pack(query, key, value, *offsets, max_k, mask=mask, **structure)
+    problem = attend(heads_first(query), heads_first(key), heads_first(value), mask, **structure)
+    return replace(problem, query=query, key=key, value=value)
 
 
 def flash_problem(
@@ -87,19 +106,17 @@ def flash_problem(
     is_causal: bool = False,
     window_size_left: Dim | None = None,
     window_size_right: Dim | None = None,
-    *,
-    out: TensorType | None = None,
     **others: object,
 ) -> Attention:
     """What flash attention computes, dense without offsets and packed with them."""
-    left, right = window(window_size_left), 0 if is_causal else window(window_size_right)
-    dropout = dropout_p > 0
-    if cum_seq_q is not None:
-        packed = pack(query, key, value, cum_seq_q, cum_seq_k, max_k, left=left, right=right, dropout=dropout)
-        return replace(packed, out=out)
-    turned = heads_first(query), heads_first(key), heads_first(value)
-    problem = attend(*turned, left=left, right=right, bottom_right=True, dropout=dropout)
-    return replace(problem, query=query, key=key, value=value, out=out)
+    return rows_first(
+        *(query, key, value, (cum_seq_q, cum_seq_k), max_k),
+        left=window(window_size_left),
+        right=window(window_size_right),
+        bottom_right=True,
+        dropout_p=dropout_p,
+        is_causal=is_causal,
+    )
 
 
 def pages_read(x: TensorType, sequences: Dim, max_k: Dim) -> TensorType:
@@ -144,12 +161,7 @@ def flash_attention_forward(
 @rule("torch_attn._varlen_attn")
 @takes("query key value cu_seq_q cu_seq_k? * seqused_k? block_table?")
 def varlen_attention(
-    of: Operands,
-    *,
-    max_q: Dim,
-    max_k: Dim,
-    is_causal: bool = False,
-    window_size: Sequence[Dim] | None = None,
+    of: Operands, *, max_q: Dim, max_k: Dim, is_causal: bool = False, window_size: Sequence[Dim] | None = None
 ) -> Estimate:
     """Flash attention over packed sequences, or cuDNN's, which computes the same."""
     left, right = window_size or (-1, -1)
@@ -201,22 +213,14 @@ def efficient_problem(
     **others: object,
 ) -> Attention:
     """What memory-efficient attention computes; its window counts the row's own place and must be causal."""
-    right = 0 if custom_mask_type else None
-    left = window_size - 1 if custom_mask_type and window_size else None
-    aligned = custom_mask_type == CAUSAL_BOTTOM_RIGHT
-    dropout = dropout_p > 0
-    if cu_seqlens_q is None:
-        turned = heads_first(query), heads_first(key), heads_first(value)
-        problem = attend(*turned, mask=bias, left=left, right=right, bottom_right=aligned, dropout=dropout)
-        return replace(problem, query=query, key=key, value=value)
-    longest = key.shape[1] if max_seqlen_k is None else max_seqlen_k
-    return pack(
-        *(query, key, value, cu_seqlens_q, cu_seqlens_k, longest),
-        mask=bias,
-        left=left,
-        right=right,
-        bottom_right=aligned,
-        dropout=dropout,
+    return rows_first(
+        *(query, key, value, (cu_seqlens_q, cu_seqlens_k)),
+        key.shape[1] if max_seqlen_k is None else max_seqlen_k,
+        bias,
+        left=window_size - 1 if custom_mask_type and window_size else None,
+        bottom_right=custom_mask_type == CAUSAL_BOTTOM_RIGHT,
+        dropout_p=dropout_p,
+        is_causal=bool(custom_mask_type),
     )
 
 
@@ -257,22 +261,13 @@ def cudnn_problem(
     max_k: Dim,
     dropout_p: float = 0.0,
     is_causal: bool = False,
-    *,
-    out: TensorType | None = None,
     **others: object,
 ) -> Attention:
     """What cuDNN computes, dense with the heads first, packed with them last; causal from the top left."""
-    right, dropout = 0 if is_causal else None, dropout_p > 0
+    structure: dict[str, Any] = {"mask": attn_bias, "dropout_p": dropout_p, "is_causal": is_causal}
     if cum_seq_q is None:
-        return replace(attend(query, key, value, attn_bias, right=right, dropout=dropout), out=out)
-    packed = pack(
-        *(query, key, value, cum_seq_q, cum_seq_k, max_k),
-        mask=attn_bias,
-        right=right,
-        bottom_right=False,
-        dropout=dropout,
-    )
-    return replace(packed, out=out)
+        return attend(query, key, value, **structure)
+    return pack(query, key, value, cum_seq_q, cum_seq_k, max_k, bottom_right=False, **structure)
 
 
 @rule("aten._cudnn_attention_forward")

@@ -17,7 +17,9 @@ from msgspec.structs import replace
 from graphflops.cost import Estimate, free
 from graphflops.dims import Dim, floor_div, meet, total
 from graphflops.rules.matmul import matmul
+from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import ForwardCall, backward, require, rule
+from graphflops.rules.shapes import only_result, replaced
 from graphflops.tensor import TensorType
 
 KIND = "collective"
@@ -58,9 +60,8 @@ def all_reduce(inputs: TensorType | Tensors, reduce_op: str, *, devices: Dim = P
     inputs = several(inputs)
     flops = (1 + averaged(reduce_op)) * total(x.numel for x in inputs)
     moved = sent("all_reduce", whole_bytes(inputs), devices)
-    return Estimate(
-        tuple(x.like() for x in inputs), vector_flops=flops, link_bytes=moved, devices=devices, reads=inputs
-    )
+    out = tuple(x.like() for x in inputs)
+    return Estimate(out, vector_flops=flops, link_bytes=moved, devices=devices, reads=inputs)
 
 
 @rule(
@@ -140,9 +141,9 @@ def irecv(x: TensorType) -> Estimate:
 def batch_p2p(op_list: tuple[str, ...], *, tensors: Tensors) -> Estimate:
     """Sends some of the tensors, whose results have no elements, and receives the others."""
     require(len(op_list) == len(tensors), f"{len(op_list)} operations on {len(tensors)} tensors")
-    sent = tuple(x for op, x in zip(op_list, tensors, strict=True) if op != "irecv")
-    received = tuple(x for op, x in zip(op_list, tensors, strict=True) if op == "irecv")
-    out = tuple(x if op == "irecv" else x.like((0,)) for op, x in zip(op_list, tensors, strict=True))
+    pairs = list(zip(op_list, tensors, strict=True))
+    sent, received = (tuple(x for op, x in pairs if (op == "irecv") is gets) for gets in (False, True))
+    out = tuple(x if op == "irecv" else x.like((0,)) for op, x in pairs)
     return Estimate(out, link_bytes=whole_bytes(sent), reads=sent, writes=received)
 
 
@@ -158,51 +159,29 @@ def receive(tensors: Tensors) -> Estimate:
     return Estimate(tensors, writes=tensors)
 
 
-@rule("c10d.barrier")
-def barrier(tensor: TensorType) -> Estimate:
-    """Waits for all devices."""
-    return free(None)
-
-
 @rule(f"{FUNCTIONAL}.wait_tensor", f"{FUNCTIONAL}._wrap_tensor_autograd")
-def wait_tensor(x: TensorType) -> Estimate:
+def wait(x: TensorType | Tensors) -> Estimate:
     """Waits for the result of a collective."""
-    return free(x)
+    return free(*several(x))
 
 
-@rule(f"{FUNCTIONAL}.wait_tensors")
-def wait_tensors(tensors: Tensors) -> Estimate:
-    """Waits for the results of collectives."""
-    return free(*tensors)
+rule(f"{FUNCTIONAL}.wait_tensors").derived(wait, says="Waits for the results of collectives.")
 
 
 # Gradients: what was gathered is scattered, what was scattered is gathered, and sums are summed.
 
 
-@backward(f"{FUNCTIONAL}.all_reduce", f"{FUNCTIONAL}.all_reduce_coalesced")
-def all_reduce_backward(call: ForwardCall) -> Estimate:
-    """The sum of the gradients of all devices."""
-    return all_reduce(_incoming(call), "sum", devices=call.arguments.get("devices", PAIR))
-
-
-@backward(
-    f"{FUNCTIONAL}.all_gather_into_tensor",
+backward(f"{FUNCTIONAL}.all_reduce all_reduce_coalesced")(
+    lambda call: all_reduce(_incoming(call), "sum", devices=call.arguments.get("devices", PAIR))
+)
+backward(
+    f"{FUNCTIONAL}.all_gather_into_tensor all_gather_into_tensor_coalesced",
     f"{DIFFERENTIABLE}.all_gather_into_tensor",
-    f"{FUNCTIONAL}.all_gather_into_tensor_coalesced",
-)
-def all_gather_backward(call: ForwardCall) -> Estimate:
-    """Each device gets the sum of the gradients of its part."""
-    return reduce_scatter(_incoming(call), "sum", call.arguments["group_size"])
-
-
-@backward(
-    f"{FUNCTIONAL}.reduce_scatter_tensor",
+)(lambda call: reduce_scatter(_incoming(call), "sum", call.arguments["group_size"]))
+backward(
+    f"{FUNCTIONAL}.reduce_scatter_tensor reduce_scatter_tensor_coalesced",
     f"{DIFFERENTIABLE}.reduce_scatter_tensor",
-    f"{FUNCTIONAL}.reduce_scatter_tensor_coalesced",
-)
-def reduce_scatter_backward(call: ForwardCall) -> Estimate:
-    """The gradients of all parts are gathered."""
-    return all_gather(_incoming(call), call.arguments["group_size"])
+)(lambda call: all_gather(_incoming(call), call.arguments["group_size"]))
 
 
 def turned(exchange: Callable[..., Estimate], *names: str) -> Callable[[ForwardCall], Estimate]:
@@ -287,17 +266,14 @@ def eager_broadcast(tensors: Tensors, *, devices: Dim = PAIR) -> Estimate:
 
 
 @rule("fsdp.all_gather_copy_in", kind="movement")
-def all_gather_copy_in(
-    all_gather_inputs: Tensors,
-    all_gather_output: TensorType,
-    inp_split_sizes: tuple[Dim, ...],
-    all_gather_input_numel: Dim,
-) -> Estimate:
+@takes("all_gather_inputs= all_gather_output inp_split_sizes= all_gather_input_numel=")
+def all_gather_copy_in(of: Operands) -> Estimate:
     """Copies the parameters' shards into this device's part of the result of an all_gather."""
-    own, size = total(x.numel for x in all_gather_inputs), all_gather_input_numel
+    inputs, output, _, size = of
+    own = total(x.numel for x in inputs)
     meet(own, size, f"{own} elements go to a part of {size}")
-    part = all_gather_output.like((size,))
-    return Estimate((part, all_gather_output), reads=all_gather_inputs, writes=(part,))
+    part = output.like((size,))
+    return Estimate((part, output), reads=inputs, writes=(part,))
 
 
 @rule("fsdp.split_with_sizes_copy", kind="movement")
@@ -356,7 +332,7 @@ def gathered_products(
     """The rows of all devices times each matrix; parts are multiplied while others arrive."""
     require(-A.rank <= gather_dim < A.rank, f"axis {gather_dim} of {A}")
     axis = gather_dim % A.rank
-    whole = A.like((*A.shape[:axis], A.shape[axis] * devices, *A.shape[axis + 1 :]))
+    whole = A.like(replaced(A.shape, axis, A.shape[axis] * devices))
     products = [matmul(whole, b) for b in Bs]
     return Estimate(
         (whole if return_A else None, *(value for product in products for value in product.out)),
@@ -371,11 +347,9 @@ def gathered_products(
 def scattered_product(A: TensorType, B: TensorType, *, scatter_dim: int, devices: Dim = PAIR) -> Estimate:
     """A product whose rows are added up over the devices; parts are sent while others are multiplied."""
     product = matmul(A, B)
-    (whole,) = product.out
     require(-A.rank <= scatter_dim < A.rank, f"axis {scatter_dim} of {A}")
-    axis, shape = scatter_dim % A.rank, list(whole.shape)  # type: ignore[union-attr]
-    shape[axis] = floor_div(shape[axis], devices)
-    out = A.like(shape)
+    axis, shape = scatter_dim % A.rank, only_result(product).shape
+    out = A.like(replaced(shape, axis, floor_div(shape[axis], devices)))
     return Estimate(
         (out,),
         product.matrix_flops,

@@ -12,6 +12,7 @@ from graphflops.cost import Estimate, free
 from graphflops.dims import Dim, broadcast, differ, meet, prod, total
 from graphflops.rules.elementwise import elementwise, result_type
 from graphflops.rules.matmul import additions, flops_of
+from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import axes, shown
 from graphflops.rules.work import WORK
@@ -229,22 +230,15 @@ def outer_product(a: TensorType, b: TensorType, shape: Sequence[Dim]) -> Estimat
 
 
 @rule("aten._trilinear", product=("a", "b", "c"))
-def trilinear(
-    a: TensorType,
-    b: TensorType,
-    c: TensorType,
-    expand1: tuple[int, ...],
-    expand2: tuple[int, ...],
-    expand3: tuple[int, ...],
-    sumdim: tuple[int, ...],
-    unroll_dim: int = 1,
-) -> Estimate:
+@takes("a b c expand1= expand2= expand3= sumdim=")
+def trilinear(of: Operands, *, unroll_dim: int = 1) -> Estimate:
     """Contracts the first two operands along the axes that the third lacks, then the result with the third."""
-    padded = [_unsqueeze(x, expand) for x, expand in ((a, expand1), (b, expand2), (c, expand3))]
+    a, b, c, *places, sumdim = of
+    padded = [_unsqueeze(x, expand) for x, expand in zip((a, b, c), places, strict=True)]
     full = broadcast(*padded)
     one, two, three = ({str(i): size for i, size in enumerate(shape) if size != 1} for shape in padded)
     work, unrolled = Contraction(), str(unroll_dim)
-    shared = {str(i) for i in sumdim if i in expand3} - {unrolled}
+    shared = {str(i) for i in sumdim if i in places[2]} - {unrolled}
     pair = work.add_pair(one, two, shared)
     result = work.add_pair(pair, three, {str(i) for i in sumdim} - shared - {unrolled})
     work.add_sum(result, {unrolled} if unroll_dim in sumdim else ())

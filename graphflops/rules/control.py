@@ -13,6 +13,7 @@ from graphflops.dims import Dim, Expr, differ, evaluate
 from graphflops.errors import NoRuleError
 from graphflops.graph import Opaque
 from graphflops.rules.registry import find, require, rule
+from graphflops.rules.shapes import tensors_of
 from graphflops.tensor import DType, TensorType
 
 KIND = "control"
@@ -157,12 +158,6 @@ def invoke_subgraph(region: Region, identifier: Value, *operands: Value, **keywo
     return once(region(*operands))
 
 
-@rule("higher_order.wrap wrap_activation_checkpoint tag_activation_checkpoint local_map_hop")
-def wrap(region: Region, *operands: Value, **keywords: Value) -> Estimate:
-    """The graph once; the recomputation of a checkpoint belongs to the backward pass."""
-    return once(region(*operands))
-
-
 @rule("higher_order.hints_wrapper")
 def hints_wrapper(
     region: Region, operands: tuple[Value, ...], kwargs: Value = None, hints: Value = None
@@ -171,9 +166,12 @@ def hints_wrapper(
     return once(region(*operands))
 
 
-@rule("higher_order.strict_mode", "higher_order.foreach_map")
-def strict_mode(region: Region, operands: tuple[Value, ...]) -> Estimate:
-    """The graph once."""
+rule("higher_order.strict_mode", "higher_order.foreach_map").derived(hints_wrapper, order="region operands")
+
+
+@rule("higher_order.wrap wrap_activation_checkpoint tag_activation_checkpoint local_map_hop")
+def wrap(region: Region, *operands: Value, **keywords: Value) -> Estimate:
+    """The graph once; the recomputation of a checkpoint belongs to the backward pass."""
     return once(region(*operands))
 
 
@@ -222,11 +220,7 @@ def once(run: RegionRun) -> Estimate:
 
 def _with_results(inner: Estimate, results: Callable[[tuple[Value, ...]], tuple[Value, ...]]) -> Estimate:
     """The cost of a wrapped operator with the results of the wrapper; an operator without results returns one None."""
-    writes = (
-        tuple(value for value in inner.out if isinstance(value, TensorType))
-        if inner.writes is None
-        else inner.writes
-    )
+    writes = tensors_of(inner.out) if inner.writes is None else inner.writes
     return replace(inner, out=results(inner.out or (None,)), writes=writes, alias=False)
 
 
@@ -257,14 +251,8 @@ def _written(name: str, keywords: Mapping[str, Any], bases: Sequence[TensorType]
 
 
 def _weight(cost: Cost) -> tuple[int, ...]:
-    return tuple(
-        _plausible(quantity)
-        for quantity in (
-            cost.matrix_flops,
-            cost.vector_flops + cost.transcendentals,
-            cost.read_bytes + cost.written_bytes,
-        )
-    )
+    work, traffic = cost.vector_flops + cost.transcendentals, cost.read_bytes + cost.written_bytes
+    return tuple(map(_plausible, (cost.matrix_flops, work, traffic)))
 
 
 def _plausible(quantity: Dim) -> int:

@@ -11,31 +11,13 @@ from msgspec.structs import replace
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, at_least, differ, floor_div, meet, mod, prod
-from graphflops.rules.matmul import Mask, Number, additions, flops_of
+from graphflops.rules.matmul import Mask, additions, flops_of
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import only_result
 from graphflops.tensor import TensorType
 
 KIND = "convolution"
-
-
-def gradients(
-    grad: TensorType, x: TensorType, weight: TensorType, transposed: bool, wanted: Mask, bias: Shape
-) -> Estimate:
-    """The forward's product for the input and again for the weight, a sum over positions for the bias."""
-    wants_x, wants_weight, wants_bias = wanted
-    product = flops_of(multiply_adds(x, grad, weight, transposed), x.dtype)
-    return Estimate(
-        (
-            x.like() if wants_x else None,
-            weight.like() if wants_weight else None,
-            weight.like(bias) if wants_bias else None,
-        ),
-        matrix_flops=(wants_x + wants_weight) * product,
-        vector_flops=additions(grad) if wants_bias else 0,
-        reads=(grad, weight if wants_x else None, x if wants_weight else None),
-    )
 
 
 @rule("aten.convolution_backward convolution_backward_overrideable _slow_conv2d_backward.output_mask")
@@ -45,7 +27,16 @@ def convolution_backward(
 ) -> Estimate:
     """Twice the forward's work for both gradients, whatever the groups."""
     grad, x, weight = of
-    return gradients(grad, x, weight, transposed, output_mask, bias_sizes or grad.shape[1:2])
+    wants_x, wants_weight, wants_bias = output_mask
+    bias = weight.like(bias_sizes or grad.shape[1:2])
+    return Estimate(
+        tuple(
+            like.like() if want else None for like, want in zip((x, weight, bias), output_mask, strict=True)
+        ),
+        matrix_flops=(wants_x + wants_weight) * flops_of(multiply_adds(x, grad, weight, transposed), x.dtype),
+        vector_flops=additions(grad) if wants_bias else 0,
+        reads=(grad, weight if wants_x else None, x if wants_weight else None),
+    )
 
 
 @rule("aten._convolution_double_backward")
@@ -200,23 +191,13 @@ rule("aten.convolution convolution_overrideable _convolution", product=("x", "we
     "aten.miopen_convolution_add_relu",
     product=("x", "weight"),
 )
-def conv_relu(
-    x: TensorType,
-    weight: TensorType,
-    *,
-    z: TensorType | None = None,
-    alpha: Number | None = None,
-    bias: TensorType | None,
-    stride: PerAxis,
-    padding: PerAxis,
-    dilation: PerAxis,
-    groups: Dim,
-) -> Estimate:
+@takes("x weight * z? alpha? bias? stride= padding= dilation= groups=")
+def conv_relu(of: Operands) -> Estimate:
     """A convolution, alpha * z added to it, and one comparison per result."""
-    product = convolve(x, weight, bias, stride, padding, dilation, groups)
-    each, more = (1, ()) if z is None else (2 + (alpha not in (None, 1)), (z,))
+    product = convolve(*of.but("z alpha"))
+    each = 1 if of.z is None else 2 + (of.alpha not in (None, 1))
     vector = product.vector_flops + each * only_result(product).numel
-    return replace(product, vector_flops=vector, reads=(*product.reads, *more))
+    return replace(product, vector_flops=vector, reads=(*product.reads, of.z))
 
 
 @rule("aten._conv_depthwise2d", "aten.conv_depthwise3d", product=("x", "weight"))
@@ -255,9 +236,3 @@ def conv_tbc(x: TensorType, weight: TensorType, bias: TensorType, pad: Dim = 0) 
     out = x.like((*downsampled((time,), (kernel,), (1,), (1,), (pad,)), batch, filters))
     flops = flops_of(out.numel * kernel * channels, x.dtype)
     return Estimate((out,), flops, additions(out), reads=(x, weight, bias))
-
-
-@rule("aten.mkldnn_reorder_conv2d_weight", "aten.mkldnn_reorder_conv3d_weight", kind="movement")
-def reorder_weight(weight: TensorType) -> Estimate:
-    """A copy in another layout."""
-    return Estimate((weight.like(),), reads=(weight,))

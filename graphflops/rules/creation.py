@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from graphflops.cost import Estimate, Value, data_dependent, free
+from graphflops.cost import Estimate, Value, data_dependent
 from graphflops.dims import Dim, Expr, at_least, ceil_div, dim_max, floor_div
 from graphflops.rules.elementwise import DEFAULT_FLOAT, float_result, result_type
 from graphflops.rules.registry import require, rule
@@ -59,12 +59,6 @@ def scalar_tensor(s: Value, *, dtype: DType | None = None) -> Estimate:
     return Estimate((filled((), dtype or DEFAULT_FLOAT, s),))
 
 
-@rule("aten.empty", "aten.empty_strided", "aten.empty_permuted")
-def empty(size: Sequence[Dim], *, dtype: DType | None = None) -> Estimate:
-    """Allocates without writing; a second argument sets the memory order and changes no size."""
-    return free(TensorType(tuple(size), dtype or DEFAULT_FLOAT), alias=False)
-
-
 @rule("aten.full_like")
 def full_like(x: TensorType, fill_value: Value, *, dtype: DType | None = None) -> Estimate:
     """One value written everywhere; the tensor itself is not read."""
@@ -74,12 +68,6 @@ def full_like(x: TensorType, fill_value: Value, *, dtype: DType | None = None) -
 _SAYS = "{} written; the tensor itself is not read."
 rule("aten.zeros_like", "aten.zero").derived(full_like, says=_SAYS.format("Zeros"), order="x", fill_value=0)
 rule("aten.ones_like").derived(full_like, says=_SAYS.format("Ones"), order="x", fill_value=1)
-
-
-@rule("aten.empty_like")
-def empty_like(x: TensorType, *, dtype: DType | None = None) -> Estimate:
-    """Allocates without writing."""
-    return free(x.like(dtype=dtype), alias=False)
 
 
 @rule("aten.new_full")
@@ -99,12 +87,6 @@ rule("aten.new_ones").derived(new_full, says=_SAYS.format("Ones"), order="x size
 def new_zeros_like(x: TensorType, other: TensorType, *, self_num_batch_dims: int = 0) -> Estimate:
     """Zeros written, of the other tensor's shape behind the leading batch axes of the first."""
     return Estimate((filled((*x.shape[:self_num_batch_dims], *other.shape), x.dtype, 0),))
-
-
-@rule("aten.new_empty", "aten.new_empty_strided")
-def new_empty(x: TensorType, size: Sequence[Dim], *, dtype: DType | None = None) -> Estimate:
-    """Allocates without writing."""
-    return free(x.like(size, dtype), alias=False)
 
 
 @rule("aten.fill")

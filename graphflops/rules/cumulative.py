@@ -16,7 +16,6 @@ from graphflops.rules.elementwise import float_result, result_type
 from graphflops.rules.lapack import halvings, n_log_n
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.reduce import (
-    Axes,
     accumulated,
     indexed,
     parts,
@@ -25,7 +24,7 @@ from graphflops.rules.reduce import (
     x_and_result,
 )
 from graphflops.rules.registry import backward, require, rule
-from graphflops.rules.shapes import Shape, axes, axis, only_result, reduced, replaced, tensors_of
+from graphflops.rules.shapes import Shape, axes, axis, only_result, reduced, replaced, results, tensors_of
 from graphflops.tensor import BOOL, INT32, INT64, DType, TensorType
 
 KIND = "scan"
@@ -70,12 +69,6 @@ def cummax_helper(x: TensorType, values: TensorType, indices: TensorType) -> Est
 def logcumsumexp(x: TensorType, dim: int) -> Estimate:
     """A running log-add-exp: maximum, difference and sum, an exponential and a logarithm per element."""
     return replace(running(x, dim, each=3 * parts(x)), transcendentals=2 * x.numel)
-
-
-@rule("aten.cummaxmin_backward")
-def cummaxmin_backward(grad: TensorType, x: TensorType, indices: TensorType) -> Estimate:
-    """Each gradient is added where its value came from."""
-    return Estimate((x.like(dtype=grad.dtype),), vector_flops=grad.numel, reads=(grad, indices))
 
 
 @rule("aten.cumprod_backward")
@@ -146,13 +139,10 @@ def cumulative_trapezoid(y: TensorType, *, x: TensorType | None = None, dim: int
 
 
 @rule("aten.gradient")
-def gradient(
-    x: TensorType,
-    *,
-    spacing: float | tuple[float, ...] | tuple[TensorType, ...] | None = None,
-    dim: Axes = None,
-) -> Estimate:
+@takes("x * spacing? dim?")
+def gradient(of: Operands) -> Estimate:
     """Per element and axis a difference of neighbours over their distance; with positions five operations."""
+    x, spacing, dim = of
     positions = tensors_of(spacing) if isinstance(spacing, tuple) else ()
     count = len(axes(dim, x.rank))
     work = (5 if positions else 2) * parts(x) * count * x.numel
@@ -187,12 +177,18 @@ def nonzero_static(x: TensorType, *, size: Dim) -> Estimate:
 
 
 def distinct(
-    x: TensorType, dim: int | None, inverse: bool, counts: bool, sorting: bool
-) -> tuple[tuple[TensorType, ...], Dim]:
-    """The distinct elements, or slices along an axis, where they went, how many there were; and the work.
+    x: TensorType,
+    dim: int | None = None,
+    *,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+    sorting: bool = True,
+) -> Estimate:
+    """The distinct elements: n*log2(n) comparisons sort them, one per element tells neighbours apart.
 
-    n*log2(n) comparisons of elements, or of whole slices, sort them; one per element tells neighbours apart.
+    Along an axis slices are told apart; inverse indices and counts are then always written.
     """
+    inverse, counts = return_inverse or dim is not None, return_counts or dim is not None
     length = x.numel if dim is None else x.shape[axis(dim, x.rank)]
     found = 0 if length == 0 else data_dependent("unique")
     shape: Shape = (found,) if dim is None else replaced(x.shape, axis(dim, x.rank), found)
@@ -203,38 +199,21 @@ def distinct(
         x.like(where if inverse else (0,), INT64),
         x.like((found,) if counts else (0,), INT64),
     )
-    return out, (n_log_n(length) * slices if sorting else 0) + x.numel
-
-
-@rule("aten._unique2")
-def unique2(x: TensorType, *, return_inverse: bool = False, return_counts: bool = False) -> Estimate:
-    """The distinct elements: n*log2(n) comparisons sort them, one per element tells neighbours apart."""
-    out, work = distinct(x, None, return_inverse, return_counts, sorting=True)
+    work = (n_log_n(length) * slices if sorting else 0) + x.numel
     return Estimate(out, vector_flops=work, reads=(x,))
 
 
-@rule("aten._unique")
-def unique(x: TensorType, *, return_inverse: bool = False) -> Estimate:
-    """As `_unique2`, without the counts."""
-    out, work = distinct(x, None, return_inverse, False, sorting=True)
-    return Estimate(out[:2], vector_flops=work, reads=(x,))
-
-
-@rule("aten.unique_dim")
-def unique_dim(x: TensorType, dim: int) -> Estimate:
-    """The distinct slices along an axis; inverse indices and counts are always written."""
-    out, work = distinct(x, dim, True, True, sorting=True)
-    return Estimate(out, vector_flops=work, reads=(x,))
-
-
-@rule("aten.unique_consecutive", "aten.unique_dim_consecutive")
-def unique_consecutive(
-    x: TensorType, *, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
-) -> Estimate:
-    """Runs of equal elements, or slices, each shortened to one: one comparison per element."""
-    inverse, counts = return_inverse or dim is not None, return_counts or dim is not None
-    out, work = distinct(x, dim, inverse, counts, sorting=False)
-    return Estimate(out, vector_flops=work, reads=(x,))
+rule("aten._unique2").derived(distinct, order="x")
+rule("aten._unique").derived(distinct, results(0, 1), says="As `_unique2`, without the counts.", order="x")
+rule("aten.unique_dim").derived(
+    distinct, says="The distinct slices along an axis; inverse indices and counts are always written."
+)
+rule("aten.unique_consecutive", "aten.unique_dim_consecutive").derived(
+    distinct,
+    says="Runs of equal elements, or slices, each shortened to one: one comparison per element.",
+    order="x",
+    sorting=False,
+)
 
 
 def comparisons(x: TensorType, dim: int | None) -> Dim:
@@ -279,14 +258,10 @@ backward("aten.sort", "aten.topk")(per_element(saved=selected_indices))  # scatt
 
 
 @rule("aten.searchsorted")
-def searchsorted(
-    sorted_sequence: TensorType,
-    values: TensorType | float,
-    *,
-    out_int32: bool = False,
-    sorter: TensorType | None = None,
-) -> Estimate:
+@takes("sorted_sequence values= * sorter?")
+def searchsorted(of: Operands, *, out_int32: bool = False) -> Estimate:
     """A binary search per value."""
+    sorted_sequence, values, sorter = of
     sought = values if isinstance(values, TensorType) else None
     out = sorted_sequence.like(sought.shape if sought else (), INT32 if out_int32 else INT64)
     work = halvings(sorted_sequence.shape[-1]) * out.numel

@@ -6,12 +6,11 @@ A norm costs two operations per element, a power where the order needs one, a ro
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from msgspec.structs import replace
 
 from graphflops.cost import Estimate
-from graphflops.dims import broadcast, compare, dim_max, floor_div, meet, prod, where
+from graphflops.dims import Dim, broadcast, compare, dim_max, floor_div, meet, prod, where
 from graphflops.rules import lapack
 from graphflops.rules.elementwise import float_result, real_of, result_type
 from graphflops.rules.reduce import Axes, operand_gradient, reduction, x_and_result
@@ -117,11 +116,11 @@ def cosine_similarity(x1: TensorType, x2: TensorType, dim: int = 1) -> Estimate:
     shape = broadcast(x1.shape, x2.shape)
     out = TensorType(reduced(shape, dim), float_result(x1, x2))
     elements = out.like(shape).numel
-    norms = [of_vectors(out.like(shape), 2, dim, False, None) for _ in (x1, x2)]
+    norm = of_vectors(out.like(shape), 2, dim)
     return Estimate(
         (out,),
-        vector_flops=sum(norm.vector_flops for norm in norms) + COSINE * elements + PER_PAIR * out.numel,
-        transcendentals=sum(norm.transcendentals for norm in norms),
+        vector_flops=2 * norm.vector_flops + COSINE * elements + PER_PAIR * out.numel,
+        transcendentals=2 * norm.transcendentals,
         reads=(x1, x2),
     )
 
@@ -167,18 +166,6 @@ def weight_norm_interface(v: TensorType, g: TensorType, dim: int = 0) -> Estimat
     return replace(estimate, out=(*estimate.out, g.like(dtype=FLOAT32 if g.dtype == BFLOAT16 else g.dtype)))
 
 
-@rule("aten._weight_norm_interface_backward", "aten._weight_norm_differentiable_backward")
-def weight_norm_backward(
-    grad_w: TensorType, saved_v: TensorType, saved_g: TensorType, saved_norms: TensorType
-) -> Estimate:
-    """The product of gradient and value summed 2, both scaled 2, their difference 1."""
-    return Estimate(
-        (saved_v.like(), saved_g.like()),
-        vector_flops=5 * saved_v.numel,
-        reads=(grad_w, saved_v, saved_g, saved_norms),
-    )
-
-
 @backward("aten._weight_norm", "aten._weight_norm_interface")
 def weight_norm_gradient(call: ForwardCall) -> Estimate:
     """The product of gradient and value summed 2; for the value both scaled 2 and their difference 1."""
@@ -202,20 +189,15 @@ def cosine_similarity_gradient(call: ForwardCall) -> Estimate:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class NormWork:
-    """Work of a p-norm of differences: operations and functions per component, functions per distance."""
-
-    vector: int
-    functions: int
-    roots: int
+# Of the difference of a component: subtract, compare with zero or take the absolute value or square it, accumulate.
+DISTANCE = 3
 
 
-def norm_of(p: float) -> NormWork:
-    """Subtract, compare with zero or take the absolute value or square it, accumulate; pow for other p."""
+def functions_of(p: float, components: Dim, distances: Dim) -> Dim:
+    """Functions of so many distances of together so many components: a root each, for other p a power per component."""
     if p in (0, 1, float("inf")):
-        return NormWork(3, 0, 0)
-    return NormWork(3, 0, 1) if p == 2 else NormWork(3, 1, 1)
+        return 0
+    return distances if p == 2 else components + distances
 
 
 @rule("aten._euclidean_dist")
@@ -238,18 +220,16 @@ def cdist(x1: TensorType, x2: TensorType, p: float = 2.0, compute_mode: int | No
     meet(*widths, f"rows of {widths[0]} and {widths[1]} components have no distance")
     # distances of all pairs of rows by the defining formula: vector FLOPs
     batch = broadcast(x1.shape[:-2], x2.shape[:-2])
-    out, norm = x1.like((*batch, x1.shape[-2], x2.shape[-2])), norm_of(p)
+    out = x1.like((*batch, x1.shape[-2], x2.shape[-2]))
     components = out.numel * x1.shape[-1]
-    functions = norm.functions * components + norm.roots * out.numel
-    direct = Estimate((out,), 0, norm.vector * components, functions, reads=(x1, x2))
     many = compare(">", dim_max(x1.shape[-2], x2.shape[-2]), 25)
     use_product = 0 if p != 2 or compute_mode == 2 else 1 if compute_mode == 1 else many
     product = euclidean_dist(x1, x2)
     return Estimate(
-        direct.out,
+        (out,),
         where(use_product, product.matrix_flops, 0),
-        where(use_product, product.vector_flops, direct.vector_flops),
-        where(use_product, product.transcendentals, direct.transcendentals),
+        where(use_product, product.vector_flops, DISTANCE * components),
+        where(use_product, product.transcendentals, functions_of(p, components, out.numel)),
         reads=(x1, x2),
     )
 
@@ -264,7 +244,7 @@ def cdist_backward(
     batch = broadcast(x1.shape[:-2], x2.shape[:-2])
     out = x1.like((*batch, *x1.shape[-2:]))
     components = out.numel * x2.shape[-2]
-    functions = norm_of(p).functions * components
+    functions = functions_of(p, components, 0)
     return Estimate((out,), 0, 3 * components + grad.numel, functions, reads=(grad, x1, x2, distances))
 
 
@@ -272,24 +252,24 @@ def cdist_backward(
 def pdist(x: TensorType, p: float = 2.0) -> Estimate:
     """Distances of every unordered pair of rows by the formula."""
     rows, size = x.shape
-    pairs, norm = floor_div(rows * (rows - 1), 2), norm_of(p)
-    functions = norm.functions * pairs * size + norm.roots * pairs
-    return Estimate((x.like((pairs,)),), 0, norm.vector * pairs * size, functions, reads=(x,))
+    pairs = floor_div(rows * (rows - 1), 2)
+    functions = functions_of(p, pairs * size, pairs)
+    return Estimate((x.like((pairs,)),), 0, DISTANCE * pairs * size, functions, reads=(x,))
 
 
 @rule("aten._pdist_backward")
 def pdist_backward(grad: TensorType, x: TensorType, p: float, distances: TensorType) -> Estimate:
     """Per component of every pair subtract, scale, and accumulate into both rows."""
     components = grad.numel * x.shape[-1]
-    functions = norm_of(p).functions * components
+    functions = functions_of(p, components, 0)
     return Estimate((x.like(),), 0, 4 * components + grad.numel, functions, reads=(grad, x, distances))
 
 
 @rule("aten.pairwise_distance")
 def pairwise_distance(x1: TensorType, x2: TensorType, p: float = 2.0, *, keepdim: bool = False) -> Estimate:
     """The norm of each row's difference: as a distance, and epsilon added to every component."""
-    shape, norm = broadcast(x1.shape, x2.shape), norm_of(p)
+    shape = broadcast(x1.shape, x2.shape)
     components, rows = prod(shape), prod(shape[:-1])
     out = x1.like((*shape[:-1], *(1,) * keepdim), result_type(x1, x2))
-    functions = norm.functions * components + norm.roots * rows
-    return Estimate((out,), 0, (norm.vector + 1) * components, functions, reads=(x1, x2))
+    functions = functions_of(p, components, rows)
+    return Estimate((out,), 0, (DISTANCE + 1) * components, functions, reads=(x1, x2))

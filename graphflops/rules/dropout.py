@@ -82,19 +82,14 @@ rule("aten._fused_dropout", kind="dropout").derived(
 )
 
 
-@rule("aten.native_dropout_backward", "aten._masked_scale")
-def native_dropout_backward(grad_output: TensorType, mask: TensorType) -> Estimate:
-    """A selection by the mask and a scale per element."""
-    return Estimate((grad_output.like(),), vector_flops=UNDROP * grad_output.numel, reads=(grad_output, mask))
-
-
 @backward("aten.dropout", "aten.native_dropout", "aten._fused_dropout")
 def dropout_backward(call: ForwardCall) -> Estimate:
     """The gradient selected by the stored mask and scaled; the gradient itself if nothing was dropped."""
     grad = call.out
     if call.estimate.alias:
         return free(grad)
-    return native_dropout_backward(grad.like(), grad.like(dtype=BOOL))
+    mask = grad.like(dtype=BOOL)
+    return Estimate((grad.like(),), vector_flops=UNDROP * grad.numel, reads=(grad.like(), mask))
 
 
 def scaled_back(noise: Callable[[TensorType], TensorType]) -> Callable[[ForwardCall], Estimate]:

@@ -1,4 +1,4 @@
-"""Broadcasting, promotion, gradients and known contents of all elementwise rules; the work is in work.py.
+"""Broadcasting, promotion, gradients and known contents of all elementwise rules; the work is in work.txt.
 
 Result element types follow ATen: category first (bool < integer < float < complex), then width. Within a category,
 tensors with axes outrank 0-d tensors, and those outrank Python numbers

@@ -57,26 +57,24 @@ def embedding_gradient(call: ForwardCall) -> Estimate:
     return embedding_dense_backward(call.out.like(), given["indices"], given["weight"].shape[0])
 
 
-@rule("aten.embedding_renorm")
-def embedding_renorm(weight: TensorType, indices: TensorType) -> Estimate:
-    """A copy of the table whose looked-up rows are scaled down to a norm: a power, a sum and a product per element."""
-    return _renormed(weight, indices, reads=(weight, indices), writes=(weight.like(),))
-
-
-@rule("aten.embedding_renorm_")
-def embedding_renorm_(weight: TensorType, indices: TensorType) -> Estimate:
+def renormed(weight: TensorType, indices: TensorType, *, in_place: bool) -> Estimate:
     """Scales the looked-up rows down to a norm; every index is assumed to occur once."""
     rows = weight.like((indices.numel, weight.shape[1]))
-    return _renormed(weight, indices, reads=(rows, indices), writes=(rows,))
-
-
-def _renormed(
-    weight: TensorType, indices: TensorType, reads: tuple[TensorType, ...], writes: tuple[TensorType, ...]
-) -> Estimate:
-    touched = indices.numel * weight.shape[1]
     return Estimate(
-        (weight.like(),), vector_flops=3 * touched, transcendentals=indices.numel, reads=reads, writes=writes
+        (weight.like(),),
+        vector_flops=3 * rows.numel,
+        transcendentals=indices.numel,
+        reads=(rows if in_place else weight, indices),
+        writes=(rows if in_place else weight.like(),),
     )
+
+
+rule("aten.embedding_renorm_").derived(renormed, in_place=True)
+rule("aten.embedding_renorm").derived(
+    renormed,
+    says="A copy of the table whose looked-up rows are scaled down to a norm: a power, a sum and a product per element.",
+    in_place=False,
+)
 
 
 # Bags: rows are looked up and reduced in one operator.

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from msgspec.structs import replace
 
 from graphflops.attention.attention_use import Masking
-from graphflops.cost import Estimate, Region, RegionRun, Value
+from graphflops.cost import Estimate, RegionRun, Value
 from graphflops.dims import Dim, Expr, dim_min, floor_div, total
 from graphflops.errors import NoRuleError
 from graphflops.rules.attention import MASK, Attention, attend
@@ -43,6 +44,12 @@ class Seen:
 def index_operands(query: TensorType) -> tuple[TensorType, ...]:
     """Batch, head, query and key of one score."""
     return (query.like((), INT32),) * 4
+
+
+def masked(block_mask: Sequence[Any], query: TensorType, buffers: Sequence[Value]) -> RegionRun:
+    """One run of the mask function, a nested graph that is the block mask's last entry."""
+    run: RegionRun = block_mask[-1](*index_operands(query), *buffers)
+    return run
 
 
 def block_sum(contents: Contents) -> Dim:
@@ -89,10 +96,8 @@ def with_functions(
     The functions' graphs are listed as run no times, for running them would count the traffic of scores that
     stay on chip.
     """
-    dense, executed = (
-        estimate(problem),
-        estimate(replace(problem, scores=seen.executed, doubled_visible=None)),
-    )
+    dense = estimate(problem)
+    executed = estimate(replace(problem, scores=seen.executed, doubled_visible=None))
 
     def work(name: str) -> Dim:
         of_scores, of_mask = (total(getattr(run.cost, name) for run in runs) for runs in (scores, (mask,)))
@@ -127,7 +132,7 @@ def flex_attention(of: Operands) -> Estimate:
     places = index_operands(query)
     wants = any(x.requires_grad for x in (query, key, value))
     score = score_mod(replace(query.like(()), requires_grad=wants), *places, *of_scores)
-    mask = mask_function(block_mask)(*places, *of_masks)
+    mask = masked(block_mask, query, of_masks)
     per_row = query.like(query.shape[:-1], FLOAT32)
     out = query.like((*query.shape[:-1], value.shape[-1]))
     reads = tensors_of((*block_mask[:-1], *of_scores, *of_masks))
@@ -144,11 +149,9 @@ def flex_attention_backward(of: Operands) -> Estimate:
     of_scores, of_masks = of.score_mod_other_buffers or (), of.mask_mod_other_buffers or ()
     problem, seen = flex_problem(query, of.key, of.value, block_mask, of.seen)
     places, score = index_operands(query), query.like(())
-    runs = (
-        of.fw_graph(score, *places, *of_scores),
-        of.joint_graph(score, *places, score, *of_scores),
-    )
-    mask = mask_function(block_mask)(*places, *of_masks)
+    forward, joint = (score, *places, *of_scores), (score, *places, score, *of_scores)
+    runs = (of.fw_graph(*forward), of.joint_graph(*joint))
+    mask = masked(block_mask, query, of_masks)
     wants = ("query", "key", "value")
     estimate = with_functions(problem, seen, lambda of: of.backward(wants, out), runs, mask)
     buffers = tuple(x.like() if isinstance(x, TensorType) else None for x in of_scores)
@@ -166,15 +169,10 @@ def flex_attention_gradient(call: ForwardCall) -> Estimate:
     problem, seen = flex_problem(query, given["key"], given["value"], block_mask, given.get("seen"))
     places = index_operands(query)
     score = given["score_mod"](query.like(()), *places, *buffers)
-    mask = mask_function(block_mask)(*places, *given.get("mask_mod_other_buffers", ()))
+    mask = masked(block_mask, query, given.get("mask_mod_other_buffers", ()))
     estimate = with_functions(
         problem, seen, lambda of: of.backward(call.wants, call.out), (score, score), mask
     )
     captured = tuple(x.like() for x in tensors_of(buffers) if x.requires_grad)
     results = (*tensors_of(estimate.out), *captured)
     return estimate.plus(out=results, writes=results, reads=tensors_of(buffers))
-
-
-def mask_function(block_mask: Sequence[Value]) -> Region:
-    """The block mask's last entry, a nested graph."""
-    return block_mask[-1]  # type: ignore[return-value]

@@ -31,14 +31,10 @@ def together(estimates: Sequence[Estimate]) -> Estimate:
     return Estimate(
         tuple(x for part in estimates for x in part.out),
         reads=tuple(x for part in estimates for x in part.reads),
-        writes=tuple(x for part in estimates for x in _written(part)),
+        writes=tuple(
+            x for part in estimates for x in (tensors_of(part.out) if part.writes is None else part.writes)
+        ),
     ).plus(*estimates)
-
-
-def _written(estimate: Estimate) -> tuple[TensorType | Dim | None, ...]:
-    if estimate.writes is not None:
-        return estimate.writes
-    return tuple(x for x in estimate.out if isinstance(x, TensorType))
 
 
 def itemwise(*operands: Item, single: str, **named: Item) -> Estimate:

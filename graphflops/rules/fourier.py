@@ -15,6 +15,7 @@ from graphflops.cost import Estimate
 from graphflops.dims import Dim, at_least, floor_div, prod, same, total
 from graphflops.rules.elementwise import DEFAULT_FLOAT, complex_of, float_result, real_of
 from graphflops.rules.lapack import n_log_n
+from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import axes, replaced
 from graphflops.tensor import DType, TensorType
@@ -23,19 +24,10 @@ KIND = "fourier"
 
 
 @rule("aten.stft.center")
-def stft(
-    x: TensorType,
-    n_fft: Dim,
-    *,
-    hop_length: Dim | None = None,
-    win_length: Dim | None = None,
-    window: TensorType | None = None,
-    center: bool = True,
-    onesided: bool | None = None,
-    return_complex: bool | None = None,
-    align_to_window: bool | None = None,
-) -> Estimate:
+@takes("x n_fft= * hop_length? win_length? window? onesided? return_complex? align_to_window?")
+def stft(of: Operands, *, center: bool = True) -> Estimate:
     """A product with the window and a transform per frame; centred ones reach half their length past the signal's ends."""
+    x, n_fft, hop_length, win_length, window, onesided, return_complex, align_to_window = of
     start = win_length if align_to_window and win_length is not None else n_fft
     start = n_fft - 2 * floor_div(n_fft, 2) if center else start  # samples that the first frame takes up
     *batch, samples = x.shape
@@ -56,17 +48,10 @@ rule("aten.stft").derived(stft, says="A product with the window and a transform 
 
 
 @rule("aten.istft")
-def istft(
-    x: TensorType,
-    n_fft: Dim,
-    hop_length: Dim | None = None,
-    *,
-    window: TensorType | None = None,
-    center: bool = True,
-    length: Dim | None = None,
-    return_complex: bool = False,
-) -> Estimate:
+@takes("x n_fft= hop_length? * window? length?")
+def istft(of: Operands, *, center: bool = True, return_complex: bool = False) -> Estimate:
     """Per frame a transform, a product with the window, its square and two sums; a division per sample."""
+    x, n_fft, hop_length, window, length = of
     *batch, _, frames = x.shape if x.dtype.kind == "complex" else x.shape[:-1]
     spanned = n_fft + (frames - 1) * (floor_div(n_fft, 4) if hop_length is None else hop_length)
     cut = floor_div(n_fft, 2) if center else 0
@@ -201,13 +186,8 @@ def fftshift(x: TensorType, dim: int | tuple[int, ...] | None = None) -> Estimat
     return Estimate((x.like(),), reads=(x,))
 
 
-@rule("aten.fft_fftfreq")
-def fftfreq(n: Dim, *, dtype: DType | None = None) -> Estimate:
-    """One multiplication per frequency."""
-    return Estimate((TensorType((n,), dtype or DEFAULT_FLOAT),), vector_flops=n)
-
-
 @rule("aten.fft_rfftfreq")
 def rfftfreq(n: Dim, *, dtype: DType | None = None) -> Estimate:
     """One multiplication per frequency."""
-    return fftfreq(floor_div(n, 2) + 1, dtype=dtype)
+    count = floor_div(n, 2) + 1
+    return Estimate((TensorType((count,), dtype or DEFAULT_FLOAT),), vector_flops=count)

@@ -40,20 +40,6 @@ def remove_batch_dim(x: TensorType, level: int, batch_size: Dim, out_dim: int) -
     return free(replace(x.view(shape), stored=None, mapped=left))
 
 
-@rule(
-    f"{MARKS}_vmap_increment_nesting", f"{MARKS}_vmap_decrement_nesting", f"{MARKS}lazy_load_decompositions"
-)
-def mark(batch_size: Dim = 0, randomness: str = "error") -> Estimate:
-    """Bookkeeping."""
-    return free(None)
-
-
-@rule(f"{MARKS}_unwrap_for_grad")
-def unwrap_for_grad(x: TensorType, level: int) -> Estimate:
-    """The same tensor outside of a differentiated function, whose gradients are calls of the program."""
-    return free(x)
-
-
 def over_hidden_axes(
     estimate: Estimate, operands: Sequence[TensorType], gradients_of: Sequence[TensorType] = ()
 ) -> Estimate:

@@ -6,11 +6,12 @@ A functional write copies the tensor around the chosen elements, an in-place one
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from msgspec.structs import replace
 
 from graphflops.cost import Estimate, Value, data_dependent, picked
-from graphflops.dims import Dim, broadcast, differ, total
+from graphflops.dims import broadcast, differ, total
 from graphflops.rules.arrangement import Update, combined, functional, reduction
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import Shape, axis, expanded, replaced, shown, tensors_of
@@ -135,12 +136,6 @@ def index_select(x: TensorType, dim: int, index: TensorType) -> Estimate:
     return picked(rows(x, dim, index), index)
 
 
-@rule("aten.index_select_backward")
-def index_select_backward(grad: TensorType, self_sizes: Sequence[Dim], *, index: TensorType) -> Estimate:
-    """Sums the gradients of every use of a position."""
-    return Estimate((grad.like(self_sizes),), vector_flops=grad.numel, reads=(grad, index))
-
-
 @update("index_add")
 def index_add(x: TensorType, dim: int, index: TensorType, source: TensorType, *, alpha: Value = 1) -> Update:
     """One addition per element of the source, and a multiplication where alpha is not one."""
@@ -180,12 +175,6 @@ def gather(x: TensorType, dim: int, index: TensorType) -> Estimate:
         f"{shown(index.shape)} does not index {shown(x.shape)}",
     )
     return picked(x.like(index.shape), index)
-
-
-@rule("aten.gather_backward")
-def gather_backward(grad: TensorType, x: TensorType, *, index: TensorType) -> Estimate:
-    """Sums the gradients of every use of an element."""
-    return Estimate((x.like(),), vector_flops=grad.numel, reads=(grad, index))
 
 
 @rule("aten._gather_sparse_backward")
@@ -251,7 +240,7 @@ def gather_gradient(call: ForwardCall) -> Estimate:
 
 
 def gathered(call: ForwardCall, kept: bool) -> Estimate:
-    """Gathers the source's gradient from the result's; the tensor's gradient is the result's, zero at replaced elements."""
+    """Gathers the source's gradient from the result's; the tensor's is the result's, `kept` or zero at replaced elements."""
     wanted = {name: call.arguments[name].like() for name in call.arguments if name in call.wants}
     written = tuple(grad for name, grad in wanted.items() if name != "x" or not kept)
     reads = (*written, *_where(call)) if written else ()
@@ -263,10 +252,9 @@ def _where(call: ForwardCall) -> tuple[TensorType, ...]:
     return tensors_of(index for given in named for index in (given if isinstance(given, tuple) else (given,)))
 
 
-@backward("aten.index_add", "aten.index_add_", "aten.scatter_add", "aten.scatter_add_")
-def addition_gradient(call: ForwardCall) -> Estimate:
-    """The tensor's gradient is the result's gradient; the source's gradient is gathered from it."""
-    return gathered(call, kept=True)
+backward("aten.index_add", "aten.index_add_", "aten.scatter_add", "aten.scatter_add_")(
+    partial(gathered, kept=True)
+)
 
 
 @backward("aten.scatter_reduce", "aten.scatter_reduce_")
@@ -281,10 +269,7 @@ def reduction_gradient(call: ForwardCall) -> Estimate:
     return replace(found, vector_flops=scaled, reads=(*found.reads, *tensors_of(saved)))
 
 
-@backward(
+backward(
     "aten.index_copy index_copy_ index_fill index_fill_ scatter scatter_ index_put index_put_",
     "aten._unsafe_index_put put put_ _index_put_impl _index_put_impl_",
-)
-def replacement_gradient(call: ForwardCall) -> Estimate:
-    """The tensor's gradient is the result's, zero at replaced elements; the source's is gathered from the result's."""
-    return gathered(call, kept=bool(call.arguments.get("accumulate") or call.arguments.get("reduce")))
+)(lambda call: gathered(call, kept=bool(call.arguments.get("accumulate") or call.arguments.get("reduce"))))

@@ -100,14 +100,6 @@ def pack_padded_sequence(x: TensorType, lengths: TensorType) -> Estimate:
     return Estimate((packed, steps), reads=(packed, lengths))
 
 
-@rule("aten._pack_padded_sequence_backward")
-def pack_padded_sequence_backward(
-    grad: TensorType, input_size: Sequence[Dim], batch_sizes: TensorType
-) -> Estimate:
-    """The gradients of the packed rows put back, zero where padding was."""
-    return Estimate((grad.like(input_size),), reads=(grad, batch_sizes))
-
-
 @rule("aten._pad_packed_sequence")
 def pad_packed_sequence(
     data: TensorType, batch_sizes: TensorType, batch_first: bool, *, total_length: Dim

@@ -9,13 +9,13 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from graphflops.cost import Estimate, free
+from graphflops.cost import Estimate
 from graphflops.dims import Dim, dim_min, meet, prod
 from graphflops.rules import lapack
 from graphflops.rules.elementwise import complex_of, real_of
 from graphflops.rules.matmul import matmul
 from graphflops.rules.registry import Derived, require, rule
-from graphflops.rules.shapes import only_result
+from graphflops.rules.shapes import only_result, results
 from graphflops.tensor import INT32, TensorType
 
 KIND = "linear_algebra"
@@ -46,11 +46,6 @@ def nothing(x: TensorType) -> TensorType:
     return x.like((0,))
 
 
-def results(*places: int) -> Callable[[Estimate], Estimate]:
-    """The estimate with only some of its results."""
-    return lambda estimate: replace(estimate, out=tuple(estimate.out[place] for place in places))
-
-
 def with_info(estimate: Estimate) -> Estimate:
     """The estimate with a number for each matrix, which tells whether it was singular, as another result."""
     found = only_result(estimate)
@@ -60,13 +55,14 @@ def with_info(estimate: Estimate) -> Estimate:
 # Cholesky and LDL^T.
 
 
-@rule("aten.cholesky", "aten.linalg_cholesky")
-def cholesky(x: TensorType) -> Estimate:
-    """n^3/3 per matrix."""
-    _, n = squares(x)
-    return Estimate((x.like(),), vector_flops=each(x, lapack.cholesky(n)), reads=(x,))
+def of_square(A: TensorType, *, work: Callable[[Dim], Dim]) -> Estimate:
+    """A result like the square matrix, by so many operations for its order."""
+    _, n = squares(A)
+    return Estimate((A.like(),), vector_flops=each(A, work(n)), reads=(A,))
 
 
+cholesky = Derived(of_square, says="n^3/3 per matrix.", work=lapack.cholesky)
+rule("aten.cholesky", "aten.linalg_cholesky")(cholesky)
 rule("aten.linalg_cholesky_ex").derived(cholesky, with_info)
 
 
@@ -284,9 +280,3 @@ def _scaled_product(x: TensorType, batch: Sizes, rows: Dim, n: Dim) -> tuple[Dim
     product = matmul(x.like((*batch, rows, n)), x.like((*batch, n, n)))
     out = only_result(product)
     return product.matrix_flops, out
-
-
-@rule("aten._linalg_check_errors")
-def check_errors(info: TensorType) -> Estimate:
-    """Bookkeeping."""
-    return free()

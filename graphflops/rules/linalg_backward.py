@@ -23,6 +23,8 @@ from graphflops.rules.shapes import axes, reduced
 from graphflops.rules.solve import pseudo_inverse
 from graphflops.tensor import TensorType
 
+_Backward = Callable[[ForwardCall], Estimate]
+
 # Inverses.
 
 
@@ -42,30 +44,25 @@ def pseudo_inverse_gradient(m: Dim, n: Dim) -> Dim:
 # Solves.
 
 
-def _solved(order: Callable[[ForwardCall], Dim]) -> Callable[[ForwardCall], Estimate]:
+def _solved(order: Callable[[ForwardCall], Dim], triangles: int = 2) -> _Backward:
     """A solve with the forward's factors; for the matrix, the product of what that gives with the solution."""
 
     def priced(call: ForwardCall) -> Estimate:
         A, found, n = call.arguments["A"], call.out, order(call)
-        return gradients(
-            call, found, n if "A" in call.wants else 0, 2 * n, A.like(), found, times=found.numel
-        )
+        products, factors = n if "A" in call.wants else 0, A.like() if triangles == 2 else A
+        return gradients(call, found, products, triangles * n, factors, found, times=found.numel)
 
     return priced
 
 
-backward("aten.linalg_solve", "aten.linalg_solve_ex", "aten._linalg_solve_ex")(
-    _solved(lambda call: call.arguments["A"].shape[-1])
-)
+def _columns(call: ForwardCall) -> Dim:
+    columns: Dim = call.arguments["A"].shape[-1]
+    return columns
+
+
+backward("aten.linalg_solve", "aten.linalg_solve_ex", "aten._linalg_solve_ex")(_solved(_columns))
+backward("aten.linalg_solve_triangular", "aten.triangular_solve")(_solved(_columns, triangles=1))
 backward("aten.linalg_tensorsolve")(_solved(lambda call: call.out.numel))
-
-
-@backward("aten.linalg_solve_triangular", "aten.triangular_solve")
-def solve_triangular(call: ForwardCall) -> Estimate:
-    """A triangular solve; for the matrix, the product of what that gives with the solution."""
-    A, found = call.arguments["A"], call.out
-    n = A.shape[-1]
-    return gradients(call, found, n if "A" in call.wants else 0, n, A, found, times=found.numel)
 
 
 @backward("aten.cholesky_solve", "aten._cholesky_solve_helper")
@@ -156,18 +153,6 @@ def lu(call: ForwardCall) -> Estimate:
     return gradients(call, x, short * short * (short + long) + rows, solves + short * short, *floating(call))
 
 
-@backward("aten.linalg_qr", "aten.qr")
-def qr(call: ForwardCall) -> Estimate:
-    """Products with Q and R and a triangular solve with R; a wide matrix takes a product more for its spare columns."""
-    x = operand(call)
-    _, m, n = matrices(x)
-    if same(dim_min(m, n), n):
-        products, solves = n * n * n + 2 * m * n * n, lapack.triangular_solve(n, m)
-    else:
-        products, solves = 2 * m * m * m + 2 * m * m * n, lapack.triangular_solve(m, m)
-    return gradients(call, x, products, solves + m * n + n * n, *floating(call))
-
-
 @backward("aten.linalg_householder_product", "aten.orgqr")
 def householder_product(call: ForwardCall) -> Estimate:
     """A product of the result and its gradient, from which the reflectors are taken off one by one."""
@@ -203,25 +188,6 @@ def reflectors(m: Dim, n: Dim, k: Dim) -> tuple[Dim, Dim]:
 # Eigenvalues and singular values.
 
 
-@backward("aten.linalg_eigh", "aten._linalg_eigh")
-def eigh(call: ForwardCall) -> Estimate:
-    """Three products with the eigenvectors, between which is divided by differences of eigenvalues."""
-    if call.arguments.get("compute_v", True) is False:
-        return eigvalsh(call)
-    x = operand(call)
-    n = x.shape[-1]
-    return gradients(call, x, 3 * n * n * n, 4 * n * n, *floating(call))
-
-
-@backward("aten.linalg_eigvalsh")
-def eigvalsh(call: ForwardCall) -> Estimate:
-    """The eigenvectors, scaled, times their transpose."""
-    x = operand(call)
-    n = x.shape[-1]
-    vectors = lapack.eigh(n) - lapack.eigh(n, vectors=False)
-    return gradients(call, x, n * n * n, n * n + vectors, x.like())
-
-
 @backward("aten.linalg_eig")
 def eig(call: ForwardCall) -> Estimate:
     """Three products with the eigenvectors and a solve with them."""
@@ -241,19 +207,6 @@ def eigvals(call: ForwardCall) -> Estimate:
     back = gradients(call, vectors, 0, solve + n * n, vectors)
     also = each(x, lapack.eig(n) - lapack.eig(n, vectors=False))
     return back.plus(vector_flops=also)
-
-
-@backward("aten.linalg_svd", "aten._linalg_svd", "aten.svd", "prims.svd")
-def svd(call: ForwardCall) -> Estimate:
-    """Products with the singular vectors of either side, between which is divided by differences of squared values."""
-    if call.arguments.get("compute_uv", True) is False:
-        return of_singular_values(call)
-    x = operand(call)
-    _, m, n = matrices(x)
-    short, long = dim_min(m, n), dim_max(m, n)
-    beyond = 0 if same(m, n) else 2 * long * short * short  # what the vectors of the shorter side do not span
-    products = short * short * short + 3 * long * short * short + beyond
-    return gradients(call, x, products, 7 * short * short, *floating(call))
 
 
 def of_singular_values(
@@ -282,10 +235,9 @@ def cond(call: ForwardCall) -> Estimate:
     return gradients(call, x, 2 * n * n * n, 5 * n * n, x, x.like())
 
 
-@backward("aten.nuclear_norm", "aten.nuclear_norm.dim")
-def nuclear_norm(call: ForwardCall) -> Estimate:
-    """That of the singular values."""
-    return of_singular_values(call, operand(call), *call.arguments.get("dim", (-2, -1)))
+backward("aten.nuclear_norm", "aten.nuclear_norm.dim")(
+    lambda call: of_singular_values(call, operand(call), *call.arguments.get("dim", (-2, -1)))
+)
 
 
 @backward("aten.linalg_matrix_norm", "aten.linalg_norm")
@@ -303,7 +255,7 @@ def matrix_norm(call: ForwardCall) -> Estimate:
 # Rules that follow from the rows and columns of the operand.
 
 
-def by_sizes(work: Callable[[Dim, Dim], tuple[Dim, Dim]], *kept: str) -> Callable[[ForwardCall], Estimate]:
+def by_sizes(work: Callable[[Dim, Dim], tuple[Dim, Dim]], *kept: str) -> _Backward:
     """The rule of so many multiply-adds and other operations; kept: what is read, the operand, its factors or results."""
 
     def priced(call: ForwardCall) -> Estimate:
@@ -315,6 +267,38 @@ def by_sizes(work: Callable[[Dim, Dim], tuple[Dim, Dim]], *kept: str) -> Callabl
     return priced
 
 
+def _qr(m: Dim, n: Dim) -> tuple[Dim, Dim]:
+    """Products with Q and R and a triangular solve with R; a wide matrix takes a product more for its spare columns."""
+    if same(dim_min(m, n), n):
+        return n * n * n + 2 * m * n * n, lapack.triangular_solve(n, m) + m * n + n * n
+    return 2 * m * m * m + 2 * m * m * n, lapack.triangular_solve(m, m) + m * n + n * n
+
+
+def _svd(m: Dim, n: Dim) -> tuple[Dim, Dim]:
+    """Products with the singular vectors of either side, between which is divided by differences of squared values."""
+    short, long = dim_min(m, n), dim_max(m, n)
+    beyond = 0 if same(m, n) else 2 * long * short * short  # what the vectors of the shorter side do not span
+    return short * short * short + 3 * long * short * short + beyond, 7 * short * short
+
+
+def unless(argument: str, whole: _Backward, less: _Backward) -> _Backward:
+    """The rule `whole`, but `less` where an argument says that only values are wanted, no vectors."""
+    return lambda call: (less if call.arguments.get(argument, True) is False else whole)(call)
+
+
+backward("aten.linalg_qr", "aten.qr")(by_sizes(_qr, "results"))
+backward("aten.linalg_svd", "aten._linalg_svd", "aten.svd", "prims.svd")(
+    unless("compute_uv", by_sizes(_svd, "results"), of_singular_values)
+)
+# The eigenvectors, scaled, times their transpose.
+_eigvalsh = by_sizes(
+    lambda _, n: (n * n * n, n * n + lapack.eigh(n) - lapack.eigh(n, vectors=False)), "factors"
+)
+backward("aten.linalg_eigvalsh")(_eigvalsh)
+# Three products with the eigenvectors, between which is divided by differences of eigenvalues.
+backward("aten.linalg_eigh", "aten._linalg_eigh")(
+    unless("compute_v", by_sizes(lambda _, n: (3 * n * n * n, 4 * n * n), "results"), _eigvalsh)
+)
 # A product with the inverse from either side; of a factor's inverse also one with the factor.
 backward("aten.linalg_inv", "aten.inverse", "aten.linalg_inv_ex")(
     by_sizes(lambda _, n: (2 * n * n * n, n * n), "result")

@@ -21,6 +21,7 @@ from graphflops.tensor import DType, TensorType
 
 KIND = "loss"
 
+Tensors = tuple[TensorType, ...]
 
 MEAN = 1
 
@@ -89,30 +90,20 @@ def compared(
     return total_of(full, reduction, flops, functions, tensors)
 
 
-def gradient_of(loss: Loss, grad: TensorType, *operands: TensorType | None) -> Estimate:
-    """The first operand's gradient; all but the first two are weights."""
+def gradients_of(loss: Loss, grad: TensorType, into: Tensors, *operands: TensorType | None) -> Estimate:
+    """The gradients of some operands, summed over repeats of one that was broadcast; all but the first two are weights.
+
+    into: the operands, for none the first one broadcast.
+    """
     tensors = tuple(x for x in operands if x is not None)
     full = TensorType(broadcast(*(x.shape for x in tensors)), result_type(*tensors))
+    wanted = into or (full,)
+    each = [loss.gradient + len(tensors) - 2 + (x.numel != full.numel) for x in wanted]
     return Estimate(
-        (full,),
-        vector_flops=(loss.gradient + len(tensors) - 2) * full.numel,
-        transcendentals=loss.gradient_functions * full.numel,
+        tuple(x.like() for x in wanted),
+        vector_flops=sum(each) * full.numel,
+        transcendentals=loss.gradient_functions * full.numel * len(wanted),
         reads=(grad, *tensors),
-    )
-
-
-def gradients_of(loss: Loss, call: ForwardCall, *operands: TensorType | None) -> Estimate:
-    """The gradients of a forward call's wanted operands; one that was broadcast is summed over repeats."""
-    tensors = tuple(x for x in operands if x is not None)
-    elements = call.out.like(broadcast(*(x.shape for x in tensors))).numel
-    flops: Dim = 0
-    for _, operand in wanted(call):
-        flops += (loss.gradient + len(tensors) - 2 + (operand.numel != elements)) * elements
-    return Estimate(
-        tuple(operand.like() for _, operand in wanted(call)),
-        vector_flops=flops,
-        transcendentals=loss.gradient_functions * elements * len(wanted(call)),
-        reads=(call.out.like(), *tensors),
     )
 
 
@@ -122,32 +113,29 @@ def gradients_by(
     """The backward rule of the loss that the arguments of a call say."""
 
     def priced(call: ForwardCall) -> Estimate:
-        given = call.arguments
-        return gradients_of(loss(given), call, given["x"], given["target"], *map(given.get, weights))
+        given, into = call.arguments, tuple(x for _, x in wanted(call))
+        operands = given["x"], given["target"], *map(given.get, weights)
+        return gradients_of(loss(given), call.out.like(), into, *operands)
 
     return priced
 
 
-def register_compared(name: str, loss: Loss) -> None:
-    """Register the loss, its backward operator and its gradients."""
+def _compared(
+    x: TensorType, target: TensorType, reduction: int = MEAN, *attributes: float, loss: Loss, **named: float
+) -> Estimate:
+    return compared(loss, reduction, x, target)
 
-    def forward(
-        x: TensorType, target: TensorType, reduction: int = MEAN, *attributes: float, **named: float
-    ) -> Estimate:
-        return compared(loss, reduction, x, target)
 
-    def backward_operator(
-        grad_output: TensorType, x: TensorType, target: TensorType, *attributes: float, **named: float
-    ) -> Estimate:
-        return gradient_of(loss, grad_output, x, target)
-
-    rule(f"aten.{name}")(forward)
-    rule(f"aten.{name}_backward")(backward_operator)
-    backward(f"aten.{name}")(gradients_by(lambda given: loss))
+def _gradient(
+    grad_output: TensorType, x: TensorType, target: TensorType, *attributes: float, loss: Loss, **named: float
+) -> Estimate:
+    return gradients_of(loss, grad_output, (), x, target)
 
 
 for _name, _loss in COMPARED.items():
-    register_compared(_name, _loss)
+    rule(f"aten.{_name}").derived(_compared, loss=_loss)
+    rule(f"aten.{_name}_backward").derived(_gradient, loss=_loss)
+    backward(f"aten.{_name}")(gradients_by(lambda given, loss=_loss: loss))  # type: ignore[misc]
 
 
 @rule("aten.binary_cross_entropy")
@@ -159,11 +147,10 @@ def binary_cross_entropy(
 
 
 @rule("aten.binary_cross_entropy_backward")
-def binary_cross_entropy_backward(
-    grad_output: TensorType, x: TensorType, target: TensorType, weight: TensorType | None = None
-) -> Estimate:
+@takes("grad x target weight?")
+def binary_cross_entropy_backward(of: Operands) -> Estimate:
     """Six operations per element."""
-    return gradient_of(CROSS_ENTROPY, grad_output, x, target, weight)
+    return gradients_of(CROSS_ENTROPY, of.grad, (), *of.but("grad"))
 
 
 backward("aten.binary_cross_entropy")(gradients_by(lambda given: CROSS_ENTROPY, "weight"))

@@ -14,6 +14,7 @@ from graphflops.rules.elementwise import result_type
 from graphflops.rules.loss import MEAN, total_of
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import ForwardCall, backward, require, rule
+from graphflops.rules.shapes import results
 from graphflops.rules.softmax import LOG_SOFTMAX_GRADIENT, log_softmax
 from graphflops.tensor import TensorType
 
@@ -72,7 +73,7 @@ def nll_loss_forward(
 
 @backward("aten.nll_loss nll_loss2d nll_loss_nd nll_loss_forward nll_loss2d_forward")
 def nll_loss_gradient(call: ForwardCall) -> Estimate:
-    """Zeros except at the picked scores, which get the scaled gradient."""
+    """As the backward operator."""
     given = call.arguments
     return likelihood_gradient(call.out.like(), given["x"], given["target"], given.get("weight"))
 
@@ -156,18 +157,16 @@ def label_pairs(x: TensorType) -> Dim:
 
 
 @rule("aten.multilabel_margin_loss_forward")
-def multilabel_margin_loss_forward(x: TensorType, target: TensorType, reduction: int) -> Estimate:
+def multilabel_margin_loss_forward(x: TensorType, target: TensorType, reduction: int = MEAN) -> Estimate:
     """Subtract, add, clamp, select and sum per pair of a possible label with a class; divide."""
     rows = rows_of(x)
     loss = total_of(rows, reduction, 5 * label_pairs(x) + rows.numel, 0, (x, target))
     return replace(loss, out=(*loss.out, x.like()))
 
 
-@rule("aten.multilabel_margin_loss")
-def multilabel_margin_loss(x: TensorType, target: TensorType, reduction: int = MEAN) -> Estimate:
-    """As `multilabel_margin_loss_forward`."""
-    estimate = multilabel_margin_loss_forward(x, target, reduction)
-    return replace(estimate, out=estimate.out[:1])
+rule("aten.multilabel_margin_loss").derived(
+    multilabel_margin_loss_forward, results(0), says="As `multilabel_margin_loss_forward`."
+)
 
 
 @rule("aten.multilabel_margin_loss_backward")

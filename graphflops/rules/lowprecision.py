@@ -14,7 +14,7 @@ from graphflops.rules.quantized import DEQUANTIZE, MIN_MAX, QUANTIZE
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import only_result, shown
 from graphflops.rules.work import activation as activation_named
-from graphflops.tensor import BFLOAT16, FLOAT4_PAIR, FLOAT32, INT8, INT32, UINT8, DType, TensorType
+from graphflops.tensor import BFLOAT16, FLOAT4_PAIR, FLOAT32, INT8, INT32, UINT8, DType, TensorType, flat
 
 KIND = "product"
 
@@ -30,7 +30,7 @@ def scaled_mm(of: Operands) -> Estimate:
     """Product of narrow floats; each result takes both operands' scales, then the bias and its own scale."""
     _check_scales(*of.named("a b scale_a scale_b"))
     product = matmul_into(of.a, of.b, of.out_dtype or of.a.dtype)
-    return _scaled(product, (of.scale_a,), (of.scale_b,), of.bias, of.scale_result)
+    return _scaled(product, (of.scale_a, of.scale_b), of.bias, of.scale_result)
 
 
 rule("aten._scaled_mm", product=("a", "b"))(scaled_mm)
@@ -61,7 +61,7 @@ def _check_scales(a: TensorType, b: TensorType, *scales: TensorType) -> None:
 @takes("a b scale_a? * scale_b? bias?")
 def scaled_mm_v2(of: Operands, *, out_dtype: DType | None) -> Estimate:
     """As _scaled_mm with several scales per operand."""
-    return _scaled(matmul_into(of.a, of.b, out_dtype or of.a.dtype), of.scale_a, of.scale_b, of.bias, None)
+    return _scaled(matmul_into(of.a, of.b, out_dtype or of.a.dtype), (*of.scale_a, *of.scale_b), of.bias)
 
 
 @rule("aten._scaled_addmm", product=("a", "b"))
@@ -70,7 +70,7 @@ def scaled_addmm(
     of: Operands, *, beta: Number = 1, alpha: Number = 1, use_fast_accum: bool = False
 ) -> Estimate:
     """As _scaled_mm_v2, added to a matrix of the result's type."""
-    product = _scaled(matmul_into(of.a, of.b, of.base.dtype), of.scale_a, of.scale_b, None, None)
+    product = _scaled(matmul_into(of.a, of.b, of.base.dtype), (*of.scale_a, *of.scale_b))
     return add_product(of.base, product, beta, alpha, product.vector_flops)
 
 
@@ -79,19 +79,14 @@ def scaled_addmm(
 def scaled_grouped_mm(of: Operands, *, out_dtype: DType | None = None) -> Estimate:
     """As _grouped_mm for narrow floats with one or several scales per operand; the result is bfloat16 by default."""
     product = grouped_mm(of.a, of.b, of.offs, None, out_dtype or BFLOAT16)
-    a_scales, b_scales = (x if isinstance(x, tuple) else (x,) for x in (of.scale_a, of.scale_b))
-    return _scaled(product, a_scales, b_scales, of.bias, of.scale_result)
+    return _scaled(product, tuple(flat((of.scale_a, of.scale_b))), of.bias, of.scale_result)
 
 
 rule("aten._scaled_grouped_mm_v2", product=("a", "b")).derived(scaled_grouped_mm)
 
 
 def _scaled(
-    product: Estimate,
-    scale_a: Tensors,
-    scale_b: Tensors,
-    bias: TensorType | None,
-    scale_result: TensorType | None,
+    product: Estimate, scales: Tensors, bias: TensorType | None = None, scale_result: TensorType | None = None
 ) -> Estimate:
     """The product, and one operation per result for each of: operand scales, bias, result scale.
 
@@ -100,7 +95,7 @@ def _scaled(
     factor = product.reads[0]
     pairs = 2 if isinstance(factor, TensorType) and factor.dtype is FLOAT4_PAIR else 1
     vector = only_result(product).numel * (2 + (bias is not None) + (scale_result is not None))
-    reads = (*product.reads, *scale_a, *scale_b, bias, scale_result)
+    reads = (*product.reads, *scales, bias, scale_result)
     return Estimate(product.out, pairs * product.matrix_flops, vector, reads=reads)
 
 

@@ -171,24 +171,21 @@ def vecdot_gradients(call: ForwardCall) -> Estimate:
 
 
 @rule("aten._grouped_mm", product=("a", "b"))
-def grouped_mm(
-    a: TensorType,
-    b: TensorType,
-    offs: TensorType | None = None,
-    bias: TensorType | None = None,
-    out_dtype: DType | None = None,
-) -> Estimate:
+@takes("a b offs? bias? out_dtype?")
+def grouped_mm(of: Operands) -> Estimate:
     """One product per group: offsets split the rows, columns or inner axis, whose total length counts once.
 
     Of the matrices that groups of rows select, no more are read than there are rows.
     """
+    a, b, offs, bias, out_dtype = of
     m, n = a.shape[-2], b.shape[-1]
     meet(a.shape[-1], b.shape[-2], f"inner dimensions differ: {a.shape[-1]} and {b.shape[-2]}")
     shape: tuple[Dim, ...] = (m, n)
     multiply_adds = prod((m, a.shape[-1], n))
     read_a, read_b = a, b
     if a.rank == b.rank:
-        groups = a.shape[0] if a.rank == 3 else _groups(offs)
+        require(a.rank == 3 or offs is not None, "a grouped product of two matrices needs the groups' ends")
+        groups = a.shape[0] if offs is None or a.rank == 3 else offs.shape[0]
         shape = (groups, m, n)
         multiply_adds *= groups if a.rank == 3 else 1
     elif a.rank == 3:
@@ -198,12 +195,6 @@ def grouped_mm(
     out = a.like(shape, out_dtype)
     vector = out.numel if bias else 0
     return Estimate((out,), flops_of(multiply_adds, a.dtype), vector, reads=(read_a, read_b, offs, bias))
-
-
-def _groups(offs: TensorType | None) -> Dim:
-    require(offs is not None, "a grouped product of two matrices needs the groups' ends")
-    assert offs is not None
-    return offs.shape[0]
 
 
 # Products of several matrices.

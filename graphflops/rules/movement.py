@@ -111,24 +111,6 @@ def resize(x: TensorType, size: Sequence[Dim]) -> Estimate:
     return Estimate((x.like(size),), reads=(kept,), writes=(kept,))
 
 
-@rule("aten.resize_", "aten._resize_output_", "aten.sparse_resize_", kind="view")
-def resize_in_place(x: TensorType, size: Sequence[Dim], *unused: Value) -> Estimate:
-    """Resizes in place; the memory may grow."""
-    return free(x.like(size))
-
-
-@rule("aten._resize_output", kind="view")
-def resize_output(x: TensorType, size: Sequence[Dim], *unused: Value) -> Estimate:
-    """Allocates memory of that size."""
-    return free(x.like(size), alias=False)
-
-
-@rule("aten.resize_as_", kind="view")
-def resize_as_in_place(x: TensorType, the_template: TensorType) -> Estimate:
-    """Resizes in place to another tensor's shape; the memory may grow."""
-    return free(x.like(the_template.shape))
-
-
 @rule("aten.resize_as", kind="view")
 def resize_as(x: TensorType, the_template: TensorType) -> Estimate:
     """As `resize`, to the sizes of another tensor."""
@@ -162,16 +144,9 @@ def masked_select(x: TensorType, mask: TensorType) -> Estimate:
     return Estimate((x.like((data_dependent("masked_select"),)),), reads=(x, mask))
 
 
-@rule("aten.masked_select_backward", kind="scatter")
-def masked_select_backward(grad: TensorType, x: TensorType, mask: TensorType) -> Estimate:
-    """Scatters the gradients to the positions of their elements, zeros elsewhere."""
-    return Estimate((x.like(),), reads=(grad, mask))
-
-
-@backward("aten.masked_select")
-def masked_select_gradient(call: ForwardCall) -> Estimate:
-    """As `masked_select_backward`."""
-    return masked_select_backward(call.out, call.arguments["x"], call.arguments["mask"])
+backward("aten.masked_select")(
+    lambda call: Estimate((call.arguments["x"].like(),), reads=(call.out, call.arguments["mask"]))
+)
 
 
 @rule("aten.masked_scatter")
@@ -186,12 +161,6 @@ def masked_scatter_(x: TensorType, mask: TensorType, source: TensorType) -> Esti
     """Reads the mask; reads and writes as many elements as it selects."""
     marked = x.like((data_dependent("masked_scatter"),))
     return Estimate((x.like(),), reads=(mask, marked), writes=(marked,), alias=True)
-
-
-@rule("aten.masked_scatter_backward", kind="gather")
-def masked_scatter_backward(grad_output: TensorType, mask: TensorType, sizes: Sequence[Dim]) -> Estimate:
-    """The source's gradient: the masked elements of the result's gradient, then zeros."""
-    return Estimate((grad_output.like(sizes),), reads=(grad_output, mask))
 
 
 # Gradients.

@@ -68,14 +68,10 @@ def one_per_row(x: TensorType, normalized_shape: tuple[Dim, ...], dtype: DType) 
 
 
 @rule("aten.layer_norm")
-def layer_norm(
-    x: TensorType,
-    normalized_shape: tuple[Dim, ...],
-    weight: TensorType | None = None,
-    bias: TensorType | None = None,
-) -> Estimate:
+@takes("x normalized_shape= weight? bias?")
+def layer_norm(of: Operands) -> Estimate:
     """Seven operations per element with weight and bias, a reciprocal root per row."""
-    return normalised(x, prod(outer_axes(x, normalized_shape)), weight, bias)
+    return normalised(of.x, prod(outer_axes(of.x, of.normalized_shape)), of.weight, of.bias)
 
 
 @rule("aten.native_layer_norm")
@@ -139,18 +135,11 @@ def check_statistics(x: TensorType, *each: TensorType | None) -> None:
         require(fits, f"{tensor} does not fit {channels} channels")
 
 
-def scaled(
-    x: TensorType,
-    weight: TensorType | None,
-    bias: TensorType | None,
-    mean: TensorType | None,
-    var: TensorType | None,
-) -> Estimate:
-    """Inference: one scale and one shift per element, one reciprocal root per channel."""
+def scaled(x: TensorType, *parameters: TensorType | None) -> Estimate:
+    """Inference by weight, bias, mean and variance: a scale and a shift per element, a reciprocal root per channel."""
     channels = channels_of(x).numel
     work = SCALE_AND_SHIFT * x.numel
-    reads = (x, weight, bias, mean, var)
-    return Estimate((x.like(),), vector_flops=work, transcendentals=channels, reads=reads)
+    return Estimate((x.like(),), vector_flops=work, transcendentals=channels, reads=(x, *parameters))
 
 
 def updated(estimate: Estimate, *running: TensorType | None) -> Estimate:
@@ -163,26 +152,27 @@ def updated(estimate: Estimate, *running: TensorType | None) -> Estimate:
     )
 
 
+def by_channel(of: Operands, groups: Dim, own: bool) -> Estimate:
+    """Normalised in so many groups by statistics of its own, or by running ones."""
+    check_statistics(*of)
+    if not own:
+        return scaled(*of)
+    x, weight, bias, *running = of
+    return updated(normalised(x, groups, weight, bias), *running)
+
+
 @rule("aten.batch_norm")
 @takes("x weight? bias? running_mean? running_var?")
 def batch_norm(of: Operands, *, training: bool) -> Estimate:
     """In training seven operations per element with weight and bias, in inference two."""
-    check_statistics(*of)
-    if not training:
-        return scaled(*of)
-    x, weight, bias, *running = of
-    return updated(normalised(x, channels_of(x).numel, weight, bias), *running)
+    return by_channel(of, channels_of(of.x).numel, training)
 
 
 @rule("aten.instance_norm")
 @takes("x weight? bias? running_mean? running_var?")
 def instance_norm(of: Operands, *, use_input_stats: bool) -> Estimate:
     """Each channel of each sample is normalised on its own; with running statistics, as `batch_norm` in inference."""
-    check_statistics(*of)
-    if not use_input_stats:
-        return scaled(*of)
-    x, weight, bias, *running = of
-    return updated(normalised(x, prod(x.shape[:2]), weight, bias), *running)
+    return by_channel(of, prod(of.x.shape[:2]), use_input_stats)
 
 
 @rule(
@@ -253,13 +243,6 @@ def batch_norm_update_stats(
     """Mean and variance of each channel, mixed into the running ones: four operations per element."""
     kept = channels_of(x)
     return updated(Estimate((kept, kept), vector_flops=4 * x.numel, reads=(x,)), running_mean, running_var)
-
-
-@rule("aten.batch_norm_elemt")
-@takes("x weight? bias? mean invstd")
-def batch_norm_elemt(of: Operands) -> Estimate:
-    """One scale and one shift per element."""
-    return Estimate((of.x.like(),), vector_flops=SCALE_AND_SHIFT * of.x.numel, reads=(*of,))
 
 
 @rule("aten.batch_norm_gather_stats", "aten.batch_norm_gather_stats_with_counts")

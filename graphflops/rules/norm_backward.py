@@ -133,13 +133,6 @@ def batch_norm_backward_reduce(of: Operands, *, input_g: bool, weight_g: bool, b
     return Estimate(out, vector_flops=4 * of.x.numel, reads=of.but("weight"))
 
 
-@rule("aten.batch_norm_backward_elemt")
-@takes("grad_out x mean invstd weight? sum_dy sum_dy_xmu")
-def batch_norm_backward_elemt(of: Operands) -> Estimate:
-    """The gradient combined with its sums: centre and four more operations per element."""
-    return Estimate((of.x.like(),), vector_flops=5 * of.x.numel, reads=(*of,))
-
-
 def priced(norm: NormGradient, call: ForwardCall) -> Estimate:
     """The gradients of a forward call's wanted operands; its statistics, two per group, are read."""
     given, grad = call.arguments, call.out

@@ -38,12 +38,12 @@ class Taking:
 
     def __init__(self, names: str, function: Callable[..., Estimate]) -> None:
         self.__wrapped__ = function  # where its attributes are found, and its description
+        kinds = {"?": "TensorType | None", "=": "object"}
         self.takes = {
-            name.rstrip("?"): "TensorType | None" if name.endswith("?") else "TensorType"
-            for name in names.replace("*", "").split()
+            name.rstrip("?="): kinds.get(name[-1], "TensorType") for name in names.replace("*", "").split()
         }
         placed = names.partition("*")[0].split()  # the others are found by name
-        self.order = tuple(name.rstrip("?") for name in placed)
+        self.order = tuple(name.rstrip("?=") for name in placed)
 
     @property
     def __code__(self) -> CodeType:
@@ -62,6 +62,7 @@ class Taking:
 def takes(names: str) -> Callable[[Callable[..., Estimate]], Taking]:
     """Make a rule of a function of `Operands`.
 
-    names: in the operator's order, `bias?` for one that may be left out; those after a `*` are found by name, as keywords.
+    names: in the operator's order, `bias?` for one that may be left out, `sizes=` for one that need not be a tensor; those
+    after a `*` are found by name, as keywords.
     """
     return lambda function: Taking(names, function)

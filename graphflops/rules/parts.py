@@ -44,12 +44,6 @@ def slice_(
     return free(out)
 
 
-@rule("aten.slice_inverse")
-def slice_inverse(x: TensorType, src: TensorType) -> Estimate:
-    """A view with the shape of the tensor before slicing."""
-    return free(x.like())
-
-
 @rule("aten.narrow")
 def narrow(x: TensorType, dim: int, start: Dim | TensorType, length: Dim) -> Estimate:
     """A range of an axis, given by its length."""

@@ -8,8 +8,9 @@ from functools import partial
 
 from graphflops.cost import Estimate, Value, data_dependent, free
 from graphflops.dims import Dim, broadcast, compare, dim_max, dim_min, floor_div, mod, prod, where
-from graphflops.ops.table import ROWS
+from graphflops.ops.table import ROWS, Row
 from graphflops.rules.elementwise import (
+    Promotion,
     complex_of,
     differentiate,
     elementwise,
@@ -22,30 +23,61 @@ from graphflops.rules.elementwise import (
 )
 from graphflops.rules.registry import ForwardCall, backward, rule
 from graphflops.rules.work import WORK, Work, power
-from graphflops.tensor import COMPLEX128, FLOAT64, INT32, INT64, DType, TensorType
+from graphflops.tensor import COMPLEX128, FLOAT64, INT64, DType, TensorType
 
 KIND = "elementwise"
 
 
-# Exponentials and roots.
-pointwise("exp, exp2 special_exp2, expm1 special_expm1, sqrt, rsqrt", result=float_result)
-pointwise("log, log2, log10, log1p special_log1p", result=float_result)
+# Functions with a row of work that do just what it says, under all names that the table of operators has for them. A result
+# is a floating number, unless it says something of its operands, or is computed in their type.
+_OF_THEIR_OWN = """add sub rsub pow square round clamp clamp_min clamp_max addcmul addcdiv polar frexp angle polygamma
+mvlgamma where masked_fill lerp prelu elu gelu glu rrelu_with_noise softplus"""
+_IN_TYPE_OF_OPERANDS = """neg floor ceil trunc sign sgn frac nan_to_num mul floor_divide remainder fmod fmax fmin nextafter
+heaviside gcd lcm hypot maximum minimum relu threshold leaky_relu rrelu rrelu_with_noise_backward hardshrink softshrink
+hardsigmoid hardswish mish silu hardtanh selu celu log_sigmoid"""
+_FOLDS: dict[str, Callable[..., Dim]] = {
+    "neg": operator.neg,
+    "mul": operator.mul,
+    "floor_divide": floor_div,
+    "remainder": mod,
+    "maximum": dim_max,
+    "minimum": dim_min,
+    "logical_not": lambda a: compare("==", a, 0),
+    **{
+        name: partial(compare, sign)
+        for name, sign in {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}.items()
+    },
+}
 
-# Trigonometric and hyperbolic functions.
-pointwise("sin, cos, tan, asin arcsin, acos arccos, atan arctan, sinc special_sinc", result=float_result)
-pointwise("sinh, cosh, tanh, asinh arcsinh, acosh arccosh, atanh arctanh", result=float_result)
 
-# Functions of torch.special that ATen also has under another name, and those that it has there alone.
-pointwise(
-    "sigmoid special_expit, logit special_logit, erf special_erf, erfc special_erfc", result=float_result
-)
-pointwise(
-    "erfinv special_erfinv, lgamma special_gammaln, digamma special_psi special_digamma", result=float_result
-)
-pointwise("i0 special_i0, igamma special_gammainc, igammac special_gammaincc", result=float_result)
-pointwise("xlogy special_xlogy, logaddexp, logaddexp2", result=float_result)
-for _name in (row.name for row in ROWS if row.aten == f"special_{row.name}"):
-    pointwise(f"special_{_name}", "polynomial" if "polynomial" in _name else "", result=float_result)
+def _result_of(row: Row, in_type: bool) -> Promotion:
+    """The element type of an operator's result. in_type: of functions of numbers, that of the operands."""
+    if row.kind == "comparison" or row.name.startswith("logical"):
+        return to_bool
+    if row.name == "abs":
+        return to_real
+    return result_type if in_type or row.kind == "logic" else float_result
+
+
+_own, _typed = frozenset(_OF_THEIR_OWN.split()), frozenset(_IN_TYPE_OF_OPERANDS.split())
+for _row in ROWS:
+    _work = "polynomial" if "polynomial" in _row.name else _row.name
+    if _row.kind in ("elementwise", "comparison", "logic") and _work in WORK:
+        if _row.aten and _work not in _own:
+            _result = _result_of(_row, _work in _typed)
+            pointwise(_row.aten, _work, result=_result, fold=_FOLDS.get(_work))
+        if _row.prims and _work not in ("where", "frexp"):
+            pointwise(_row.prims, _work, result=_result_of(_row, True), dialect="prims")
+for _name in ("and", "or", "xor"):
+    pointwise(f"__i{_name}__", f"bitwise_{_name}")
+pointwise("__ilshift__", "bitwise_left_shift")
+pointwise("__irshift__", "bitwise_right_shift")
+pointwise("_conj_copy", "conj")
+pointwise("lerp", result=lambda a, b, weight: result_type(a, b))
+# ATen's `softplus` has scales.
+pointwise("softplus", "scaled_softplus")
+pointwise("relu6", "hardtanh")
+pointwise("_prelu_kernel", "prelu")
 
 
 @rule("aten.polygamma", "aten.special_polygamma")
@@ -61,41 +93,6 @@ def mvlgamma(a: TensorType, p: int) -> Estimate:
 
 
 backward("aten.polygamma", "aten.special_polygamma")(differentiate(WORK["polygamma"]))
-
-
-# One operand; the type stays unless `result` is given.
-pointwise("neg negative _neg_view_copy", fold=operator.neg)
-pointwise("abs absolute", result=to_real)
-pointwise("floor, ceil, trunc fix, sign, sgn, frac, nan_to_num, bitwise_not")
-pointwise("reciprocal, deg2rad, rad2deg", result=float_result)
-pointwise("logical_not", result=to_bool, fold=lambda a: compare("==", a, 0))
-pointwise("isnan, isinf, isfinite, isposinf, isneginf, isreal, signbit", result=to_bool)
-pointwise("_conj_copy", "conj")
-
-# Two operands.
-pointwise("mul multiply", fold=operator.mul)
-pointwise("div divide true_divide", result=float_result)
-pointwise("floor_divide", fold=floor_div)
-pointwise("remainder", fold=mod)
-pointwise("fmod, fmax, fmin, nextafter, heaviside, gcd, lcm, hypot")
-pointwise("maximum max.other", fold=dim_max)
-pointwise("minimum min.other", fold=dim_min)
-for symbol, names in {
-    "==": "eq",
-    "!=": "ne not_equal",
-    "<": "lt less",
-    "<=": "le less_equal",
-    ">": "gt greater",
-    ">=": "ge greater_equal",
-}.items():
-    pointwise(names, result=to_bool, fold=partial(compare, symbol))
-pointwise("logical_and, logical_or, logical_xor, isclose", result=to_bool)
-pointwise("bitwise_and __and__ __iand__, bitwise_or __or__ __ior__, bitwise_xor __xor__ __ixor__")
-pointwise("bitwise_left_shift __lshift__ __ilshift__, bitwise_right_shift __rshift__ __irshift__")
-pointwise("copysign, atan2 arctan2, ldexp", result=float_result)
-
-# Three operands.
-pointwise("lerp", result=lambda a, b, weight: result_type(a, b))
 
 
 @rule("aten._add_relu")
@@ -231,12 +228,6 @@ backward("aten.square")(differentiate(WORK["square"]))
 backward("aten.pow", "aten.float_power")(differentiate(WORK["pow"], "a", "exponent"))
 
 
-@rule("aten.frexp", "prims.frexp")
-def frexp(a: TensorType) -> Estimate:
-    """One split per element, into mantissa and exponent."""
-    return Estimate((a.like(), a.like(dtype=INT32)), vector_flops=WORK["frexp"].flops * a.numel, reads=(a,))
-
-
 backward("aten.frexp")(differentiate(WORK["frexp"]))
 
 
@@ -266,12 +257,6 @@ def angle(a: TensorType) -> Estimate:
 def conj_physical(a: TensorType) -> Estimate:
     """One negation per complex element; a real tensor is its own conjugate."""
     return elementwise(WORK["conj"], a) if a.dtype.kind == "complex" else free(a)
-
-
-@rule("aten.conj _conj _neg_view resolve_conj resolve_neg positive", "prims.conj view_of")
-def same_memory(a: TensorType) -> Estimate:
-    """Free: the result is a view with a flag set."""
-    return free(a)
 
 
 @rule("aten.equal")

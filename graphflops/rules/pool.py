@@ -92,28 +92,11 @@ for _spatial in (1, 2, 3):
         rule(f"aten.mkldnn_max_pool{_spatial}d").derived(pooling, **_max)
 
 
-@rule(
-    "aten.max_pool2d_with_indices_backward max_pool3d_with_indices_backward adaptive_max_pool2d_backward",
-    "aten.adaptive_max_pool3d_backward fractional_max_pool2d_backward fractional_max_pool3d_backward",
-)
-def max_pool_with_indices_backward(
-    grad_output: TensorType, x: TensorType, *, indices: TensorType
-) -> Estimate:
-    """Adds each output's gradient at the position of its maximum."""
-    return Estimate((x.like(),), vector_flops=grad_output.numel, reads=(grad_output, indices))
-
-
 @rule("aten.max_pool2d_backward")
 def max_pool2d_backward(grad_output: TensorType, x: TensorType, kernel_size: PerAxis) -> Estimate:
     """Recomputes the positions of the maxima, then one addition per output."""
     window = prod(spread(kernel_size, 2))
     return Estimate((x.like(),), vector_flops=(window + 1) * grad_output.numel, reads=(grad_output, x))
-
-
-@rule("aten.mkldnn_max_pool2d_backward", "aten.mkldnn_max_pool3d_backward")
-def mkldnn_max_pool_backward(grad_output: TensorType, output: TensorType, x: TensorType) -> Estimate:
-    """Adds each output's gradient at the position of its maximum."""
-    return Estimate((x.like(),), vector_flops=grad_output.numel, reads=(grad_output, output, x))
 
 
 @backward(*(f"aten.max_pool{spatial}d" for spatial in (1, 2, 3)))
@@ -250,8 +233,9 @@ def max_unpool(x: TensorType, indices: TensorType, output_size: Sizes) -> Estima
     return Estimate((out,), reads=(x, indices))
 
 
-@backward("aten.max_unpool2d", "aten.max_unpool3d")
-def max_unpool_gradient(call: ForwardCall) -> Estimate:
-    """Gathers the gradients from the positions of the values."""
-    x, indices = call.arguments["x"], call.arguments["indices"]
-    return Estimate((x.like(),), reads=(x, indices))
+# Gathers the gradients from the positions of the values.
+backward("aten.max_unpool2d", "aten.max_unpool3d")(
+    lambda call: Estimate(
+        (call.arguments["x"].like(),), reads=(call.arguments["x"], call.arguments["indices"])
+    )
+)

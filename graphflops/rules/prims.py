@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 from msgspec.structs import replace
 
@@ -11,27 +10,13 @@ from graphflops.cost import Estimate, Value, data_dependent, free
 from graphflops.dims import Dim, Expr, floor_div, prod, same
 from graphflops.rules import creation, joining, movement, rearrange, views
 from graphflops.rules import pointwise as pointwise_rules
-from graphflops.rules.elementwise import pointwise, result_type, to_bool, to_real
+from graphflops.rules.elementwise import pointwise, result_type
 from graphflops.rules.registry import rule
-from graphflops.tensor import FLOAT32, DType, TensorType
+from graphflops.tensor import DType, TensorType
 
 KIND = "view"
 
-prim = partial(pointwise, dialect="prims")
-prim("neg, ceil, floor, round, trunc, sign, bitwise_not, reciprocal")
-prim("acos, acosh, asin, asinh, atan, atanh, cos, cosh, sin, sinh, tan, tanh")
-prim("cbrt, exp, exp2, expm1, log, log10, log1p, log2, sqrt, rsqrt")
-prim("erf, erfc, erfcx, erf_inv, ndtri, digamma, lgamma, bessel_j0, bessel_j1, spherical_bessel_j0")
-prim("bessel_i0, bessel_i0e, bessel_i1, bessel_i1e")
-prim("abs", result=to_real)
-prim("isfinite, signbit", result=to_bool)
-prim("conj_physical", "conj")
-
-prim("add, sub, mul, div, maximum, minimum, fmax, fmin, fmod, remainder, nextafter")
-prim("hypot, atan2, gcd, igamma, igammac, pow, zeta, bitwise_and, bitwise_or, bitwise_xor")
-prim("shift_left, shift_right_arithmetic")
-prim("eq, ne, lt, le, gt, ge", result=to_bool)
-
+pointwise("conj_physical", "conj", dialect="prims")
 
 # Rules of ATen operators with the same signature.
 rule("prims.where")(pointwise_rules.select)
@@ -81,56 +66,13 @@ def collapse(a: TensorType, start: int, end: int) -> Estimate:
 # New tensors.
 
 
-@rule("prims.empty", "prims.empty_strided", "prims.empty_permuted")
-def empty(shape: Sequence[Dim], *order: Value, dtype: DType, requires_grad: bool = False) -> Estimate:
-    """Allocates without writing."""
-    return free(TensorType(tuple(shape), dtype), alias=False)
-
-
-@rule("prims.full")
-def full(shape: Sequence[Dim], *, dtype: DType) -> Estimate:
-    """Every element written."""
-    return Estimate((TensorType(tuple(shape), dtype),))
-
-
-@rule("prims.full_like")
-def full_like(a: TensorType, *, dtype: DType) -> Estimate:
-    """Every element written, none read."""
-    return Estimate((a.like(dtype=dtype),))
-
-
-@rule("prims.iota")
-def iota(length: Dim, *, dtype: DType) -> Estimate:
-    """Every element written."""
-    return Estimate((TensorType((length,), dtype),))
-
-
 @rule("prims.scalar_tensor")
 def scalar_tensor(s: Value, *, dtype: DType | None = None) -> Estimate:
     """One element written."""
     return Estimate((TensorType((), dtype or result_type(s)),))
 
 
-@rule("prims.uniform", "prims.normal", kind="random")
-def drawn(shape: Sequence[Dim], *, dtype: DType, **distribution: Value) -> Estimate:
-    """Random numbers, scaled and shifted."""
-    out = TensorType(tuple(shape), dtype)
-    return Estimate((out,), vector_flops=2 * out.numel)
-
-
 # Bookkeeping.
-
-
-@rule("prims._make_token")
-def make_token() -> Estimate:
-    """An empty tensor that orders side effects."""
-    return free(TensorType((0,), FLOAT32), alias=False)
-
-
-@rule("prims._sink_tokens")
-def sink_tokens(tokens: Sequence[TensorType]) -> Estimate:
-    """Free: keeps side effects alive."""
-    return free()
 
 
 @rule("prims.item")

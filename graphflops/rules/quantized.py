@@ -6,7 +6,7 @@ Element types that torch marks as quantized stand for the integers they are stor
 from __future__ import annotations
 
 from graphflops.cost import Estimate, Value
-from graphflops.dims import Dim, prod
+from graphflops.dims import prod
 from graphflops.rules.elementwise import differentiate
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import Derived, backward, rule
@@ -33,40 +33,24 @@ def convert(x: TensorType, dtype: DType | None, per_element: int, *parameters: V
 # Operators of torch.export: quantized tensors are plain integer tensors.
 
 
-def quantize(
-    x: TensorType,
-    scale: Value,
-    zero_point: Value,
-    *,
-    dtype: DType | None = None,
-    quant_min: Value = None,
-    quant_max: Value = None,
-) -> Estimate:
+@rule(
+    "quantized_decomposed.quantize_per_tensor quantize_per_channel quantize_per_channel_group quantize_per_token",
+    "aten.quantize_per_tensor quantize_per_channel",
+)
+@takes("x scale= zero_point= * dtype? quant_min? quant_max?")
+def quantize(of: Operands) -> Estimate:
     """Six operations per element."""
-    return convert(x, dtype or INT8, QUANTIZE, scale, zero_point, quant_min, quant_max)
-
-
-for _name in ("tensor", "channel", "channel_group", "token"):
-    rule(f"quantized_decomposed.quantize_per_{_name}")(quantize)
+    return convert(of.x, of.dtype or INT8, QUANTIZE, *of.but("x dtype"))
 
 
 @rule(
-    *(
-        f"quantized_decomposed.dequantize_per_{part}"
-        for part in ("tensor", "channel", "channel_group", "token")
-    )
+    "quantized_decomposed.dequantize_per_tensor dequantize_per_channel dequantize_per_channel_group dequantize_per_token"
 )
-def dequantize_decomposed(
-    x: TensorType,
-    scale: Value,
-    zero_point: Value,
-    *,
-    out_dtype: DType | None = None,
-    output_dtype: DType | None = None,
-) -> Estimate:
+@takes("x scale= zero_point? * out_dtype? output_dtype?")
+def dequantize_decomposed(of: Operands) -> Estimate:
     """Three operations per element, two without zero points."""
-    dtype = out_dtype or output_dtype or FLOAT32
-    return convert(x, dtype, DEQUANTIZE - (zero_point is None), scale, zero_point)
+    dtype = of.out_dtype or of.output_dtype or FLOAT32
+    return convert(of.x, dtype, DEQUANTIZE - (of.zero_point is None), of.scale, of.zero_point)
 
 
 @rule("quantized_decomposed.convert_element_type")
@@ -75,26 +59,14 @@ def convert_element_type(x: TensorType, dtype: DType) -> Estimate:
     return convert(x, dtype, 1 if dtype != x.dtype else 0)
 
 
-@rule("quantized_decomposed.choose_qparams", "quantized_decomposed.choose_qparams_symmetric")
-def choose_qparams(x: TensorType) -> Estimate:
-    """Minimum and maximum; computing the parameters from them is not counted."""
-    return _range(x, (1,))
-
-
 @rule(
     "quantized_decomposed.choose_qparams_per_token choose_qparams_per_token_asymmetric",
     "quantized_decomposed._choose_qparams_per_token_asymmetric_impl",
 )
 def choose_qparams_per_token(x: TensorType) -> Estimate:
     """Two operations per element: minimum and maximum, or absolute value and maximum."""
-    return _range(x, (*x.shape[:-1], 1))
-
-
-def _range(x: TensorType, shape: tuple[Dim, ...]) -> Estimate:
-    """A scale and a zero point for each range of elements."""
-    return Estimate(
-        (x.like(shape, FLOAT64), x.like(shape, INT64)), vector_flops=MIN_MAX * x.numel, reads=(x,)
-    )
+    out = tuple(x.like((*x.shape[:-1], 1), dtype) for dtype in (FLOAT64, INT64))
+    return Estimate(out, vector_flops=MIN_MAX * x.numel, reads=(x,))
 
 
 @takes("weight weight_scales weight_zero_points? indices")
@@ -117,9 +89,6 @@ for _name, _packed in (("embedding_byte", 1), ("embedding_4bit", 2), ("embedding
 # Operators on tensors that carry their scale.
 
 
-rule("aten.quantize_per_tensor", "aten.quantize_per_channel")(quantize)
-
-
 @rule("aten.quantize_per_tensor.tensors")
 def quantize_tensors(
     tensors: Tensors, scales: TensorType, zero_points: TensorType, dtype: DType | None
@@ -130,29 +99,11 @@ def quantize_tensors(
     return Estimate(out, 0, QUANTIZE * count, reads=(*tensors, scales, zero_points))
 
 
-@rule("aten.quantize_per_tensor_dynamic")
-def quantize_per_tensor_dynamic(x: TensorType, dtype: DType | None) -> Estimate:
-    """Minimum and maximum, then six operations per element."""
-    return convert(x, dtype or INT8, QUANTIZE + MIN_MAX)
-
-
-@rule("aten.dequantize")
-def dequantize(x: TensorType) -> Estimate:
-    """Three operations per element."""
-    return convert(x, FLOAT32, DEQUANTIZE)
-
-
 @rule("aten.dequantize.tensors")
 def dequantize_tensors(tensors: Tensors) -> Estimate:
     """Three operations per element of each tensor."""
     out = tuple(x.like(dtype=FLOAT32) for x in tensors)
     return Estimate(out, 0, DEQUANTIZE * sum(x.numel for x in tensors), reads=tensors)
-
-
-@rule("aten.int_repr", "aten._make_per_tensor_quantized_tensor", "aten._make_per_channel_quantized_tensor")
-def int_repr(x: TensorType, scale: Value = None, zero_point: Value = None) -> Estimate:
-    """A copy of the stored integers."""
-    return convert(x, x.dtype, 0, scale, zero_point)
 
 
 # Fake quantization: quantize and dequantize in one operator, so that training sees the rounding errors.
@@ -163,16 +114,6 @@ KIND = "elementwise"
 ROUND = 3  # multiply by the inverse scale 1, round 1, add the zero point 1
 FAKE_QUANTIZE = WORK["fake_quantize"].flops
 MASK = 3  # two comparisons and their conjunction
-
-
-@rule(
-    *("aten.fake_quantize_per_tensor_affine", "aten.fake_quantize_per_channel_affine"),
-    *("aten._fake_quantize_learnable_per_tensor_affine", "aten._fake_quantize_learnable_per_channel_affine"),
-    "quantized_decomposed.fake_quant_per_channel",
-)
-def fake_quantize(x: TensorType, scale: Value, zero_point: Value) -> Estimate:
-    """Seven operations per element."""
-    return convert(x, x.dtype, FAKE_QUANTIZE, scale, zero_point)
 
 
 def with_mask(quantized: Estimate) -> Estimate:
@@ -187,45 +128,6 @@ backward(
     "aten.fake_quantize_per_tensor_affine fake_quantize_per_channel_affine",
     "quantized_decomposed.fake_quant_per_channel",
 )(differentiate(WORK["fake_quantize"], "x"))
-
-
-rule("aten.fake_quantize_per_tensor_affine_cachemask fake_quantize_per_channel_affine_cachemask").derived(
-    fake_quantize, with_mask
-)
-
-
-@rule("aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams")
-def fake_quantize_per_tensor_mask_qparams(
-    x: TensorType, scale: TensorType, zero_point: TensorType, fake_quant_enabled: TensorType
-) -> Estimate:
-    """Seven operations per element, and three for the mask."""
-    return with_mask(convert(x, x.dtype, FAKE_QUANTIZE, scale, zero_point, fake_quant_enabled))
-
-
-@rule(
-    "aten.fake_quantize_per_tensor_affine_cachemask_backward",
-    "aten.fake_quantize_per_channel_affine_cachemask_backward",
-)
-def fake_quantize_backward(grad: TensorType, mask: TensorType) -> Estimate:
-    """One selection per element."""
-    return convert(grad, grad.dtype, 1, mask)
-
-
-# With a learned scale and zero point.
-
-
-@rule(
-    "aten._fake_quantize_learnable_per_tensor_affine_backward",
-    "aten._fake_quantize_learnable_per_channel_affine_backward",
-)
-def fake_quantize_learnable_backward(
-    grad: TensorType, x: TensorType, scale: TensorType, zero_point: TensorType
-) -> Estimate:
-    """Recomputes rounding and mask; then a selection for x, four operations for the scale, three for the zero point."""
-    vector = (ROUND + MASK + 1 + 4 + 3) * x.numel
-    return Estimate(
-        (x.like(), scale.like(), zero_point.like()), 0, vector, reads=(grad, x, scale, zero_point)
-    )
 
 
 # With a range that follows the data.

@@ -21,6 +21,7 @@ KIND = "random"
 NORMAL = (1, 2)
 UNIFORM = (0, 0)
 SCALED = 2  # the product and sum that move a standard distribution
+MOVED = (NORMAL[0] + SCALED, NORMAL[1])
 
 
 def drawn(out: TensorType, flops: int, transcendentals: int, *reads: TensorType) -> Estimate:
@@ -34,96 +35,62 @@ def _sized(size: Sequence[Dim], dtype: DType | None) -> TensorType:
 
 
 @rule("aten.rand")
-def rand(
-    size: Sequence[Dim], *, dtype: DType | None = None, flops: int = 0, transcendentals: int = 0
-) -> Estimate:
+def rand(size: Sequence[Dim], *, dtype: DType | None = None, work: tuple[int, int] = UNIFORM) -> Estimate:
     """Uniform numbers, written."""
-    return drawn(_sized(size, dtype), flops, transcendentals)
+    return drawn(_sized(size, dtype), *work)
 
 
-rule("aten.randn").derived(rand, says="Normal numbers, written.", flops=NORMAL[0], transcendentals=NORMAL[1])
+rule("aten.randn").derived(rand, says="Normal numbers, written.", work=NORMAL)
+rule("aten.normal.float_float").derived(
+    rand, says="Normal numbers, scaled and shifted.", order="_ _ size", work=MOVED
+)
 
 
-@rule("aten.randint", "aten.randint.low", "aten.randint.low_generator")
-def randint(*, size: Sequence[Dim], dtype: DType | None = INT64) -> Estimate:
-    """Integers, written."""
-    return drawn(_sized(size, dtype or INT64), *UNIFORM)
+# Fills: only the tensor's shape and type are used, and parameters that are tensors.
 
 
-@rule("aten.rand_like", "aten.randint_like")
-def rand_like(a: TensorType, *bounds: Value, dtype: DType | None = None) -> Estimate:
-    """Uniform numbers or integers of another tensor's shape, which is not read."""
-    return drawn(a.like(dtype=dtype), *UNIFORM, *tensors_of(bounds))
+def filled(
+    a: TensorType, *parameters: Value, dtype: DType | None = None, work: tuple[int, int], **named: Value
+) -> Estimate:
+    """Numbers of a distribution, by so much work each."""
+    return drawn(a.like(dtype=dtype), *work, *tensors_of(parameters))
 
 
-@rule("aten.randn_like")
-def randn_like(a: TensorType, *, dtype: DType | None = None) -> Estimate:
-    """Normal numbers of another tensor's shape, which is not read."""
-    return drawn(a.like(dtype=dtype), *NORMAL)
-
-
-@rule("aten.randperm")
-def randperm(n: Dim, *, dtype: DType | None = INT64) -> Estimate:
-    """Writes a random permutation."""
-    return Estimate((TensorType((n,), dtype or INT64),))
-
-
-# Fills: only the tensor's shape and type are used.
-
-
-@rule("aten.random uniform _philox_uniform _philox_randint _fill_mem_eff_dropout_mask_")
-def uniform(a: TensorType, *bounds: Value, **named: Value) -> Estimate:
-    """Uniform numbers or integers; scaling to bounds is not counted."""
-    return drawn(a.like(), *UNIFORM, *tensors_of(bounds))
-
-
-@rule("aten.normal_functional", "aten.normal_", "aten._philox_normal")
-def normal_like(a: TensorType, *parameters: Value, mean: float = 0.0, std: float = 1.0) -> Estimate:
-    """Normal numbers, scaled and shifted."""
-    return drawn(a.like(), NORMAL[0] + SCALED, NORMAL[1], *tensors_of(parameters))
-
-
-@rule("aten.log_normal")
-def log_normal(a: TensorType) -> Estimate:
-    """The exponential of normal numbers."""
-    return drawn(a.like(), NORMAL[0] + SCALED, NORMAL[1] + 1)
-
-
-@rule("aten.exponential", "aten.cauchy", "aten.geometric")
-def inverted(a: TensorType, *parameters: Value, **named: Value) -> Estimate:
-    """One evaluation of the distribution's inverse per element, scaled and shifted."""
-    return drawn(a.like(), SCALED, 1)
+for _names, _says, _work in (
+    (
+        "rand_like randint_like",
+        "Uniform numbers or integers of another tensor's shape, which is not read.",
+        UNIFORM,
+    ),
+    ("randn_like", "Normal numbers of another tensor's shape, which is not read.", NORMAL),
+    (
+        "random uniform _philox_uniform _philox_randint _fill_mem_eff_dropout_mask_",
+        "Uniform numbers or integers; scaling to bounds is not counted.",
+        UNIFORM,
+    ),
+    ("normal_functional normal_ _philox_normal", "Normal numbers, scaled and shifted.", MOVED),
+    ("log_normal", "The exponential of normal numbers.", (MOVED[0], MOVED[1] + 1)),
+    (
+        "exponential cauchy geometric",
+        "One evaluation of the distribution's inverse per element, scaled and shifted.",
+        (SCALED, 1),
+    ),
+    (
+        "bernoulli.p bernoulli_.float bernoulli.Tensor",
+        "One comparison per element; only probabilities that are a tensor are read.",
+        (1, 0),
+    ),
+):
+    rule(f"aten.{_names}").derived(filled, says=_says, work=_work)
 
 
 # Parameters that are tensors.
 
 
-@rule("aten.bernoulli")
-def bernoulli(a: TensorType) -> Estimate:
-    """One comparison with its own probability per element."""
-    return drawn(a.like(), 1, 0, a)
-
-
-@rule("aten.bernoulli.p", "aten.bernoulli_.float", "aten.bernoulli.Tensor")
-def bernoulli_like(a: TensorType, p: Value = 0.5) -> Estimate:
-    """One comparison per element; only probabilities that are a tensor are read."""
-    return drawn(a.like(), 1, 0, *tensors_of((p,)))
-
-
 @rule("aten.normal")
 def normal(mean: Value, std: Value = 1.0) -> Estimate:
     """Normal numbers, scaled and shifted by tensors that are read."""
-    work = Work("normal", NORMAL[0] + SCALED, NORMAL[1])
-    return elementwise(work, mean, std, result=float_result)
-
-
-rule("aten.normal.float_float").derived(
-    rand,
-    says="Normal numbers, scaled and shifted.",
-    order="_ _ size",
-    flops=NORMAL[0] + SCALED,
-    transcendentals=NORMAL[1],
-)
+    return elementwise(Work("normal", *MOVED), mean, std, result=float_result)
 
 
 @rule("aten.poisson", "aten._standard_gamma")
@@ -175,12 +142,6 @@ def philox_rand(
 def philox_key_split(key: TensorType, num_splits: Dim) -> Estimate:
     """Splits one key into several."""
     return Estimate((key.like((num_splits, *key.shape)),), reads=(key,))
-
-
-@rule("aten._philox_key_fold_in")
-def philox_key_fold_in(key: TensorType) -> Estimate:
-    """Derives a key from a key and a number."""
-    return Estimate((key.like(),), reads=(key,))
 
 
 @rule("aten._sobol_engine_draw")

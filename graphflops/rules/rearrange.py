@@ -9,10 +9,11 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from graphflops.cost import Estimate, copied, data_dependent
+from graphflops.cost import Estimate, copied, data_dependent, free
 from graphflops.dims import Dim, Expr, at_least, differ, floor_div, meet, mod, prod, total
 from graphflops.rules import parts
 from graphflops.rules.arrangement import bordered, columns_to_image, depth_to_space, repeated, space_to_depth
+from graphflops.rules.operands import Operands, takes
 from graphflops.rules.parts import copied_back
 from graphflops.rules.reduce import operand_gradient
 from graphflops.rules.registry import ForwardCall, backward, require, rule
@@ -45,29 +46,20 @@ rule(*(f"aten.{kind}_pad{n}d" for kind in ("reflection", "replication") for n in
 )
 
 
-@rule("aten.reflection_pad1d_backward reflection_pad2d_backward reflection_pad3d_backward", kind="scatter")
-@rule("aten.replication_pad1d_backward", "aten.replication_pad2d_backward", "aten.replication_pad3d_backward")
-def mirror_pad_backward(grad_output: TensorType, x: TensorType) -> Estimate:
-    """Sums the gradients of an element and of its copies in the border."""
-    return Estimate((x.like(),), vector_flops=grad_output.numel, reads=(grad_output,))
-
-
 @backward(
     "aten.reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d",
     "aten.replication_pad3d _pad_circular",
 )
 def mirror_pad_gradient(call: ForwardCall) -> Estimate:
-    """As the backward operators of reflection and replication padding."""
-    return mirror_pad_backward(call.out.like(), call.arguments["x"])
+    """Sums the gradients of an element and of its copies in the border."""
+    return Estimate((call.arguments["x"].like(),), vector_flops=call.out.numel, reads=(call.out.like(),))
 
 
 @backward("aten.pad", "aten._pad_enum")
 def pad_gradient(call: ForwardCall) -> Estimate:
     """The inner part of the result's gradient; modes other than `constant` add the border's gradient."""
-    x: TensorType = call.arguments["x"]
-    if call.arguments.get("mode", "constant") in ("constant", 0):
-        return constant_pad_gradient(call)
-    return mirror_pad_backward(call.out.like(), x)
+    is_constant = call.arguments.get("mode", "constant") in ("constant", 0)
+    return constant_pad_gradient(call) if is_constant else mirror_pad_gradient(call)
 
 
 @backward("aten.constant_pad_nd")
@@ -89,18 +81,13 @@ def pair(values: Sequence[Dim]) -> tuple[Dim, Dim]:
 
 
 @rule("aten.im2col")
-def im2col(
-    x: TensorType,
-    kernel_size: Sequence[Dim],
-    dilation: Sequence[Dim],
-    padding: Sequence[Dim],
-    stride: Sequence[Dim],
-) -> Estimate:
+@takes("x kernel_size= dilation= padding= stride=")
+def im2col(of: Operands) -> Estimate:
     """Writes every patch of an image as a column; the image is read once."""
+    x, kernel = of.x, pair(of.kernel_size)
     require(x.rank in (3, 4), f"{shown(x.shape)} is not an image (channels, rows, columns)")
     *batch, channels, height, width = x.shape
-    kernel = pair(kernel_size)
-    axes = zip((height, width), kernel, pair(dilation), pair(padding), pair(stride), strict=True)
+    axes = zip((height, width), kernel, *map(pair, of.named("dilation padding stride")), strict=True)
     columns = prod(windows(*one) for one in axes)
     return Estimate((x.like((*batch, channels * prod(kernel), columns)),), reads=(x,))
 
@@ -177,12 +164,6 @@ def flip(x: TensorType, *, dims: Sequence[int] = ()) -> Estimate:
     return copied(x)
 
 
-@rule("aten.flipud", "aten.fliplr")
-def flip_matrix(x: TensorType) -> Estimate:
-    """A copy of a matrix with its rows or columns reversed."""
-    return copied(x)
-
-
 @rule("aten.rot90")
 def rot90(x: TensorType, k: int = 1, dims: Sequence[int] = (0, 1)) -> Estimate:
     """A copy rotated by quarter turns; an odd number of them swaps the two axes."""
@@ -222,10 +203,8 @@ def diag_embed(x: TensorType, offset: int = 0, dim1: int = -2, dim2: int = -1) -
     return Estimate((x.like(shape),), reads=(x,))
 
 
-@backward("aten.diag_embed")
-def diag_embed_backward(call: ForwardCall) -> Estimate:
-    """The diagonal of the result's gradient: a view."""
-    return Estimate((call.arguments["x"].like(),), writes=(), alias=True)
+# The diagonal of the result's gradient: a view.
+backward("aten.diag_embed")(lambda call: free(call.arguments["x"].like()))
 
 
 @rule("aten.diagflat")
@@ -292,21 +271,6 @@ def overwritten_backward(call: ForwardCall) -> Estimate:
     results = call.gradients("x", "src")
     copy = (x.like(),) if "x" in call.wants else ()
     return Estimate(results, reads=copy, writes=copy)
-
-
-# Gradients of views as operators of a joint graph.
-
-
-@rule("aten.slice_backward", "aten.select_backward", "aten.diagonal_backward", kind="movement")
-def part_backward(grad_output: TensorType, input_sizes: Sequence[Dim], *where: Dim) -> Estimate:
-    """The gradient of a part written into zeros."""
-    return Estimate((grad_output.like(input_sizes),), reads=(grad_output,))
-
-
-@rule("aten.unfold_backward", kind="scatter")
-def unfold_backward(grad_in: TensorType, input_sizes: Sequence[Dim]) -> Estimate:
-    """Sums the gradients of every window that contains an element."""
-    return Estimate((grad_in.like(input_sizes),), vector_flops=grad_in.numel, reads=(grad_in,))
 
 
 _MOVES = ("roll", "flip", "flipud", "fliplr", "rot90", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle")

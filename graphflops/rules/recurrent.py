@@ -6,7 +6,6 @@ of the cell's formula, including two bias additions per gate if there are biases
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -20,7 +19,7 @@ from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import shown
 from graphflops.rules.work import WORK, Work, first_gradient
-from graphflops.tensor import TensorType
+from graphflops.tensor import INT8, TensorType
 
 Tensors = tuple[TensorType, ...]
 
@@ -79,6 +78,11 @@ class Layer:
     biases: Tensors = ()
 
     @property
+    def tensors(self) -> tuple[TensorType | None, ...]:
+        """All of them."""
+        return (self.from_input, self.from_hidden, self.project, *self.biases)
+
+    @property
     def recurrent(self) -> Dim:
         """Multiply-adds per row that depend on the previous step."""
         return self.from_hidden.numel + (self.project.numel if self.project else 0)
@@ -109,7 +113,7 @@ def recur(cell: Cell, x: TensorType, states: Tensors, layers: list[Layer], out: 
         flops_of(rows * total(layer.from_input.numel + layer.recurrent for layer in layers), x.dtype),
         vector_flops=rows * units * (cell.vector + biased),
         transcendentals=rows * units * cell.transcendentals,
-        reads=(x, *states, *parameters_of(layers)),
+        reads=(x, *states, *(value for layer in layers for value in layer.tensors)),
     )
 
 
@@ -135,12 +139,6 @@ def recur_back(
         vector_flops=rows * units * (cell.vector_back + summed),
         transcendentals=rows * units * cell.transcendentals_back,
     )
-
-
-def parameters_of(layers: list[Layer]) -> Iterator[TensorType | None]:
-    """Every tensor of the layers."""
-    for layer in layers:
-        yield from (layer.from_input, layer.from_hidden, layer.project, *layer.biases)
 
 
 def states_of(hx: TensorType | Tensors) -> Tensors:
@@ -176,32 +174,6 @@ def check_sizes(cell: Cell, states: Tensors, layers: list[Layer], directions: in
 # Whole sequences: `.input` takes padded ones, `.data` packed ones, whose rows are all steps of all sequences.
 
 
-def sequence(
-    cell: Cell,
-    x: TensorType,
-    hx: TensorType | Tensors,
-    params: Tensors,
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    bidirectional: bool,
-) -> Estimate:
-    """A stack of layers, with dropout between them.
-
-    Workspace: the input products of one layer's gates in all steps, the result of each step before they are joined
-    (for two directions also separately), and the results of the layer before.
-    """
-    states, directions = states_of(hx), 2 if bidirectional else 1
-    layers = layers_of(params, num_layers * directions, has_biases)
-    check_sizes(cell, states, layers, directions)
-    out = x.like((*x.shape[:-1], directions * states[0].shape[-1]))
-    estimate = recur(cell, x, states, layers, out)
-    dropped = DROPOUT * out.numel * (num_layers - 1) if dropout else 0
-    copies = (1 if directions == 1 else 2) + (num_layers > 1)
-    gates = x.like((*x.shape[:-1], cell.gates * layers[0].hidden(cell)))
-    return estimate.plus(vector_flops=dropped, workspace=gates.nbytes + copies * out.nbytes)
-
-
 def sequence_back(cell: Cell, call: ForwardCall) -> Estimate:
     """Gradients of a stack of layers; reads the gates and states of every step and the outputs of every layer."""
     given, directions = call.arguments, 2 if call.arguments["bidirectional"] else 1
@@ -235,46 +207,60 @@ def layers(
     batch_first: bool = False,
     cell: Cell,
 ) -> Estimate:
-    """All layers over a padded or a packed batch; in training with dropout between them."""
-    state = states_of(hx)[0]
-    if batch_sizes is None and x.rank == 3 and state.rank == 3:
-        batch, held = x.shape[0 if batch_first else 1], state.shape[1]
+    """All layers over a padded or a packed batch; in training with dropout between them.
+
+    Workspace: the input products of one layer's gates in all steps, the result of each step before they are joined
+    (for two directions also separately), and the results of the layer before.
+    """
+    states, directions = states_of(hx), 2 if bidirectional else 1
+    if batch_sizes is None and x.rank == 3 and states[0].rank == 3:
+        batch, held = x.shape[0 if batch_first else 1], states[0].shape[1]
         meet(batch, held, f"batch sizes differ: input {batch}, state {held}")
-    dropped = dropout if train else 0.0
-    estimate = sequence(cell, x, hx, params, has_biases, num_layers, dropped, bidirectional)
-    return estimate.plus(reads=(batch_sizes,))
-
-
-for _name, _cell in KINDS.items():
-    rule(f"aten.{_name}.input", f"aten.{_name}.data").derived(layers, cell=_cell)
-    backward(f"aten.{_name}.input", f"aten.{_name}.data")(partial(sequence_back, _cell))
+    stack = layers_of(params, num_layers * directions, has_biases)
+    check_sizes(cell, states, stack, directions)
+    out = x.like((*x.shape[:-1], directions * states[0].shape[-1]))
+    gates = x.like((*x.shape[:-1], cell.gates * stack[0].hidden(cell)))
+    copies = (1 if directions == 1 else 2) + (num_layers > 1)
+    return recur(cell, x, states, stack, out).plus(
+        vector_flops=DROPOUT * out.numel * (num_layers - 1) if dropout and train else 0,
+        workspace=gates.nbytes + copies * out.nbytes,
+        reads=(batch_sizes,),
+    )
 
 
 # Single steps.
 
 
-def _register_step(name: str, cell: Cell) -> None:
-    @rule(f"aten.{name}")
-    @takes("x hx? w_ih w_hh b_ih? b_hh?")
-    def step(of: Operands) -> Estimate:
-        biases = (of.b_ih, of.b_hh) if of.b_ih is not None and of.b_hh is not None else ()
-        states, layer = states_of(of.hx), Layer(of.w_ih, of.w_hh, None, biases)
-        estimate = recur(cell, of.x, states, [layer], of.x.like(states[0].shape))
-        return replace(estimate, out=estimate.out[1:])
+@takes("x hx? w_ih w_hh b_ih? b_hh?")
+def _step(of: Operands, *, cell: Cell) -> Estimate:
+    biases = (of.b_ih, of.b_hh) if of.b_ih is not None and of.b_hh is not None else ()
+    states, layer = states_of(of.hx), Layer(of.w_ih, of.w_hh, None, biases)
+    estimate = recur(cell, of.x, states, [layer], of.x.like(states[0].shape))
+    return replace(estimate, out=estimate.out[1:])
 
-    @backward(f"aten.{name}")
-    def back(call: ForwardCall) -> Estimate:
-        given, wants = call.arguments, call.wants
-        x, w_ih, w_hh = given["x"], given["w_ih"], given["w_hh"]
-        rows = prod(x.shape[:-1])
-        multiply_adds = w_ih.numel * len(wants & {"x", "w_ih"}) + w_hh.numel * len(wants & {"hx", "w_hh"})
-        hidden = w_hh.shape[0] // cell.gates
-        per_row = cell.vector_back * hidden + (w_hh.shape[0] if wants & {"b_ih", "b_hh"} else 0)
-        functions = rows * cell.transcendentals_back * hidden
-        kept = x.like((rows, cell.around * hidden)).nbytes
-        work = Estimate((), flops_of(rows * multiply_adds, x.dtype), rows * per_row, functions)
-        return with_gradients(work, call).plus(reads=(kept,))
+
+def _step_back(cell: Cell, call: ForwardCall) -> Estimate:
+    given, wants = call.arguments, call.wants
+    x, w_ih, w_hh = given["x"], given["w_ih"], given["w_hh"]
+    rows = prod(x.shape[:-1])
+    multiply_adds = w_ih.numel * len(wants & {"x", "w_ih"}) + w_hh.numel * len(wants & {"hx", "w_hh"})
+    hidden = w_hh.shape[0] // cell.gates
+    per_row = cell.vector_back * hidden + (w_hh.shape[0] if wants & {"b_ih", "b_hh"} else 0)
+    functions = rows * cell.transcendentals_back * hidden
+    kept = x.like((rows, cell.around * hidden)).nbytes
+    work = Estimate((), flops_of(rows * multiply_adds, x.dtype), rows * per_row, functions)
+    return with_gradients(work, call).plus(reads=(kept,))
+
+
+def _as_integers(estimate: Estimate) -> Estimate:
+    return replace(estimate, matrix_dtype=INT8)
 
 
 for _name, _cell in KINDS.items():
-    _register_step(f"{_name}_cell", _cell)
+    rule(f"aten.{_name}.input", f"aten.{_name}.data").derived(layers, cell=_cell)
+    backward(f"aten.{_name}.input", f"aten.{_name}.data")(partial(sequence_back, _cell))
+    rule(f"aten.{_name}_cell").derived(_step, cell=_cell)
+    backward(f"aten.{_name}_cell")(partial(_step_back, _cell))
+    rule(f"aten.quantized_{_name}_cell", kind="recurrent").derived(
+        _step, _as_integers, says="One step of a cell with eight-bit weights.", cell=_cell
+    )

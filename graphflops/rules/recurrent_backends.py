@@ -8,21 +8,10 @@ from graphflops.cost import Estimate, free
 from graphflops.dims import Dim, total
 from graphflops.rules.matmul import Mask
 from graphflops.rules.operands import Operands, takes
-from graphflops.rules.recurrent import (
-    GRU,
-    KINDS,
-    LSTM,
-    Cell,
-    Layer,
-    Tensors,
-    layers_of,
-    recur,
-    recur_back,
-    states_of,
-)
+from graphflops.rules.recurrent import GRU, KINDS, LSTM, Cell, Layer, Tensors, layers_of, recur, recur_back
 from graphflops.rules.registry import Derived, require, rule
 from graphflops.rules.shapes import tensors_of
-from graphflops.tensor import FLOAT32, INT8, UINT8, TensorType
+from graphflops.tensor import FLOAT32, UINT8, TensorType
 
 KIND = "recurrent"
 
@@ -95,7 +84,7 @@ def differentiable_lstm_cell_backward(of: Operands) -> Estimate:
     own = of.named("grad_hy grad_cy cx cy input_gates")
     grads = fused_lstm_cell_backward(*own, has_bias=of.input_bias is not None)
     more = of.named("hidden_gates input_bias hidden_bias")
-    return _recomputed(grads, gates(LSTM, of.cx, of.input_bias), *more)
+    return grads.plus(gates(LSTM, of.cx, of.input_bias), reads=more)
 
 
 @rule("aten._thnn_differentiable_gru_cell_backward", kind="elementwise")
@@ -103,12 +92,7 @@ def differentiable_lstm_cell_backward(of: Operands) -> Estimate:
 def differentiable_gru_cell_backward(of: Operands) -> Estimate:
     """As the fused one, with the gates computed again."""
     grads = fused_gru_cell_backward(of.grad_hy, of.input_gates, of.input_bias is not None)
-    return _recomputed(grads, gates(GRU, of.hx, of.input_bias), *of.but("grad_hy input_gates"))
-
-
-def _recomputed(grads: Estimate, forward: Estimate, *more: TensorType | None) -> Estimate:
-    """The gradients, with the forward's vector work and what it reads besides."""
-    return grads.plus(forward, reads=more)
+    return grads.plus(gates(GRU, of.hx, of.input_bias), reads=of.but("grad_hy input_gates"))
 
 
 # Whole layers.
@@ -202,19 +186,3 @@ def mkldnn_rnn_layer_backward(of: Operands, *, mode: int, has_biases: bool) -> E
     work = recur_back(MODES[mode], of.x, of.hx_, [layer], 1, frozenset(("x", "hx", "params")))
     operands = of.named("x weight1 weight2 weight3 weight4 hx_ cx_tmp")
     return replace(work, out=tuple(value.like() for value in operands), reads=(*of,))
-
-
-# Quantized cells.
-
-
-@takes("x hx? w_ih w_hh b_ih b_hh")
-def quantized_step(of: Operands, *, cell: Cell) -> Estimate:
-    """One step of a cell with eight-bit weights."""
-    states = states_of(of.hx)
-    layer = Layer(of.w_ih, of.w_hh, None, (of.b_ih, of.b_hh))
-    estimate = recur(cell, of.x, states, [layer], of.x.like(states[0].shape))
-    return replace(estimate, out=estimate.out[1:], matrix_dtype=INT8)
-
-
-for _name, _cell in KINDS.items():
-    rule(f"aten.quantized_{_name}_cell").derived(quantized_step, cell=_cell)

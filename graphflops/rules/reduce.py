@@ -183,14 +183,6 @@ def sum_to_size(x: TensorType, size: tuple[Dim, ...]) -> Estimate:
     return Estimate((x.like(size, accumulated(x.dtype)),), vector_flops=parts(x) * x.numel, reads=(x,))
 
 
-@rule("aten.value_selecting_reduction_backward")
-def value_selecting_reduction_backward(
-    grad: TensorType, *, indices: TensorType, sizes: tuple[Dim, ...]
-) -> Estimate:
-    """Scatters the gradients to the positions of the values, zeros elsewhere; no arithmetic."""
-    return Estimate((grad.like(sizes),), reads=(grad, indices))
-
-
 @rule("prims.sum", "prims.prod", "prims.amax", "prims.amin", "prims.xor_sum")
 def prims_reduction(x: TensorType, dims: Axes, *, output_dtype: DType | None = None) -> Estimate:
     """One operation per element."""
@@ -218,10 +210,8 @@ def x_and_result(call: ForwardCall) -> tuple[TensorType, TensorType]:
     return call.arguments["x"], call.out
 
 
-@backward("aten.sum")
-def sum_backward(call: ForwardCall) -> Estimate:
-    """The result's gradient, repeated by a view."""
-    return free(replace(call.arguments["x"].like(), stored=call.out.numel))
+# The result's gradient, repeated by a view.
+backward("aten.sum")(lambda call: free(replace(call.arguments["x"].like(), stored=call.out.numel)))
 
 
 def per_element(

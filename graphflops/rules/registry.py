@@ -64,7 +64,7 @@ class Rule(Record, frozen=True):
     def parameters(self) -> tuple[str, ...]:
         """Names of the parameters, positional ones first."""
         code = self.function.__code__
-        order, given = getattr(self.function, "order", None), getattr(self.function, "given", ())
+        order, given = getattr(self.function, "order", None), getattr(self.function, "known", ())
         names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
         if order is None and not given:
             return names
@@ -186,6 +186,7 @@ class ForwardCall(Record, frozen=True):
         return tuple(self.arguments[name].like() for name in names if name in self.wants)
 
 
+Backward = Callable[[ForwardCall], Estimate]
 _rules: dict[str, Rule] = {}
 _backwards: dict[str, Rule] = {}
 _installed_loaded = False
@@ -229,11 +230,11 @@ def rule(
     return Registration(keys, product, rankless, home, stated)
 
 
-def backward(*keys: str) -> Callable[[Function], Function]:
+def backward(*keys: str) -> Callable[[Backward], Backward]:
     """Register the rule of each operator's backward; the function takes a ForwardCall and returns an Estimate."""
     home, _ = _registering_module()
 
-    def register(function: Function) -> Function:
+    def register(function: Backward) -> Backward:
         for key in _each(keys):
             _add(Rule(key, function, home=home), _backwards, index.BACKWARDS, "backward rule")
         return function
@@ -358,7 +359,8 @@ class Derived:
     ) -> None:
         self.__wrapped__ = base  # where its parameters are found, and its description
         self.takes = getattr(base, "takes", {})  # as `operands.Taking`
-        self.change, self.says, self.given = change, says, given
+        self.change, self.given, self.says = change, given, says or getattr(base, "says", "")
+        self.known = (*given, *getattr(base, "known", ()))
         self.order = tuple(order.split()) or getattr(base, "order", None)
 
     @property

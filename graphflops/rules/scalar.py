@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from graphflops.cost import Estimate, Value, data_dependent, free
 from graphflops.dims import (
@@ -27,8 +28,8 @@ from graphflops.dims import (
 )
 from graphflops.dims.functions import FUNCTIONS, MAX_POWER_BITS
 from graphflops.rules.registry import rule
-from graphflops.rules.shapes import axis, if_negative, remainder_of_dividend
-from graphflops.tensor import FLOAT32, TensorType
+from graphflops.rules.shapes import axis, divided, remainder_of_dividend
+from graphflops.tensor import TensorType
 
 Function = Callable[..., Value]
 
@@ -72,66 +73,54 @@ def _of_two(a: Value, b: Value, *, exact: Function, symbolic: Function) -> Estim
     return applied(exact, symbolic, a, b)
 
 
-def unary(keys: str, exact: Function, symbolic: Function) -> None:
-    """Register a function of one number."""
-    rule(*keys.split()).derived(_of_one, exact=exact, symbolic=symbolic)
-
-
-def binary(keys: str, exact: Function, symbolic: Function) -> None:
-    """Register a function of two numbers."""
-    rule(*keys.split()).derived(_of_two, exact=exact, symbolic=symbolic)
-
-
-def _floor(a: Dim) -> Dim:
-    return floor_div(a, 1)
-
-
-def _ceil(a: Dim) -> Dim:
-    return -floor_div(-a, 1)
-
-
 def _power(a: float, b: float) -> float:
     """A power; an integer one of at most as many digits as formulas may have."""
     power: float = float(a) ** b if b < 0 else FUNCTIONS["pow"](a, b)
     return power
 
 
-unary("math.trunc torch.sym_int builtins.int", int, lambda a: if_negative(a, _ceil(a), _floor(a)))
-unary("math.floor", math.floor, _floor)
-unary("math.ceil", math.ceil, _ceil)
-unary("torch.sym_float builtins.float", float, lambda a: a)
-unary("builtins.round", round, lambda a: call("round", a))
-unary("_operator.neg", operator.neg, operator.neg)
-unary("_operator.pos", operator.pos, operator.pos)
-unary("_operator.abs builtins.abs math.fabs", abs, lambda a: a if at_least(a, 0) else dim_max(a, -a))
-unary("torch.sym_not _operator.not_", operator.not_, lambda a: compare("==", a, 0))
-unary("_operator.truth builtins.bool", bool, lambda a: compare("!=", a, 0))
 _CIRCULAR = ("sin", "cos", "tan", "sinh", "cosh", "tanh", "asin", "acos", "atan")
-for _name in ("sqrt", "log", "log2", "exp", *_CIRCULAR):
-    unary(
-        f"math.{_name} torch.sym_{_name} torch._sym_{_name}",
-        getattr(math, _name),
-        lambda a, name=_name: call(name, a),
-    )
-
-binary("_operator.add", operator.add, operator.add)
-binary("_operator.sub", operator.sub, operator.sub)
-binary("_operator.mul", operator.mul, operator.mul)
-binary("_operator.floordiv", operator.floordiv, floor_div)
-binary("_operator.mod", operator.mod, mod)
-binary("math.fmod", math.fmod, remainder_of_dividend)
-binary("_operator.truediv", operator.truediv, lambda a, b: call("truediv", a, b))
-binary("_operator.pow", _power, operator.pow)
-binary("math.pow", math.pow, operator.pow)
-binary("_operator.and_", operator.and_, lambda a, b: call("bitwise_and", a, b))
-binary("_operator.or_", operator.or_, lambda a, b: call("bitwise_or", a, b))
-binary("_operator.xor", operator.xor, lambda a, b: call("bitwise_xor", a, b))
-binary("_operator.lshift", FUNCTIONS["lshift"], lambda a, b: call("lshift", a, b))
-binary("_operator.rshift", operator.rshift, lambda a, b: call("rshift", a, b))
-binary("torch.sym_max builtins.max", max, dim_max)
-binary("torch.sym_min builtins.min", min, dim_min)
-for _name, _sign in {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}.items():
-    binary(f"_operator.{_name}", getattr(operator, _name), lambda a, b, sign=_sign: compare(sign, a, b))
+_OF_ONE: tuple[tuple[str, Function, Function], ...] = (
+    ("math.trunc torch.sym_int builtins.int", int, lambda a: divided(a, 1)),
+    ("math.floor", math.floor, lambda a: floor_div(a, 1)),
+    ("math.ceil", math.ceil, lambda a: -floor_div(-a, 1)),
+    ("torch.sym_float builtins.float", float, lambda a: a),
+    ("builtins.round", round, lambda a: call("round", a)),
+    ("_operator.neg", operator.neg, operator.neg),
+    ("_operator.pos", operator.pos, operator.pos),
+    ("_operator.abs builtins.abs math.fabs", abs, lambda a: a if at_least(a, 0) else dim_max(a, -a)),
+    ("torch.sym_not _operator.not_", operator.not_, lambda a: compare("==", a, 0)),
+    ("_operator.truth builtins.bool", bool, lambda a: compare("!=", a, 0)),
+    *(
+        (f"math.{name} torch.sym_{name} torch._sym_{name}", getattr(math, name), partial(call, name))
+        for name in ("sqrt", "log", "log2", "exp", *_CIRCULAR)
+    ),
+)
+_OF_TWO: tuple[tuple[str, Function, Function], ...] = (
+    ("_operator.add", operator.add, operator.add),
+    ("_operator.sub", operator.sub, operator.sub),
+    ("_operator.mul", operator.mul, operator.mul),
+    ("_operator.floordiv", operator.floordiv, floor_div),
+    ("_operator.mod", operator.mod, mod),
+    ("math.fmod", math.fmod, remainder_of_dividend),
+    ("_operator.truediv", operator.truediv, partial(call, "truediv")),
+    ("_operator.pow", _power, operator.pow),
+    ("math.pow", math.pow, operator.pow),
+    ("_operator.and_", operator.and_, partial(call, "bitwise_and")),
+    ("_operator.or_", operator.or_, partial(call, "bitwise_or")),
+    ("_operator.xor", operator.xor, partial(call, "bitwise_xor")),
+    ("_operator.lshift", FUNCTIONS["lshift"], partial(call, "lshift")),
+    ("_operator.rshift", operator.rshift, partial(call, "rshift")),
+    ("torch.sym_max builtins.max", max, dim_max),
+    ("torch.sym_min builtins.min", min, dim_min),
+    *(
+        (f"_operator.{name}", getattr(operator, name), partial(compare, sign))
+        for name, sign in {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}.items()
+    ),
+)
+for _base, _rows in ((_of_one, _OF_ONE), (_of_two, _OF_TWO)):
+    for _keys, _exact, _symbolic in _rows:
+        rule(*_keys.split()).derived(_base, exact=_exact, symbolic=_symbolic)
 
 
 @rule("torch.sym_ite")
@@ -189,21 +178,12 @@ _ANSWERS: dict[str, Callable[[TensorType], Value]] = {
     "is_complex": lambda x: x.dtype.kind == "complex",
     "is_floating_point": lambda x: x.dtype.kind == "float",
     "is_signed": lambda x: x.dtype.kind not in ("uint", "bool"),
-    "sym_storage_offset": lambda x: data_dependent("storage_offset"),  # the storage offset of a view
-    "storage_offset": lambda x: data_dependent("storage_offset"),
-    "sym_is_contiguous": lambda x: True,
-    "is_contiguous": lambda x: True,
-    "is_conj": lambda x: False,
-    "is_neg": lambda x: False,
-    "is_inference": lambda x: False,
-    "is_pinned": lambda x: False,
-    "is_distributed": lambda x: False,
-    "is_coalesced": lambda x: False,
-    "_is_zerotensor": lambda x: False,
-    "retains_grad": lambda x: False,
+    "sym_storage_offset storage_offset": lambda x: data_dependent("storage_offset"),  # of a view
+    "sym_is_contiguous is_contiguous": lambda x: True,
+    "is_conj is_neg is_inference is_pinned is_distributed is_coalesced": lambda x: False,
+    "_is_zerotensor retains_grad": lambda x: False,
     "is_leaf": lambda x: not x.requires_grad,
-    "output_nr": lambda x: 0,
-    "_version": lambda x: 0,
+    "output_nr _version": lambda x: 0,
     "_debug_has_internal_overlap": lambda x: 0 if x.stored is None else 1,
 }
 
@@ -213,8 +193,8 @@ def _ask(x: TensorType, *unused: Value, answer: Callable[[TensorType], Value]) -
     return number(answer(x))
 
 
-for _name, _answer in _ANSWERS.items():
-    rule(f"aten.{_name}").derived(_ask, answer=_answer)
+for _names, _answer in _ANSWERS.items():
+    rule(f"aten.{_names}").derived(_ask, answer=_answer)
 
 
 @rule("aten.is_same_size")
@@ -247,14 +227,6 @@ def is_nonzero(x: TensorType) -> Estimate:
 # Assertions: no work; a few return a token that orders them.
 
 
-@rule(
-    "aten._functional_assert_scalar _functional_sym_constrain_range _functional_sym_constrain_range_for_size"
-)
-def functional_promise(*, dep_token: TensorType) -> Estimate:
-    """Nothing."""
-    return free(dep_token)
-
-
 @rule("aten._assert_scalar")
 def assert_scalar(x: Value) -> Estimate:
     """Nothing; sizes that it asserts to be equal are."""
@@ -275,12 +247,6 @@ def assert_async(x: TensorType) -> Estimate:
 def functional_assert_async(x: TensorType, *, dep_token: TensorType) -> Estimate:
     """Reads the only element."""
     return Estimate((dep_token,), reads=(x,), writes=())
-
-
-@rule("aten._make_dep_token")
-def make_dep_token() -> Estimate:
-    """An empty token."""
-    return free(TensorType((), FLOAT32), alias=False)
 
 
 # Hints for profilers, debuggers and the caching allocator.

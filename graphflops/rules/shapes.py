@@ -346,6 +346,11 @@ def only_result(estimate: Estimate) -> TensorType:
     return out
 
 
+def results(*places: int) -> Callable[[Estimate], Estimate]:
+    """The estimate with only some of its results."""
+    return lambda estimate: replace(estimate, out=tuple(estimate.out[place] for place in places))
+
+
 def doubled_pairs(
     rows: Dim, keys: Dim, *, left: Dim | None = None, right: Dim | None = None, offset: Dim = 0
 ) -> Dim:

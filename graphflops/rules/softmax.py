@@ -12,6 +12,7 @@ from typing import Any
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim
+from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import axis, reduced
 from graphflops.tensor import FLOAT32, DType, TensorType
@@ -25,15 +26,10 @@ SOFTMAX_GRADIENT = 4  # multiply 1, sum 1, subtract 1, multiply 1
 LOG_SOFTMAX_GRADIENT = 3  # sum 1, multiply 1, subtract 1; and an exponential
 
 
-def softmax_along(
-    x: TensorType,
-    dim: int | None = None,
-    dtype: DType | None = None,
-    mask: TensorType | None = None,
-    *,
-    per_element: int = SOFTMAX,
-) -> Estimate:
+@takes("x dim? dtype? mask?")
+def softmax_along(of: Operands, *, per_element: int = SOFTMAX) -> Estimate:
     """Maximum, difference, exponential, sum and division; the axis need only exist."""
+    x, dim, dtype, mask = of
     axis(-1 if dim is None else dim, x.rank)
     out = x.like(dtype=dtype)
     work = (per_element + (out.dtype != x.dtype)) * x.numel
@@ -75,16 +71,10 @@ def core_log_softmax(x: TensorType, dim: int, half_to_float: bool) -> Estimate:
     return log_softmax(x, dim, FLOAT32 if half_to_float else None)
 
 
-def gradient(
-    grad_output: TensorType,
-    output: TensorType,
-    mask: TensorType | None = None,
-    *,
-    input_dtype: DType | None = None,
-    per_element: int = SOFTMAX_GRADIENT,
-    exponentials: int = 0,
-) -> Estimate:
+@takes("grad_output output mask? * input_dtype?")
+def gradient(of: Operands, *, per_element: int = SOFTMAX_GRADIENT, exponentials: int = 0) -> Estimate:
     """The product with the result, minus its row sum: four operations per element."""
+    grad_output, output, mask, input_dtype = of
     ranks = f"the gradient has {grad_output.rank} axes, the result {output.rank}"
     require(grad_output.rank == output.rank, ranks)
     out = grad_output.like(dtype=input_dtype)

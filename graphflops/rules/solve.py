@@ -12,10 +12,10 @@ from graphflops.dims import Dim, broadcast, differ, dim_max, dim_min, meet, prod
 from graphflops.rules import lapack
 from graphflops.rules.distance import of_matrices
 from graphflops.rules.elementwise import real_of, result_type
-from graphflops.rules.linalg import each, eigvalsh, matrices, results, squares, svdvals, with_info
+from graphflops.rules.linalg import each, eigvalsh, matrices, of_square, squares, svdvals, with_info
 from graphflops.rules.reduce import parts
-from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.shapes import axes, axis, only_result, tensors_of
+from graphflops.rules.registry import Derived, backward, require, rule
+from graphflops.rules.shapes import axes, axis, only_result, results, tensors_of
 from graphflops.tensor import INT32, INT64, TensorType
 
 KIND = "linear_algebra"
@@ -104,21 +104,10 @@ def triangular_solve(B: TensorType, A: TensorType) -> Estimate:
 # Inverses.
 
 
-@rule("aten.linalg_inv", "aten.inverse")
-def inverse(A: TensorType) -> Estimate:
-    """2 n^3."""
-    _, n = squares(A)
-    return Estimate((A.like(),), vector_flops=each(A, lapack.inverse(n)), reads=(A,))
-
-
+inverse = Derived(of_square, says="2 n^3.", work=lapack.inverse)
+rule("aten.linalg_inv", "aten.inverse")(inverse)
 rule("aten.linalg_inv_ex").derived(inverse, with_info)
-
-
-@rule("aten.cholesky_inverse")
-def cholesky_inverse(A: TensorType) -> Estimate:
-    """2/3 n^3."""
-    _, n = squares(A)
-    return Estimate((A.like(),), vector_flops=each(A, lapack.cholesky_inverse(n)), reads=(A,))
+rule("aten.cholesky_inverse").derived(of_square, says="2/3 n^3.", work=lapack.cholesky_inverse)
 
 
 @rule("aten.linalg_tensorinv")
@@ -231,11 +220,9 @@ def matrix_exp_backward(x: TensorType, grad: TensorType) -> Estimate:
     return Estimate((x.like(),), matrix_flops=exponential(x, 2 * n), reads=(x, grad))
 
 
-@backward("aten.linalg_matrix_exp", "aten.matrix_exp")
-def matrix_exp_gradient(call: ForwardCall) -> Estimate:
-    """The exponential of a block matrix of twice the order."""
-    x = call.arguments["x"]
-    return matrix_exp_backward(x, x)
+backward("aten.linalg_matrix_exp", "aten.matrix_exp")(
+    lambda call: matrix_exp_backward(call.arguments["x"], call.arguments["x"])
+)
 
 
 @rule("aten.linalg_cross")

@@ -118,12 +118,6 @@ def to_dense(x: TensorType, dtype: DType | None = None, masked_grad: bool | None
     return Estimate((out,), vector_flops=stored(x), reads=(x,))
 
 
-@rule("aten.to_dense", "aten._to_dense", "aten.to_mkldnn")
-def reordered(x: TensorType, dtype: DType | None = None) -> Estimate:
-    """A copy in another sparse layout."""
-    return Estimate((x.like(dtype=dtype),), reads=(x,))
-
-
 @rule(*both("aten.coalesce", "aten._coalesce"))
 def coalesce(x: TensorType) -> Estimate:
     """Sums the elements of equal indices; their number is at most the number before."""

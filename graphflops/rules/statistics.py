@@ -68,15 +68,11 @@ def histc(x: TensorType, bins: int = 100) -> Estimate:
 
 
 @rule("aten.histogram")
-def histogram(
-    x: TensorType,
-    bins: TensorType | int = 100,
-    *,
-    weight: TensorType | None = None,
-    density: bool = False,
-) -> Estimate:
+@takes("x bins? * weight?")
+def histogram(of: Operands, *, density: bool = False) -> Estimate:
     """Each element shifted, scaled, rounded to its bin and added there, four operations; or a search among given edges."""
-    edges = bins if isinstance(bins, TensorType) else x.like((bins + 1,))
+    x, bins, weight = of
+    edges = bins if isinstance(bins, TensorType) else x.like(((100 if bins is None else bins) + 1,))
     out, each = x.like((edges.shape[0] - 1,)), halvings(edges.shape[0]) + 1 if edges is bins else 4
     work = each * x.numel + normalising(out, density)
     reads = (x, edges if edges is bins else None, weight)
@@ -99,14 +95,10 @@ def whole(size: Dim, of: str) -> int:
 
 
 @rule("aten._histogramdd_bin_edges")
-def histogramdd_bin_edges(
-    x: TensorType,
-    bins: tuple[Dim, ...],
-    *,
-    range: tuple[float, ...] | None = None,
-    weight: TensorType | None = None,
-) -> Estimate:
+@takes("x bins= * range? weight?")
+def histogramdd_bin_edges(of: Operands) -> Estimate:
     """Both extremes of each coordinate, unless given: two comparisons per element."""
+    x, bins, range, _ = of
     out = tuple(x.like((count + 1,)) for count in bins)
     return Estimate(out, vector_flops=0 if range else 2 * x.numel, reads=() if range else (x,))
 
@@ -232,12 +224,6 @@ def trace(x: TensorType) -> Estimate:
     diagonal = x.like((dim_min(*x.shape),))
     out = x.like((), accumulated(x.dtype))
     return Estimate((out,), vector_flops=parts(x) * diagonal.numel, reads=(diagonal,))
-
-
-@rule("aten.trace_backward")
-def trace_backward(grad: TensorType, sizes: tuple[Dim, ...]) -> Estimate:
-    """The gradient on the diagonal, zeros elsewhere."""
-    return Estimate((grad.like(sizes),), reads=(grad,))
 
 
 backward("aten.trace")(operand_gradient)

@@ -5,7 +5,7 @@ A program may reach into a quantised weight.
 
 from __future__ import annotations
 
-from graphflops.cost import Estimate, free
+from graphflops.cost import Estimate
 from graphflops.dims import Dim, dim_max, floor_div, prod, same
 from graphflops.rules.attention import attend
 from graphflops.rules.lowprecision import scaled_mm
@@ -14,7 +14,7 @@ from graphflops.rules.operands import Operands, takes
 from graphflops.rules.quantized import DEQUANTIZE, MIN_MAX, QUANTIZE, convert
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import only_result
-from graphflops.tensor import BFLOAT16, FLOAT8, FLOAT32, INT8, INT32, DType, TensorType
+from graphflops.tensor import BFLOAT16, FLOAT32, INT8, INT32, DType, TensorType
 
 KIND = "product"
 
@@ -144,12 +144,6 @@ def block_sparse_int_mm(of: Operands) -> Estimate:
     return Estimate((out,), work, 2 * out.numel, reads=(of.values, *of.but("values")))
 
 
-@rule("blocksparse.bsr_to_dense", kind="movement")
-def bsr_to_dense(rows: TensorType, columns: TensorType, values: TensorType, m: Dim, k: Dim) -> Estimate:
-    """The stored blocks written among zeros."""
-    return Estimate((values.like((m, k)),), reads=(rows, columns, values))
-
-
 @rule("torchao.reference_dqlinear_int4")
 @takes("x x_eps? weight weight_scale weight_zero_point? bias? group_size?")
 def dynamic_int4_linear(of: Operands) -> Estimate:
@@ -192,14 +186,6 @@ def scaled_embedding_bag(of: Operands) -> Estimate:
 
 Sizes = tuple[Dim, ...]
 
-_FLOAT8_E4M3 = next(dtype for dtype in FLOAT8 if dtype.name == "float8_e4m3fn")
-
-
-@rule("export.access_subclass_inner_tensor", kind="quantisation")
-def access_subclass_inner_tensor(x: TensorType) -> Estimate:
-    """One of the plain tensors of a tensor subclass; only the file knows its type."""
-    return free(None)
-
 
 @rule("torchao.quantize_affine", kind="quantisation")
 @takes("x block_size? scale zero_point? output_dtype? quant_min? quant_max?")
@@ -214,18 +200,6 @@ def dequantize_affine(of: Operands) -> Estimate:
     """Three operations per element, two without zero points; the result is in float32 by default."""
     dtype = of.output_dtype or FLOAT32
     return convert(of.x, dtype, DEQUANTIZE - (of.zero_point is None), of.scale, of.zero_point)
-
-
-@rule("torchao.quantize_affine_float8_non_decomposed", kind="quantisation")
-def quantize_affine_float8(x: TensorType, scale: TensorType, float8_dtype: DType = _FLOAT8_E4M3) -> Estimate:
-    """Four operations per element: divide, clamp, convert; floating numbers need no rounding of their own."""
-    return convert(x, float8_dtype, 1 + 2 + 1, scale)
-
-
-@rule("torchao.dequantize_affine_float8_non_decomposed", kind="quantisation")
-def dequantize_affine_float8(x: TensorType, scale: TensorType, output_dtype: DType = FLOAT32) -> Estimate:
-    """Two operations per element: convert and multiply."""
-    return convert(x, output_dtype, 1 + 1, scale)
 
 
 @rule("torchao.choose_qparams_affine", kind="quantisation")

@@ -6,6 +6,7 @@ A bilinear sample is four taps, a multiplication and an addition each; position 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -14,29 +15,22 @@ from graphflops.dims import Dim, floor_div, prod
 from graphflops.rules.conv import convolved, downsampled
 from graphflops.rules.lapack import n_log_n
 from graphflops.rules.operands import Operands, takes
-from graphflops.rules.registry import require, rule
+from graphflops.rules.registry import Derived, require, rule
 from graphflops.rules.shapes import only_result
 from graphflops.tensor import INT32, INT64, TensorType
 
 KIND = "boxes"
 
 
-@takes("grad rois * channel_mapping? argmax?")
-def spread(
-    of: Operands,
-    *,
-    batch_size: Dim,
-    channels: Dim,
-    height: Dim,
-    width: Dim,
-    sampling_ratio: Dim | None = None,
-    work: Dim = 1,
-) -> Estimate:
+@takes("grad rois * channel_mapping? argmax? batch_size= channels= height= width= sampling_ratio?")
+def spread(of: Operands, *, work: Dim = 1) -> Estimate:
     """The gradient of a batch of pictures: so many operations per element of the boxes' gradients, or samples of each."""
-    if sampling_ratio is not None:
-        work = SAMPLE * samples(sampling_ratio) + 1
-    picture = of.grad.like((batch_size, channels, height, width))
-    return Estimate((picture,), vector_flops=work * of.grad.numel, reads=(*of,))
+    if of.sampling_ratio is not None:
+        work = SAMPLE * samples(of.sampling_ratio) + 1
+    picture = of.grad.like(of.named("batch_size channels height width"))
+    return Estimate(
+        (picture,), vector_flops=work * of.grad.numel, reads=of.named("grad rois channel_mapping argmax")
+    )
 
 
 rule("torchvision._roi_align_backward", "torchvision._ps_roi_align_backward").derived(
@@ -54,18 +48,11 @@ rule("torchvision._ps_roi_pool_backward").derived(
 
 @rule("torchvision._deform_conv2d_backward")
 def deform_conv2d_backward(
-    grad: TensorType,
-    x: TensorType,
-    weight: TensorType,
-    offset: TensorType,
-    mask: TensorType,
-    bias: TensorType,
-    *window: Dim,
+    grad: TensorType, x: TensorType, weight: TensorType, offset: TensorType, mask: TensorType, *others: Any
 ) -> Estimate:
     """The product twice, and the samples three times: again, spread to the inputs and towards the offsets."""
-    *settings, _, use_mask = window
-    forward = deform_conv2d(x, weight, offset, mask, bias, *settings, use_mask=bool(use_mask))
-    operands = (x, weight, offset, mask, bias)
+    operands = (x, weight, offset, mask, others[0])
+    forward = deform_conv2d(*operands, *others[1:])
     return Estimate(
         tuple(operand.like() for operand in operands),
         2 * forward.matrix_flops,
@@ -78,14 +65,6 @@ SAMPLE = 2 * 4  # operations of one bilinear sample, adding it to a sum included
 OVERLAP = 13  # two boxes: corners 4, sides 2, clipped 2, area 1, union 2, ratio 1, compared 1
 
 
-def regions(
-    x: TensorType, rois: TensorType, channels: Dim, pooled_height: Dim, pooled_width: Dim
-) -> TensorType:
-    """The type of one small picture per box."""
-    require(x.rank == 4, f"a batch of pictures has four axes, not {x.rank}")
-    return x.like((rois.shape[0], channels, pooled_height, pooled_width))
-
-
 def samples(sampling_ratio: Dim) -> Dim:
     """Samples averaged per output; by default as many as the box has pixels, which only data can tell."""
     if isinstance(sampling_ratio, int) and sampling_ratio <= 0:
@@ -93,41 +72,41 @@ def samples(sampling_ratio: Dim) -> Dim:
     return sampling_ratio * sampling_ratio
 
 
-@rule("torchvision.roi_align", "torchvision.qroi_align")
-def roi_align(
-    x: TensorType, rois: TensorType, *, pooled_height: Dim, pooled_width: Dim, sampling_ratio: int
-) -> Estimate:
-    """The bilinear samples of each output and a division by their number."""
-    out = regions(x, rois, x.shape[1], pooled_height, pooled_width)
-    return Estimate((out,), vector_flops=(SAMPLE * samples(sampling_ratio) + 1) * out.numel, reads=(x, rois))
+@takes("x rois * pooled_height= pooled_width= sampling_ratio?")
+def pooled(of: Operands, *, work: Dim = 0, by_position: bool = False, indexed: bool = True) -> Estimate:
+    """One small picture per box: so many operations per output, or samples of each and a division by their number.
+
+    by_position: each output position has channels of its own. indexed: a second result says where each output is from.
+    """
+    x, rois, pooled_height, pooled_width, sampling_ratio = of
+    require(x.rank == 4, f"a batch of pictures has four axes, not {x.rank}")
+    channels = floor_div(x.shape[1], pooled_height * pooled_width) if by_position else x.shape[1]
+    out = x.like((rois.shape[0], channels, pooled_height, pooled_width))
+    each = work if sampling_ratio is None else SAMPLE * samples(sampling_ratio) + 1
+    results = (out, out.like(dtype=INT32)) if indexed else (out,)
+    return Estimate(results, vector_flops=each * out.numel, reads=(x, rois))
 
 
-@rule("torchvision.ps_roi_align")
-def ps_roi_align(
-    x: TensorType, rois: TensorType, *, pooled_height: Dim, pooled_width: Dim, sampling_ratio: int
-) -> Estimate:
-    """As `roi_align`, with separate channels for each output position; the second result names the channels."""
-    channels = floor_div(x.shape[1], pooled_height * pooled_width)
-    out = regions(x, rois, channels, pooled_height, pooled_width)
-    work = (SAMPLE * samples(sampling_ratio) + 1) * out.numel
-    return Estimate((out, out.like(dtype=INT32)), vector_flops=work, reads=(x, rois))
-
-
-@rule("torchvision.roi_pool")
-def roi_pool(x: TensorType, rois: TensorType, *, pooled_height: Dim, pooled_width: Dim) -> Estimate:
-    """One comparison per pixel of each output's window, whose size only data can tell."""
-    out = regions(x, rois, x.shape[1], pooled_height, pooled_width)
-    work = data_dependent("pixels") * out.numel
-    return Estimate((out, out.like(dtype=INT32)), vector_flops=work, reads=(x, rois))
-
-
-@rule("torchvision.ps_roi_pool")
-def ps_roi_pool(x: TensorType, rois: TensorType, *, pooled_height: Dim, pooled_width: Dim) -> Estimate:
-    """One addition per pixel of each output's window, whose size only data can tell, and a division."""
-    channels = floor_div(x.shape[1], pooled_height * pooled_width)
-    out = regions(x, rois, channels, pooled_height, pooled_width)
-    work = (data_dependent("pixels") + 1) * out.numel
-    return Estimate((out, out.like(dtype=INT32)), vector_flops=work, reads=(x, rois))
+rule("torchvision.roi_align", "torchvision.qroi_align").derived(
+    pooled, says="The bilinear samples of each output and a division by their number.", indexed=False
+)
+rule("torchvision.ps_roi_align").derived(
+    pooled,
+    says="As `roi_align`, with separate channels for each output position; the second result names the channels.",
+    by_position=True,
+)
+roi_pool = Derived(
+    pooled,
+    says="One comparison per pixel of each output's window, whose size only data can tell.",
+    work=data_dependent("pixels"),
+)
+rule("torchvision.roi_pool")(roi_pool)
+rule("torchvision.ps_roi_pool").derived(
+    pooled,
+    says="One addition per pixel of each output's window, whose size only data can tell, and a division.",
+    work=data_dependent("pixels") + 1,
+    by_position=True,
+)
 
 
 @rule("torchvision.nms", "torchvision.qnms")
@@ -141,24 +120,14 @@ def nms(dets: TensorType, scores: TensorType) -> Estimate:
 
 @rule("torchvision.deform_conv2d", product=("x", "weight"))
 def deform_conv2d(
-    x: TensorType,
-    weight: TensorType,
-    offset: TensorType,
-    mask: TensorType,
-    bias: TensorType,
-    stride_h: Dim,
-    stride_w: Dim,
-    pad_h: Dim,
-    pad_w: Dim,
-    dilation_h: Dim,
-    dilation_w: Dim,
-    groups: Dim,
-    *,
-    use_mask: bool,
+    x: TensorType, weight: TensorType, offset: TensorType, mask: TensorType, bias: TensorType, *window: Dim
 ) -> Estimate:
-    """A convolution of inputs sampled at learned offsets: the product, and one bilinear sample per tap and channel."""
-    window = (weight.shape[2:], (stride_h, stride_w), (dilation_h, dilation_w))
-    sizes = downsampled(x.shape[2:], *window, (pad_h, pad_w))
+    """A convolution of inputs sampled at learned offsets: the product, and one bilinear sample per tap and channel.
+
+    window: stride, padding and dilation along both axes, groups, groups of offsets, whether there is a mask.
+    """
+    stride, padding, dilation, (groups, _, use_mask) = window[:2], window[2:4], window[4:6], window[6:]
+    sizes = downsampled(x.shape[2:], weight.shape[2:], stride, dilation, padding)
     return deformed(x, weight, offset, mask if use_mask else None, bias, sizes, groups)
 
 

@@ -33,7 +33,7 @@ from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import require, require_known, rule
 from graphflops.rules.shapes import axes as axes_of
 from graphflops.rules.shapes import axis as place_of
-from graphflops.rules.shapes import only_result, replaced, same_elements, shown
+from graphflops.rules.shapes import only_result, replaced, same_elements, shown, tensors_of
 from graphflops.rules.vision import OVERLAP
 from graphflops.tensor import INT64, TensorType
 
@@ -213,7 +213,8 @@ def compress(x: TensorType, condition: TensorType, *, axis: int | None = None) -
 @rule("onnx.Unique", kind="sort")
 def unique(x: TensorType, *, axis: int | None = None, sorted: int = 1) -> Estimate:
     """The distinct elements or slices: n*log2(n) comparisons sort them, one per element tells neighbours apart."""
-    (values, inverse, counts), work = distinct(x, axis, inverse=True, counts=True, sorting=True)
+    apart = distinct(x, axis, return_inverse=True, return_counts=True)
+    values, inverse, counts = tensors_of(apart.out)
     inverse = replace(inverse, shape=(inverse.numel,))
     found = literals(x) if axis is None else None
     if found is not None:
@@ -226,7 +227,7 @@ def unique(x: TensorType, *, axis: int | None = None, sorted: int = 1) -> Estima
             filled(values.like((len(once),)), lambda at: once[at[0]]),
             filled(counts.like((len(once),)), lambda at: found.count(once[at[0]])),
         )
-    return Estimate((values, counts.like(), inverse, counts), vector_flops=work, reads=(x,))
+    return replace(apart, out=(values, counts.like(), inverse, counts))
 
 
 @rule("onnx.NonMaxSuppression", kind="sort")

@@ -151,7 +151,7 @@ def roi_align(
 ) -> Estimate:
     """The bilinear samples of each output, and a division by their number where they are averaged."""
     size = {"pooled_height": output_height, "pooled_width": output_width}
-    estimate = shared.roi_align(of.x, of.rois, sampling_ratio=sampling_ratio, **size)
+    estimate = shared.pooled(of.x, of.rois, **size, sampling_ratio=sampling_ratio, indexed=False)
     return replace(estimate, reads=(*of,))
 
 
