@@ -219,8 +219,15 @@ class Written:
         ]
         written += sum(map(self.sizes, added))
         reductions = [op for op in planned.members if op.kept]
-        across = any(self._lies_across(op, elements) for op in planned.members)
-        slow += across * elements * (_TURNED_ROWS if reductions else _TURNED)
+        # Large tensors of which another axis is innermost.
+        outer = {
+            name for op in planned.members for name in op.outer ^ self.joint.turned.intersection(op.reads)
+        }
+        slow += (
+            any(self._bytes(name) >= elements for name in outer)
+            * elements
+            * (_TURNED_ROWS if reductions else _TURNED)
+        )
         if reductions:
             is_inner = all(op.is_inner for op in reductions)
             if is_inner and _reads_again(reductions, planned, elements, self.joint):
@@ -253,11 +260,6 @@ class Written:
         call = self.calls.get(op.node)
         is_first = call is not None and call.node.operator.is_of_images and not self.plan.channels_last
         return 0.0 if is_first else _NARROW_LOAD
-
-    def _lies_across(self, op: Op, elements: int) -> bool:
-        """Whether an operator reads a large tensor of which another axis is innermost."""
-        names = op.outer.symmetric_difference(self.joint.turned.intersection(op.reads))
-        return any(self._bytes(name) >= elements for name in names)
 
     def _bytes(self, name: str) -> int:
         return self.sizes(self.joint.inputs.get(name) or self.joint.sizes.get(name, 0))
