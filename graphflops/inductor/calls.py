@@ -163,7 +163,7 @@ class ForwardLowering(Lowering):
         )
         if out.rank == x.rank:
             keeps_last = bool(x.rank) and out.shape[-1] == x.shape[-1] and x.shape[-1] != 1
-        is_inner = self.is_inner(of_images=x.rank >= IMAGE_RANK) and not keeps_last
+        is_inner = not (keeps_last or (x.rank >= IMAGE_RANK and self.channels_last))
         space, kept = max(map(self.elements, of.names)), self.elements(of.made[0])
         self.add(of, "reduction", of.made, of.operands, space, kept=kept, is_inner=is_inner)
 

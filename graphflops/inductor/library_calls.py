@@ -180,7 +180,7 @@ def convolution_gradient(back: GradientLowering, of: Lowered) -> None:
     if own:
         back.add(of, "extern", own, (*of.incoming[:1], *operands), workspace=workspace, allocates=True)
     wide = low.elements(call.node.outputs[0])
-    order = {"is_inner": low.is_inner(of_images=True), "in_order": False}
+    order = {"is_inner": not low.channels_last, "in_order": False}
     for place, tensor in of.fresh.items():
         if place >= 2:
             kept = low.elements(of.names[place])

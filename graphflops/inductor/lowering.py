@@ -218,10 +218,6 @@ class Lowering:
         value = self.values.get(name or "")
         return self.joint.number(prod(value.shape)) if isinstance(value, TensorType) else 0
 
-    def is_inner(self, *, of_images: bool = False) -> bool:
-        """Whether the last axis of a tensor is the innermost in memory: of images, channels may be."""
-        return not (of_images and self.channels_last)
-
     def is_outer(self, name: str) -> bool:
         """Whether the last axis of a value is not the innermost in memory; what inductor itself stores lies in order."""
         strides = self.execution.layouts.known.get(name)

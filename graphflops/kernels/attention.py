@@ -31,8 +31,7 @@ from graphflops.kernels.kernel import (
     Rows,
     Strided,
 )
-from graphflops.kernels.masks import gradient_of_mask, is_uneven, padded
-from graphflops.kernels.moved import copy, elementwise, fill
+from graphflops.kernels.moved import copy, elementwise, fill, gradient_of_mask, is_uneven, padded
 from graphflops.kernels.products import Problem as Factors
 from graphflops.passes.program import PricedCall
 from graphflops.tensor import TensorType
