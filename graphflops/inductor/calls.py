@@ -129,11 +129,9 @@ class ForwardLowering(Lowering):
         """What is added is added to a copy of the operand by the kernel that computes it."""
         copied, out, elements = f"{of.call.node.name} operand", of.made[0], self.elements(of.names[-1])
         self.add(of, "pointwise", {copied: self.nbytes(out)}, of.operands[:1], instructions=1)
-        more: dict[str, Any] = {
-            "parts": {copied: {out: elements * FLOAT_BYTES}},
-            "moved": frozenset((copied,)),
-        }
-        self.add(of, "pointwise", of.made, (copied, *of.operands[1:]), elements, adds=True, **more)
+        reads, parts, moved = (copied, *of.operands[1:]), {copied: {out: elements * FLOAT_BYTES}}, {copied}
+        more: dict[str, Any] = {"adds": True, "parts": parts, "moved": frozenset(moved)}
+        self.add(of, "pointwise", of.made, reads, elements, **more)
 
     def has_atomic(self, dtype: DType) -> bool:
         """Whether Triton adds values of this type in memory (needs_fallback_due_to_atomic_add_limitations of inductor)."""
@@ -158,9 +156,7 @@ class ForwardLowering(Lowering):
         x, out = self.typed(of.names[0]), self.typed(of.made[0])
         axes = of.call.node.arguments().get("axes")
         given = axes if isinstance(axes, tuple) else (axes,) if isinstance(axes, int) else ()
-        keeps_last = bool(given) and all(
-            isinstance(axis, int) and axis % x.rank < x.rank - 1 for axis in given
-        )
+        keeps_last = bool(given) and all(isinstance(at, int) and at % x.rank < x.rank - 1 for at in given)
         if out.rank == x.rank:
             keeps_last = bool(x.rank) and out.shape[-1] == x.shape[-1] and x.shape[-1] != 1
         is_inner = not (keeps_last or (x.rank >= IMAGE_RANK and self.channels_last))

@@ -33,10 +33,8 @@ def product(low: Lowering, of: Lowered) -> None:
     for place, name in enumerate(of.names):
         if name in copies:
             size, bits = copies[name].nbytes, low.typed(name).dtype.bits
-            shared = f"{name} in rows" if low.training else ""  # the partitioner finds what is copied twice
-            reads[place] = low.copied(
-                of, reads[place], size, f"operand {place}", bits, value=name, name=shared
-            )
+            rows = f"{name} in rows" if low.training else ""  # the partitioner finds what is copied twice
+            reads[place] = low.copied(of, reads[place], size, f"operand {place}", bits, value=name, name=rows)
     of.beside = {f"operand {place}": tensor for place, tensor in enumerate(reads)}
     views, made, size = _reshaped(low, of, reads), out, low.nbytes(out)
     has_bias = call.node.operator.name == "linear" and isinstance(call.node.arguments().get("bias"), Ref)

@@ -43,9 +43,8 @@ class Op(Record, frozen=True):
     must_recompute: bool = False  # a checkpoint asks to compute it again
     is_random: bool = False
     is_alone: bool = False  # a kernel that fuses with nothing
-    adds: bool = (
-        False  # to what it reads at places that indices tell: nothing that reads it is part of its kernel
-    )
+    # To what it reads, at places that indices tell: nothing that reads it is part of its kernel.
+    adds: bool = False
     allocates: bool = False  # a library allocates the results, so that they take no memory that is free
     is_over: bool = False  # a library writes its result over what it reads
     is_exchange: bool = False  # a collective: nothing is written over its result
@@ -144,14 +143,12 @@ class Lowered(Struct):
     incoming: Sequence[str] = ()  # gradients of its results
     fresh: dict[int, str] = {}  # those of operands that it computes, by place
 
-    def op(
-        self, kind: OpKind, outputs: Iterable[str], reads: Sequence[str], elements: int, **more: Any
-    ) -> Op:
+    def op(self, kind: OpKind, outputs: Iterable[str], reads: Sequence[str], count: int, **more: Any) -> Op:
         if self.parts:
             more.setdefault("parts", {name: self.parts[name] for name in reads if name in self.parts})
         if self.outer:
             more.setdefault("outer", self.outer.intersection(reads))
-        return Op(kind, tuple(outputs), tuple(reads), elements, self.call.row, self.call.node.name, **more)
+        return Op(kind, tuple(outputs), tuple(reads), count, self.call.row, self.call.node.name, **more)
 
 
 def instructions(call: PricedCall) -> int:

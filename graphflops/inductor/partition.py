@@ -14,9 +14,8 @@ from math import inf
 
 from graphflops.inductor.lowering import JointGraph, Op, users_of
 
-Node = tuple[
-    str, int
-]  # of a tensor before (0) and behind (1) the edge that is cut where it is saved, and of its view
+# Of a tensor: before (0) and behind (1) the edge that is cut where it is saved, and behind that of its view (2).
+Node = tuple[str, int]
 Edge = tuple[Node, Node, float]  # tail, head and capacity
 
 _NEVER = 10**9  # distance from the backward of what no gradient reads

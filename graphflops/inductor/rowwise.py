@@ -58,9 +58,8 @@ def softmax(low: Lowering, of: Lowered) -> None:
     x, out = low.typed(of.names[0]), low.typed(of.made[0])
     statistics = _rows_statistics(low, of)
     size = aligned_bytes(out.shape, out.dtype.bits) or out.nbytes
-    low.add(
-        of, "pointwise", {of.made[0]: size}, (*of.operands[:1], statistics), low.joint.number(prod(x.shape))
-    )
+    wide = low.joint.number(prod(x.shape))
+    low.add(of, "pointwise", {of.made[0]: size}, (*of.operands[:1], statistics), wide)
 
 
 def _rows_statistics(low: Lowering, of: Lowered) -> str:

@@ -310,9 +310,7 @@ class Transfer(Record, frozen=True):
     """Which way a call copies, and through which memory of the host."""
 
     variant: str  # `to_host`, `to_device.pinned`
-    is_async: bool = (
-        False  # PyTorch is told not to wait (`non_blocking`), as `save_on_cpu` does on the way back
-    )
+    is_async: bool = False  # told not to wait (`non_blocking`), as by `save_on_cpu` on the way back
     is_aside: bool = False  # it is in a stream of the step's own
 
     @property

@@ -190,9 +190,7 @@ _WIDE = 64  # elements of a row, above which threads add to different places
 _ADDED, _ADDED_APART = 3.5, 42  # of an addition to memory; to places that lie apart
 # The same where few places are added to again and again, at most, and of one place: in float32, and in half precision.
 _CONTENDED, _CONTENDED_HALF = (2_800, 700_000), (14_000, 32_000_000)
-_COMPUTED = frozenset(
-    {"elementwise", "comparison", "logic", "cast", "identity", "movement", "dropout", "random"}
-)
+_COMPUTED = ("elementwise", "comparison", "logic", "cast", "identity", "movement", "dropout", "random")
 
 
 class Written:
@@ -214,20 +212,14 @@ class Written:
             slow += sum(self._slow(op) for op in _inside(planned, computed_again)) * elements
         except OpenSizeError:
             return None
-        added = [
-            size for op in planned.members if op.adds for part in op.parts.values() for size in part.values()
-        ]
-        written += sum(map(self.sizes, added))
-        reductions = [op for op in planned.members if op.kept]
-        # Large tensors of which another axis is innermost.
-        outer = {
-            name for op in planned.members for name in op.outer ^ self.joint.turned.intersection(op.reads)
-        }
-        slow += (
-            any(self._bytes(name) >= elements for name in outer)
-            * elements
-            * (_TURNED_ROWS if reductions else _TURNED)
-        )
+        added = [part for op in planned.members if op.adds for part in op.parts.values()]
+        written += sum(self.sizes(size) for part in added for size in part.values())
+        reductions, turned = [op for op in planned.members if op.kept], self.joint.turned
+        outer = {name for op in planned.members for name in op.outer ^ turned.intersection(op.reads)}
+        across = any(
+            self._bytes(name) >= elements for name in outer
+        )  # another axis of a large tensor is innermost
+        slow += across * elements * (_TURNED_ROWS if reductions else _TURNED)
         if reductions:
             is_inner = all(op.is_inner for op in reductions)
             if is_inner and _reads_again(reductions, planned, elements, self.joint):

@@ -66,9 +66,8 @@ class Exchanges(Struct):
             self.copied_for = operator.copies_for
             if operator.copies_for == "reduce_scatter":  # one is under way at most: they keep gradients alive
                 last = {name: (start.kernels or ())[-1:] for name, start in self.pending.items()}
-                yield from self.ends(
-                    [name for name, of in last.items() if of and of[0].variant == "reduce_scatter"]
-                )
+                sums = [name for name, of in last.items() if of and of[0].variant == "reduce_scatter"]
+                yield from self.ends(sums)
         read = [name for name in call.uses if name in self.pending]
         if is_gradient and self._follows_sums(operator, read):
             is_view = True

@@ -303,9 +303,8 @@ class Clock(Struct):
         if not is_ahead:
             self.link.start(ticket, self.now, seconds)
             return 0.0
-        delay = self.link.start_ahead(
-            ticket, max(self.host * self.is_eager, self.released), self.now, seconds
-        )
+        begin = max(self.host * self.is_eager, self.released)
+        delay = self.link.start_ahead(ticket, begin, self.now, seconds)
         self.gpu += delay
         return delay
 
