@@ -189,11 +189,8 @@ def platform_of(device: Device | None, torch: str | None = None) -> Platform:
     platform = replace(HOPPER, torch=release, cudnn=_TORCH.releases[release]["cudnn"])
     if device is None or device.kind != "gpu":
         return platform
-    return replace(
-        platform,
-        capability=device.capability or HOPPER.capability,
-        multiprocessors=device.multiprocessors or HOPPER.multiprocessors,
-    )
+    own = {"capability": device.capability, "multiprocessors": device.multiprocessors}
+    return replace(platform, **{name: value for name, value in own.items() if value})
 
 
 _LEAST_MIX, _LARGEST_MIX = 0.2, 32  # exponent of a mean; the larger it is, the more the longest time decides

@@ -103,10 +103,8 @@ class ForwardLowering(Lowering):
             again = operator.kind in _AGAIN and operator.name != "embedding"
             # Calls by way of which it reads each tensor; the parts of a split are one.
             ways = [{self.maker.get(name) for name in read} for read in of.parts.values()]
-            more = {
-                "recomputable": again or operator.has("computed_again"),
-                "reads_twice": operator.has("gate") or any(len(way) > 1 for way in ways),
-            }
+            twice = operator.has("gate") or any(len(way) > 1 for way in ways)
+            more = {"recomputable": again or operator.has("computed_again"), "reads_twice": twice}
             self.add(of, "pointwise", of.made, of.operands, is_random=operator.kind == "random", **more)
 
     def resampling(self, of: Lowered) -> None:

@@ -17,11 +17,9 @@ from graphflops.tensor import TensorType
 
 _MOST_SEPARATE = 8  # gradients of one call that are operators of their own
 _NARROWED = frozenset({"elementwise", "comparison", "logic"})
-_FUSIBLE = frozenset(
-    {
-        *("elementwise", "comparison", "logic", "cast", "identity", "creation", "movement", "view"),
-        *("dropout", "random", "resampling", "pooling", "loss", "reduction", "softmax", "normalisation"),
-    }
+_FUSIBLE = (
+    *("elementwise", "comparison", "logic", "cast", "identity", "creation", "movement", "view"),
+    *("dropout", "random", "resampling", "pooling", "loss", "reduction", "softmax", "normalisation"),
 )
 
 

@@ -22,6 +22,8 @@ from graphflops.report import HeldKind
 from graphflops.tensor import TensorType
 
 OpKind = Literal["pointwise", "reduction", "extern"]
+Names = Iterable[str]  # of tensors
+Made = Sequence[str] | Mapping[str, Dim]
 _UNROLLED = 8  # elements (inductor's unroll_reductions_threshold)
 _SOME_SIZE = 97  # of a size without a value, where tensors are compared
 
@@ -230,13 +232,7 @@ class Lowering:
         return value.like().nbytes if name in self.execution.layouts.copies else value.nbytes
 
     def add(
-        self,
-        of: Lowered,
-        kind: OpKind,
-        outputs: Sequence[str] | Mapping[str, Dim],
-        reads: Iterable[str],
-        elements: int | None = None,
-        **more: Any,
+        self, of: Lowered, kind: OpKind, outputs: Made, reads: Names, elements: int | None = None, **more: Any
     ) -> None:
         """Append one operator of a call. outputs: with their sizes, or values whose sizes are known."""
         call = of.call
@@ -252,12 +248,9 @@ class Lowering:
             elements = max(map(self.elements, call.node.outputs), default=0)
         if call.node.operator.kind in _MOVING and call.node.outputs[0] in outputs:
             more.setdefault("moved", frozenset(given))
-        own = {
-            "recomputable": kind != "extern",
-            "instructions": instructions(call),
-            "numbers": numbers(call),
-            "must_recompute": call.node.name in self.recomputed,
-        }
+        again = call.node.name in self.recomputed
+        own: dict[str, Any] = {"recomputable": kind != "extern", "must_recompute": again}
+        own |= {"instructions": instructions(call), "numbers": numbers(call)}
         self.joint.add(of.op(kind, outputs, given, elements, **(own | more)), sizes)
 
     def save(self, of: Lowered, use: str, tensor: str) -> str:
@@ -280,22 +273,25 @@ class Lowering:
     def copied(
         self,
         of: Lowered,
-        tensor: str,
+        x: str,
         size: Dim,
         use: str,
-        bits: int,  # of an element
-        value: str = "",  # what is copied, of which the tensor may hold more
-        name: str = "",  # of the copy, if others share it
+        bits: int,
+        value: str = "",
+        name: str = "",
         **more: Any,
     ) -> str:
-        """Append a copy of an operand that a library's kernel wants to lie otherwise."""
+        """Append a copy of an operand that a library's kernel wants to lie otherwise.
+
+        bits: of an element. value: what is copied, of which x may hold more. name: of a copy that others share.
+        """
         name, elements = name or f"{of.call.node.name} {use}", self.joint.number(size) * 8 // bits
         if name in self.joint.sizes:
             return name
-        parts = of.parts.get(tensor, {})
+        parts = of.parts.get(x, {})
         if value in parts:
-            more["parts"] = {tensor: {value: parts[value]}}
-        self.add(of, "pointwise", {name: size}, (tensor,), elements, moved=frozenset((tensor,)), **more)
+            more["parts"] = {x: {value: parts[value]}}
+        self.add(of, "pointwise", {name: size}, (x,), elements, moved=frozenset((x,)), **more)
         return name
 
     def extern(self, of: Lowered) -> None:
@@ -324,19 +320,13 @@ class GradientLowering:
         return tensor
 
     def add(
-        self,
-        of: Lowered,
-        kind: OpKind,
-        outputs: Iterable[str],
-        reads: Iterable[str],
-        elements: int | None = None,
-        **more: Any,
+        self, of: Lowered, kind: OpKind, outputs: Names, reads: Names, count: int | None = None, **more: Any
     ) -> None:
         """Append one operator of a call's gradients."""
-        if elements is None:
-            elements = max(map(self.forward.elements, (*of.call.node.outputs, *of.names)), default=0)
+        if count is None:
+            count = max(map(self.forward.elements, (*of.call.node.outputs, *of.names)), default=0)
         own = {"is_gradient": True, "instructions": 2 * instructions(of.call)}
-        self.joint.add(of.op(kind, outputs, [*dict.fromkeys(reads)], elements, **(own | more)), {})
+        self.joint.add(of.op(kind, outputs, [*dict.fromkeys(reads)], count, **(own | more)), {})
 
     def workspace(self, of: Lowered) -> Dim:
         """Bytes that a kernel of the gradients needs beside what it reads and writes."""

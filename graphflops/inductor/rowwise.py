@@ -159,15 +159,8 @@ def softmax_gradient(back: GradientLowering, of: Lowered) -> None:
 
 
 # Gradients that attention without a fused kernel computes in memory, and the tensors of the forward of the same size.
-_UNFUSED = {
-    "result": "result",
-    "value": "value",
-    "probabilities": "scores",
-    "sums": "statistics",
-    "scores": "scores",
-    "query": "query",
-    "key": "key",
-}
+_UNFUSED = {use: use for use in ("result", "value", "probabilities", "sums", "scores", "query", "key")}
+_UNFUSED |= {"probabilities": "scores", "sums": "statistics"}
 _USES = ("query", "key", "value", "scores")  # of operands, by place
 
 

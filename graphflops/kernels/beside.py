@@ -284,11 +284,9 @@ def _is_at_most(size: Dim, limit: int, unknown: bool = False) -> bool:
     return size <= limit if isinstance(size, int) else unknown
 
 
-_MADE_IN_ORDER = frozenset(
-    {
-        *("slice", "select", "narrow", "index_select", "unbind", "split", "chunk"),
-        *("pad", "roll", "layer_norm", "linear"),
-    }
+_MADE_IN_ORDER = (
+    *("slice", "select", "narrow", "index_select", "unbind", "split", "chunk"),
+    *("pad", "roll", "layer_norm", "linear"),
 )
 _SAME_AXES = frozenset({"reshape", "flatten", "unflatten", "ravel", "squeeze", "unsqueeze"})
 _PASSES_ON = frozenset({"add", "sub", "identity"})

@@ -299,12 +299,8 @@ def _scatter_backward(call: ConcreteCall) -> list[Kernel]:
     kernels, name = _other_backward(call), call.operator.name
     index, source = call.operand("index"), call.operand("source")
     is_repeated = name == "scatter_add" and index is not None and not any(index.strides[1:])
-    if (
-        (is_repeated or name == "index_add")
-        and source is not None
-        and source.rank
-        and axis_of(call, source.rank) == 0
-    ):
+    is_by_rows = is_repeated or name == "index_add"
+    if is_by_rows and source is not None and source.rank and axis_of(call, source.rank) == 0:
         rows, columns = source.shape[0], prod(source.shape[1:])
         taken = [replace(kernel, family="gather") for kernel in kernels]
         kernels = [rows_taken(kernel, rows, columns, source.bits) for kernel in taken]

@@ -8,7 +8,7 @@ from math import exp, hypot, log, prod, sqrt
 
 from msgspec import Struct, field
 
-from graphflops.devices import Device, Host
+from graphflops.devices import Device
 from graphflops.execution.runs import Runs
 from graphflops.kernels.kernel import Exchange, Kernel
 from graphflops.passes.program import PricedProgram, ProgramTime
@@ -28,7 +28,8 @@ def forward_times(
     program: PricedProgram, device: Device, execution: Execution, runs: Runs, *, replayed: bool = False
 ) -> Callable[[Mapping[str, int]], PhaseTime]:
     """How long the forward takes, by the values of symbols. replayed: a CUDA graph holds the kernels of any execution."""
-    launcher = _launcher(program, execution, runs, _host(device).seconds)
+    assert device.host is not None  # every profile has one once it is complete
+    launcher = _launcher(program, execution, runs, device.host.seconds)
     known: dict[Kernel, Time] = {}  # kernels that hang on one size are the same at others
 
     def at(values: Mapping[str, int]) -> PhaseTime:
@@ -43,8 +44,8 @@ def forward_times(
 def program_time(program: PricedProgram, device: Device, execution: Execution, runs: Runs) -> ProgramTime:
     """How long a program takes on a device at its sizes; in a training analysis also its gradients and optimizer."""
     is_launched = execution != "graph"
-    launcher = _launcher(program, execution, runs, _host(device).seconds)
     timer = _Timer(device, is_launched, _ranks(program))
+    launcher = _launcher(program, execution, runs, timer.host.seconds)
     forward, rows = timer.phase(launcher.forward(records=False))
     backward_rows: Mapping[int, CallTime] = {}
     backward = optimizer = step = None
@@ -88,12 +89,6 @@ def _ranks(program: PricedProgram) -> int:
     return 1 if step is None or step.mesh is None else prod(step.mesh.axes.values())
 
 
-def _host(device: Device) -> Host:
-    """The host section of the device's profile, which every profile has once it is complete."""
-    assert device.host is not None
-    return device.host
-
-
 class _Timer:
     """Times phase after phase on one clock, and beside a fast and a slow CPU."""
 
@@ -101,7 +96,8 @@ class _Timer:
         self.device = device
         launch = device.launch
         gap = _GRAPH_GAP if launch is None else launch.graph_seconds
-        self.host = _host(device)
+        assert device.host is not None
+        self.host = device.host
         is_cpu = device.kind == "cpu"
         cpus = (self.host.slowness(ranks), 1 / self.host.faster, self.host.slower)
         # Beside any CPU a GPU takes as long for a graph.

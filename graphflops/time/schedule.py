@@ -27,10 +27,9 @@ _UNCALLED = frozenset({"size", "sequence", "control"})
 
 def waits(operator: Op, operands: Iterable[object]) -> bool:
     """Whether the CPU waits for the GPU: it reads a number, or how many elements the result has."""
-    return operator.is_read_by_cpu or (
-        operator.name in ("index", "index_put")
-        and any(isinstance(each, TensorType) and each.dtype.name == "bool" for each in tuple(operands)[1:])
-    )
+    indices = [*operands][1:] if operator.name in ("index", "index_put") else []
+    is_mask = any(isinstance(each, TensorType) and each.dtype.name == "bool" for each in indices)
+    return operator.is_read_by_cpu or is_mask
 
 
 def start_seconds(costs: Costs, stacks: Iterable[str]) -> float:
