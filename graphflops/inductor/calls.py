@@ -26,7 +26,7 @@ from graphflops.tensor import BFLOAT16, DType, TensorType
 
 # Kinds whose results are computed element by element, and those of them that the partitioner may compute again.
 _AGAIN = frozenset({"elementwise", "comparison", "logic", "cast", "identity", "creation", "gather", "view"})
-_POINTWISE = _AGAIN | {"movement", "random", "resampling", "pooling", "loss"}
+POINTWISE = _AGAIN | {"movement", "random", "resampling", "pooling", "loss"}
 _WINDOW = "#1"  # an argument by place
 _MOST_JOINED = 8  # tensors that one kernel concatenates (inductor's max_pointwise_cat_inputs)
 _INTERPOLATED = {"linear": 2, "cubic": 4}  # elements along an axis that each is interpolated from
@@ -80,7 +80,7 @@ class ForwardLowering(Lowering):
             self.add(of, "pointwise", {f"{out} part": 0}, reads, self.elements(source), part_bytes=size)
             return
         is_whole = self.elements(out) == self.elements(owner)
-        alone, twice = operator.kind not in _POINTWISE, operator.has("gate")
+        alone, twice = operator.kind not in POINTWISE, operator.has("gate")
         made = {out: self.nbytes(out if is_whole else owner)}
         self.add(of, "pointwise", made, of.operands, is_alone=alone, reads_twice=twice)
         self.version[owner] = out
@@ -88,7 +88,7 @@ class ForwardLowering(Lowering):
     def computed(self, of: Lowered) -> None:
         """Append what computes the results that have memory of their own."""
         operator, estimate = of.call.node.operator, of.call.estimate
-        is_elementwise = (operator.kind in _POINTWISE or operator.name == "one_hot") and len(of.made) == 1
+        is_elementwise = (operator.kind in POINTWISE or operator.name == "one_hot") and len(of.made) == 1
         if estimate.regions or estimate.unknown:
             self.extern(of)
         elif operator.kind in _FORWARD:

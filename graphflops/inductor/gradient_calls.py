@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from graphflops.dims import prod
 from graphflops.graph import Graph
-from graphflops.inductor.calls import places_of_interpolation
+from graphflops.inductor.calls import POINTWISE, places_of_interpolation
 from graphflops.inductor.library_calls import convolution_gradient, product_gradient
 from graphflops.inductor.lowering import GradientLowering, JointGraph, Lowered, Lowering, users_of
 from graphflops.inductor.rowwise import attention_gradient, normalisation_gradient, softmax_gradient
@@ -17,10 +17,7 @@ from graphflops.tensor import TensorType
 
 _MOST_SEPARATE = 8  # gradients of one call that are operators of their own
 _NARROWED = frozenset({"elementwise", "comparison", "logic"})
-_FUSIBLE = (
-    *("elementwise", "comparison", "logic", "cast", "identity", "creation", "movement", "view"),
-    *("dropout", "random", "resampling", "pooling", "loss", "reduction", "softmax", "normalisation"),
-)
+_FUSIBLE = POINTWISE | {"dropout", "reduction"}
 
 
 class BackwardLowering(GradientLowering):
