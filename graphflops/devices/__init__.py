@@ -114,15 +114,11 @@ class Device(Struct, frozen=True, kw_only=True):
     # float32, not TF32.
     matrix: Mapping[str, Positive]
     sources: Mapping[str, str]  # where each figure is from, by field
-    kind: Literal["gpu", "cpu", "tpu"] = (
-        "gpu"  # a CPU does what calls ask of it before it goes on to the next
-    )
+    kind: Literal["gpu", "cpu", "tpu"] = "gpu"  # a CPU does what each call asks before the next
     vector: Positive | None = None  # float32 outside of the matrix units
     context_bytes: Count | None = None  # memory that the driver and libraries of one process take
     blas_workspace_bytes: Count | None = None  # what PyTorch allocates for the matrix products of one thread
-    multiprocessors: Cores | None = (
-        None  # cores with their own matrix units (NVIDIA: SMs, AMD: compute units)
-    )
+    multiprocessors: Cores | None = None  # cores with their own matrix units (SMs; AMD: compute units)
     # CUDA's compute capability, by which libraries choose kernels; 0 and 0 of a GPU that does not run CUDA.
     capability: tuple[Generation, Generation] | None = None
     clock_hz: Positive | None = None  # the highest they run at
@@ -193,11 +189,8 @@ def platform_of(device: Device | None, torch: str | None = None) -> Platform:
     platform = replace(HOPPER, torch=release, cudnn=_TORCH.releases[release]["cudnn"])
     if device is None or device.kind != "gpu":
         return platform
-    return replace(
-        platform,
-        capability=device.capability or HOPPER.capability,
-        multiprocessors=device.multiprocessors or HOPPER.multiprocessors,
-    )
+    own = {"capability": device.capability, "multiprocessors": device.multiprocessors}
+    return replace(platform, **{name: value for name, value in own.items() if value})
 
 
 _LEAST_MIX, _LARGEST_MIX = 0.2, 32  # exponent of a mean; the larger it is, the more the longest time decides
@@ -234,7 +227,10 @@ _LARGEST = 1_000_000  # bytes of a profile
 def device(name: str) -> Device:
     """The device of a name or alias (case is ignored), or of a profile at a path that ends in .json."""
     if name.endswith(".json"):
-        return with_rates(_checked(Path(name)))
+        found = _read(Path(name))
+        if wrong := problem(found, device(_REFERENCE)):
+            raise FileError(f"{shown(name)}: not a profile of a device: {wrong}")
+        return with_rates(found)
     wanted = _folded(name)
     for file in sorted(_files(), key=lambda file: file.stem != wanted):
         known = _read(file)
@@ -252,10 +248,8 @@ def complete(profile: Device) -> Device:
     reference = device(_REFERENCE)
     host, known = profile.host or reference.host, reference.host
     if host is not None and known is not None:
-        seconds, benchmarks = (
-            {name: cost * host.ratio for name, cost in costs.items()}
-            for costs in (known.seconds, known.benchmarks)
-        )
+        seconds = {name: cost * host.ratio for name, cost in known.seconds.items()}
+        benchmarks = {name: cost * host.ratio for name, cost in known.benchmarks.items()}
         own, copies = {**seconds, **host.seconds}, {**known.copies, **host.copies}
         host = replace(host, seconds=own, benchmarks=host.benchmarks or benchmarks, copies=copies)
     context, workspace = profile.context_bytes, profile.blas_workspace_bytes
@@ -269,10 +263,8 @@ def complete(profile: Device) -> Device:
 def substitution(profile: Device, *, has_launches: bool) -> str:
     """What predictions for a device take from others, in words; "" for nothing. has_launches: a CPU launches kernels."""
     if profile.kind == "tpu":
-        return (
-            f"{profile.name} does not run PyTorch's CUDA kernels: memory and time are those of a GPU of its "
-            "bandwidth and peak, without the memory of a driver"
-        )
+        own = "memory and time are those of a GPU of its bandwidth and peak, without the memory of a driver"
+        return f"{profile.name} does not run PyTorch's CUDA kernels: {own}"
     figures = {
         "the memory of the driver": profile.context_bytes is None and profile.kind == "gpu",
         "the generation, by which PyTorch chooses kernels,": profile.capability is None
@@ -280,24 +272,16 @@ def substitution(profile: Device, *, has_launches: bool) -> str:
         "the time in which a CPU launches kernels": has_launches and profile.host is None,
     }
     missing = " and ".join(figure for figure, is_missing in figures.items() if is_missing)
-    return (
-        f"{missing}: not known for {profile.name}, so those measured on an H200 are used" if missing else ""
-    )
+    then = "so those measured on an H200 are used"
+    return f"{missing}: not known for {profile.name}, {then}" if missing else ""
 
 
 def disturbance(profile: Device) -> str:
     """What other processes took of a user's machine while it was measured, in words: "" where it is little or not known."""
-    taken = [
-        f"{100 * share:.0f} % of its {part.upper()}"
-        for part, share in profile.busy.items()
-        if share > _UNDISTURBED
-    ]
-    if not taken:
-        return ""
-    return (
-        f"{profile.name} was measured while other processes took {' and '.join(taken)}: times may be predicted too long; "
-        "measure it again when it is idle"
-    )
+    large = {part: share for part, share in profile.busy.items() if share > _UNDISTURBED}
+    taken = " and ".join(f"{100 * share:.0f} % of its {part.upper()}" for part, share in large.items())
+    then = "times may be predicted too long; measure it again when it is idle"
+    return f"{profile.name} was measured while other processes took {taken}: {then}" if taken else ""
 
 
 def names() -> tuple[str, ...]:
@@ -339,14 +323,6 @@ def _read(file: Path) -> Device:
         return msgspec.json.decode(data, type=Device)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise FileError(f"{shown(str(file))}: not a profile of a device: {shown(str(error))}") from None
-
-
-def _checked(file: Path) -> Device:
-    """A user's own profile; FileError where the models of kernels cannot compute with it."""
-    found = _read(file)
-    if wrong := problem(found, device(_REFERENCE)):
-        raise FileError(f"{shown(str(file))}: not a profile of a device: {wrong}")
-    return found
 
 
 def _folded(name: str) -> str:

@@ -26,7 +26,7 @@ from graphflops.tensor import BFLOAT16, DType, TensorType
 
 # Kinds whose results are computed element by element, and those of them that the partitioner may compute again.
 _AGAIN = frozenset({"elementwise", "comparison", "logic", "cast", "identity", "creation", "gather", "view"})
-_POINTWISE = _AGAIN | {"movement", "random", "resampling", "pooling", "loss"}
+POINTWISE = _AGAIN | {"movement", "random", "resampling", "pooling", "loss"}
 _WINDOW = "#1"  # an argument by place
 _MOST_JOINED = 8  # tensors that one kernel concatenates (inductor's max_pointwise_cat_inputs)
 _INTERPOLATED = {"linear": 2, "cubic": 4}  # elements along an axis that each is interpolated from
@@ -80,7 +80,7 @@ class ForwardLowering(Lowering):
             self.add(of, "pointwise", {f"{out} part": 0}, reads, self.elements(source), part_bytes=size)
             return
         is_whole = self.elements(out) == self.elements(owner)
-        alone, twice = operator.kind not in _POINTWISE, operator.has("gate")
+        alone, twice = operator.kind not in POINTWISE, operator.has("gate")
         made = {out: self.nbytes(out if is_whole else owner)}
         self.add(of, "pointwise", made, of.operands, is_alone=alone, reads_twice=twice)
         self.version[owner] = out
@@ -88,7 +88,7 @@ class ForwardLowering(Lowering):
     def computed(self, of: Lowered) -> None:
         """Append what computes the results that have memory of their own."""
         operator, estimate = of.call.node.operator, of.call.estimate
-        is_elementwise = (operator.kind in _POINTWISE or operator.name == "one_hot") and len(of.made) == 1
+        is_elementwise = (operator.kind in POINTWISE or operator.name == "one_hot") and len(of.made) == 1
         if estimate.regions or estimate.unknown:
             self.extern(of)
         elif operator.kind in _FORWARD:
@@ -103,10 +103,8 @@ class ForwardLowering(Lowering):
             again = operator.kind in _AGAIN and operator.name != "embedding"
             # Calls by way of which it reads each tensor; the parts of a split are one.
             ways = [{self.maker.get(name) for name in read} for read in of.parts.values()]
-            more = {
-                "recomputable": again or operator.has("computed_again"),
-                "reads_twice": operator.has("gate") or any(len(way) > 1 for way in ways),
-            }
+            twice = operator.has("gate") or any(len(way) > 1 for way in ways)
+            more = {"recomputable": again or operator.has("computed_again"), "reads_twice": twice}
             self.add(of, "pointwise", of.made, of.operands, is_random=operator.kind == "random", **more)
 
     def resampling(self, of: Lowered) -> None:
@@ -129,11 +127,9 @@ class ForwardLowering(Lowering):
         """What is added is added to a copy of the operand by the kernel that computes it."""
         copied, out, elements = f"{of.call.node.name} operand", of.made[0], self.elements(of.names[-1])
         self.add(of, "pointwise", {copied: self.nbytes(out)}, of.operands[:1], instructions=1)
-        more: dict[str, Any] = {
-            "parts": {copied: {out: elements * FLOAT_BYTES}},
-            "moved": frozenset((copied,)),
-        }
-        self.add(of, "pointwise", of.made, (copied, *of.operands[1:]), elements, adds=True, **more)
+        reads, parts, moved = (copied, *of.operands[1:]), {copied: {out: elements * FLOAT_BYTES}}, {copied}
+        more: dict[str, Any] = {"adds": True, "parts": parts, "moved": frozenset(moved)}
+        self.add(of, "pointwise", of.made, reads, elements, **more)
 
     def has_atomic(self, dtype: DType) -> bool:
         """Whether Triton adds values of this type in memory (needs_fallback_due_to_atomic_add_limitations of inductor)."""
@@ -158,12 +154,10 @@ class ForwardLowering(Lowering):
         x, out = self.typed(of.names[0]), self.typed(of.made[0])
         axes = of.call.node.arguments().get("axes")
         given = axes if isinstance(axes, tuple) else (axes,) if isinstance(axes, int) else ()
-        keeps_last = bool(given) and all(
-            isinstance(axis, int) and axis % x.rank < x.rank - 1 for axis in given
-        )
+        keeps_last = bool(given) and all(isinstance(at, int) and at % x.rank < x.rank - 1 for at in given)
         if out.rank == x.rank:
             keeps_last = bool(x.rank) and out.shape[-1] == x.shape[-1] and x.shape[-1] != 1
-        is_inner = self.is_inner(of_images=x.rank >= IMAGE_RANK) and not keeps_last
+        is_inner = not (keeps_last or (x.rank >= IMAGE_RANK and self.channels_last))
         space, kept = max(map(self.elements, of.names)), self.elements(of.made[0])
         self.add(of, "reduction", of.made, of.operands, space, kept=kept, is_inner=is_inner)
 

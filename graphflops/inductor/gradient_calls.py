@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from graphflops.dims import prod
 from graphflops.graph import Graph
-from graphflops.inductor.calls import places_of_interpolation
+from graphflops.inductor.calls import POINTWISE, places_of_interpolation
 from graphflops.inductor.library_calls import convolution_gradient, product_gradient
 from graphflops.inductor.lowering import GradientLowering, JointGraph, Lowered, Lowering, users_of
 from graphflops.inductor.rowwise import attention_gradient, normalisation_gradient, softmax_gradient
@@ -17,12 +17,7 @@ from graphflops.tensor import TensorType
 
 _MOST_SEPARATE = 8  # gradients of one call that are operators of their own
 _NARROWED = frozenset({"elementwise", "comparison", "logic"})
-_FUSIBLE = frozenset(
-    {
-        *("elementwise", "comparison", "logic", "cast", "identity", "creation", "movement", "view"),
-        *("dropout", "random", "resampling", "pooling", "loss", "reduction", "softmax", "normalisation"),
-    }
-)
+_FUSIBLE = POINTWISE | {"dropout", "reduction"}
 
 
 class BackwardLowering(GradientLowering):
@@ -167,39 +162,30 @@ class BackwardLowering(GradientLowering):
         return name
 
     def gather(self, of: Lowered) -> None:
-        """The rows' gradients are summed into a table of zeros, in float32, which is then converted."""
-        indices, rows = self.read(of), self.forward.elements(of.call.node.outputs[0])
-        for place, tensor in of.fresh.items():
-            name = of.names[place]
-            count = self.forward.elements(name)
-            zeros = self.new(name, prod(self.forward.typed(name).shape) * FLOAT_BYTES)
-            summed = self.new(name, 0)  # the same memory
-            self.add(of, "pointwise", (zeros,), (), count, is_alone=True)
-            self.sum_into(of, summed, [zeros], [*of.incoming, *indices], rows)
-            self.add(of, "pointwise", (tensor,), (zeros, summed), count)
-
-    def sum_into(
-        self, of: Lowered, summed: str, tables: Sequence[str], reads: Sequence[str], elements: int
-    ) -> None:
-        """Add so many elements to each of some tables, at places that indices tell."""
-        parts = {table: {summed: elements * FLOAT_BYTES} for table in tables}
-        self.add(of, "pointwise", (summed,), (*tables, *reads), elements, adds=True, parts=parts)
+        """The rows' gradients are summed into a table of zeros."""
+        self.sum_into_zeros(of, 1, self.read(of))
 
     def resampling(self, of: Lowered) -> None:
-        """Each element adds to all that it was interpolated from: for each place of these a table of zeros, in float32."""
+        """Each element adds to all that it was interpolated from: for each place of these there is a table of zeros."""
         places = places_of_interpolation(of.call, self.forward.typed(of.names[0]).rank)
-        if not places:
+        if places:
+            self.sum_into_zeros(of, places, ())
+        else:
             self.pointwise(of)
-            return
+
+    def sum_into_zeros(self, of: Lowered, tables: int, indices: Sequence[str]) -> None:
+        """Add the gradients to so many tables of zeros in float32, at places that indices tell, which are then converted."""
         rows = self.forward.elements(of.call.node.outputs[0])
         for place, tensor in of.fresh.items():
             name = of.names[place]
-            count = self.forward.elements(name)
-            zeros = [self.new(name, count * FLOAT_BYTES) for _ in range(places)]
+            count, size = self.forward.elements(name), prod(self.forward.typed(name).shape) * FLOAT_BYTES
+            zeros = [self.new(name, size) for _ in range(tables)]
             summed = self.new(name, 0)  # the same memory
             for table in zeros:
                 self.add(of, "pointwise", (table,), (), count, is_alone=True)
-            self.sum_into(of, summed, zeros, of.incoming, rows)
+            parts = {table: {summed: rows * FLOAT_BYTES} for table in zeros}
+            reads = (*zeros, *of.incoming, *indices)
+            self.add(of, "pointwise", (summed,), reads, rows, adds=True, parts=parts)
             self.add(of, "pointwise", (tensor,), (*zeros, summed), count)
 
 

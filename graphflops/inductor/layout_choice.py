@@ -21,15 +21,13 @@ _OPS_OF_GATE = 6
 _SMALL_CHANNELS = 64
 
 
-def prefers_channels_last(
-    calls: Sequence[PricedCall], values: Values, inputs: int, *, training: bool
-) -> bool:
-    """Whether the convolutions of a program run with channels last. inputs: how many the program has, weights too."""
+def prefers_channels_last(calls: Sequence[PricedCall], values: Values, given: int, *, training: bool) -> bool:
+    """Whether the convolutions of a program run with channels last. given: inputs of it, weights too."""
     found = [(call, *pair) for call in calls if (pair := image_and_weight(call, values)) is not None]
     kinds = [_class(*each) for each in found]
     if not any(weight.rank == IMAGE_RANK for _, _, weight in found):
         return False
-    nodes = inputs + sum(map(_nodes, calls))
+    nodes = given + sum(map(_nodes, calls))
     if nodes >= _MOST_OPS * len(found) or "open" in kinds:
         return False
     if training:

@@ -33,10 +33,8 @@ def product(low: Lowering, of: Lowered) -> None:
     for place, name in enumerate(of.names):
         if name in copies:
             size, bits = copies[name].nbytes, low.typed(name).dtype.bits
-            shared = f"{name} in rows" if low.training else ""  # the partitioner finds what is copied twice
-            reads[place] = low.copied(
-                of, reads[place], size, f"operand {place}", bits, value=name, name=shared
-            )
+            rows = f"{name} in rows" if low.training else ""  # the partitioner finds what is copied twice
+            reads[place] = low.copied(of, reads[place], size, f"operand {place}", bits, value=name, name=rows)
     of.beside = {f"operand {place}": tensor for place, tensor in enumerate(reads)}
     views, made, size = _reshaped(low, of, reads), out, low.nbytes(out)
     has_bias = call.node.operator.name == "linear" and isinstance(call.node.arguments().get("bias"), Ref)
@@ -180,7 +178,7 @@ def convolution_gradient(back: GradientLowering, of: Lowered) -> None:
     if own:
         back.add(of, "extern", own, (*of.incoming[:1], *operands), workspace=workspace, allocates=True)
     wide = low.elements(call.node.outputs[0])
-    order = {"is_inner": low.is_inner(of_images=True), "in_order": False}
+    order = {"is_inner": not low.channels_last, "in_order": False}
     for place, tensor in of.fresh.items():
         if place >= 2:
             kept = low.elements(of.names[place])

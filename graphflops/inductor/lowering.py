@@ -22,6 +22,8 @@ from graphflops.report import HeldKind
 from graphflops.tensor import TensorType
 
 OpKind = Literal["pointwise", "reduction", "extern"]
+Names = Iterable[str]  # of tensors
+Made = Sequence[str] | Mapping[str, Dim]
 _UNROLLED = 8  # elements (inductor's unroll_reductions_threshold)
 _SOME_SIZE = 97  # of a size without a value, where tensors are compared
 
@@ -43,9 +45,8 @@ class Op(Record, frozen=True):
     must_recompute: bool = False  # a checkpoint asks to compute it again
     is_random: bool = False
     is_alone: bool = False  # a kernel that fuses with nothing
-    adds: bool = (
-        False  # to what it reads at places that indices tell: nothing that reads it is part of its kernel
-    )
+    # To what it reads, at places that indices tell: nothing that reads it is part of its kernel.
+    adds: bool = False
     allocates: bool = False  # a library allocates the results, so that they take no memory that is free
     is_over: bool = False  # a library writes its result over what it reads
     is_exchange: bool = False  # a collective: nothing is written over its result
@@ -144,14 +145,12 @@ class Lowered(Struct):
     incoming: Sequence[str] = ()  # gradients of its results
     fresh: dict[int, str] = {}  # those of operands that it computes, by place
 
-    def op(
-        self, kind: OpKind, outputs: Iterable[str], reads: Sequence[str], elements: int, **more: Any
-    ) -> Op:
+    def op(self, kind: OpKind, outputs: Iterable[str], reads: Sequence[str], count: int, **more: Any) -> Op:
         if self.parts:
             more.setdefault("parts", {name: self.parts[name] for name in reads if name in self.parts})
         if self.outer:
             more.setdefault("outer", self.outer.intersection(reads))
-        return Op(kind, tuple(outputs), tuple(reads), elements, self.call.row, self.call.node.name, **more)
+        return Op(kind, tuple(outputs), tuple(reads), count, self.call.row, self.call.node.name, **more)
 
 
 def instructions(call: PricedCall) -> int:
@@ -218,10 +217,6 @@ class Lowering:
         value = self.values.get(name or "")
         return self.joint.number(prod(value.shape)) if isinstance(value, TensorType) else 0
 
-    def is_inner(self, *, of_images: bool = False) -> bool:
-        """Whether the last axis of a tensor is the innermost in memory: of images, channels may be."""
-        return not (of_images and self.channels_last)
-
     def is_outer(self, name: str) -> bool:
         """Whether the last axis of a value is not the innermost in memory; what inductor itself stores lies in order."""
         strides = self.execution.layouts.known.get(name)
@@ -237,13 +232,7 @@ class Lowering:
         return value.like().nbytes if name in self.execution.layouts.copies else value.nbytes
 
     def add(
-        self,
-        of: Lowered,
-        kind: OpKind,
-        outputs: Sequence[str] | Mapping[str, Dim],
-        reads: Iterable[str],
-        elements: int | None = None,
-        **more: Any,
+        self, of: Lowered, kind: OpKind, outputs: Made, reads: Names, elements: int | None = None, **more: Any
     ) -> None:
         """Append one operator of a call. outputs: with their sizes, or values whose sizes are known."""
         call = of.call
@@ -259,12 +248,9 @@ class Lowering:
             elements = max(map(self.elements, call.node.outputs), default=0)
         if call.node.operator.kind in _MOVING and call.node.outputs[0] in outputs:
             more.setdefault("moved", frozenset(given))
-        own = {
-            "recomputable": kind != "extern",
-            "instructions": instructions(call),
-            "numbers": numbers(call),
-            "must_recompute": call.node.name in self.recomputed,
-        }
+        again = call.node.name in self.recomputed
+        own: dict[str, Any] = {"recomputable": kind != "extern", "must_recompute": again}
+        own |= {"instructions": instructions(call), "numbers": numbers(call)}
         self.joint.add(of.op(kind, outputs, given, elements, **(own | more)), sizes)
 
     def save(self, of: Lowered, use: str, tensor: str) -> str:
@@ -287,22 +273,25 @@ class Lowering:
     def copied(
         self,
         of: Lowered,
-        tensor: str,
+        x: str,
         size: Dim,
         use: str,
-        bits: int,  # of an element
-        value: str = "",  # what is copied, of which the tensor may hold more
-        name: str = "",  # of the copy, if others share it
+        bits: int,
+        value: str = "",
+        name: str = "",
         **more: Any,
     ) -> str:
-        """Append a copy of an operand that a library's kernel wants to lie otherwise."""
+        """Append a copy of an operand that a library's kernel wants to lie otherwise.
+
+        bits: of an element. value: what is copied, of which x may hold more. name: of a copy that others share.
+        """
         name, elements = name or f"{of.call.node.name} {use}", self.joint.number(size) * 8 // bits
         if name in self.joint.sizes:
             return name
-        parts = of.parts.get(tensor, {})
+        parts = of.parts.get(x, {})
         if value in parts:
-            more["parts"] = {tensor: {value: parts[value]}}
-        self.add(of, "pointwise", {name: size}, (tensor,), elements, moved=frozenset((tensor,)), **more)
+            more["parts"] = {x: {value: parts[value]}}
+        self.add(of, "pointwise", {name: size}, (x,), elements, moved=frozenset((x,)), **more)
         return name
 
     def extern(self, of: Lowered) -> None:
@@ -331,19 +320,13 @@ class GradientLowering:
         return tensor
 
     def add(
-        self,
-        of: Lowered,
-        kind: OpKind,
-        outputs: Iterable[str],
-        reads: Iterable[str],
-        elements: int | None = None,
-        **more: Any,
+        self, of: Lowered, kind: OpKind, outputs: Names, reads: Names, count: int | None = None, **more: Any
     ) -> None:
         """Append one operator of a call's gradients."""
-        if elements is None:
-            elements = max(map(self.forward.elements, (*of.call.node.outputs, *of.names)), default=0)
+        if count is None:
+            count = max(map(self.forward.elements, (*of.call.node.outputs, *of.names)), default=0)
         own = {"is_gradient": True, "instructions": 2 * instructions(of.call)}
-        self.joint.add(of.op(kind, outputs, [*dict.fromkeys(reads)], elements, **(own | more)), {})
+        self.joint.add(of.op(kind, outputs, [*dict.fromkeys(reads)], count, **(own | more)), {})
 
     def workspace(self, of: Lowered) -> Dim:
         """Bytes that a kernel of the gradients needs beside what it reads and writes."""

@@ -9,9 +9,14 @@ and what is read both before and behind a kernel that fuses with nothing.
 from __future__ import annotations
 
 import heapq
-from collections import deque
+from collections.abc import Hashable, Iterable, Iterator
+from math import inf
 
 from graphflops.inductor.lowering import JointGraph, Op, users_of
+
+# Of a tensor: before (0) and behind (1) the edge that is cut where it is saved, and behind that of its view (2).
+Node = tuple[str, int]
+Edge = tuple[Node, Node, float]  # tail, head and capacity
 
 _NEVER = 10**9  # distance from the backward of what no gradient reads
 _FARTHEST = 100
@@ -44,15 +49,14 @@ class Partition:
             users = [(name, user) for name in made for user in self.users.get(name, ())]
             steps = [self.distances[self.place[id(user)]] + 1 + (name in user.views) for name, user in users]
             self.distances[place] = min(steps, default=_NEVER)
-        self.graph = FlowGraph()
-        self.edges: dict[str, list[tuple[int, int]]] = {}
-        self.todo: list[str] = []
 
     def saved(self) -> dict[str, None]:
         """Names of the tensors that the forward hands to the backward, those of inputs included, in program order."""
-        self._add_nodes()
-        beyond, found = self.graph.beyond_cut(), self.edges.items()
-        cut = [name for name, nodes in found if any(a not in beyond and b in beyond for a, b in nodes)]
+        names: dict[str, None] = {}
+        edges = [*self._edges(names)]
+        beyond = beyond_cut(edges)
+        crossing = {tail[0] for tail, head, _ in edges if tail not in beyond and head in beyond}
+        cut = [name for name in names if name in crossing]
         order = {name: place for place, op in enumerate(self.ops) for name in op.outputs}
         return dict.fromkeys(sorted(cut, key=lambda name: order.get(name, -1)))
 
@@ -129,12 +133,11 @@ class Partition:
                     if self._is_forward(user) and _fuses(op, user) and banned.isdisjoint(user.outputs):
                         heapq.heappush(heap, self.place[id(user)])
 
-    def _add_nodes(self) -> None:
-        """Add what leads to the backward; by tensor, the nodes before and behind the edges that are cut where it is saved.
+    def _edges(self, names: dict[str, None]) -> Iterator[Edge]:
+        """What leads to the backward: each tensor has an edge, which is cut where it is saved, and those before it.
 
-        A tensor that is read in another shape has a second edge, for the view.
+        A tensor that is read in another shape has a second edge, for the view. names: gets those of the tensors, in order.
         """
-        graph, edges, todo = self.graph, self.edges, self.todo
         gradients = [op for op in self.ops if op.is_gradient]
         read = {(name, name in op.views) for op in gradients for name in op.reads}
         read |= {(name, False) for name in self.joint.gradients}
@@ -142,39 +145,34 @@ class Partition:
             op = self.maker.get(name)
             if name in self.joint.tangents or (op is not None and op.is_gradient):
                 continue
-            own = self._edge(name)
+            names[name] = None
             if is_view:
-                view = (graph.new(), graph.new())
-                graph.connect(own[1], view[0], INFINITE)
-                graph.connect(*view, int(self.joint.bytes(name) * _NEARER))
-                edges[name].append(view)
-                own = view
-            graph.connect(own[1], SINK, INFINITE)
+                yield (name, 1), (name, 2), int(self.joint.bytes(name) * _NEARER)
+            yield (name, 1 + is_view), SINK, inf
+        todo = [*names]
         while todo:
             name = todo.pop()
-            entry = edges[name][0][0]
-            if name in self.banned or name not in self.maker:
-                graph.connect(SOURCE, entry, INFINITE)
+            entry, made = (name, 0), self.maker.get(name)
+            yield entry, (name, 1), self._cost(name)
+            if name in self.banned or made is None:
+                yield SOURCE, entry, inf
                 continue
-            made = self.maker[name]
             if made.must_recompute:
-                graph.connect(entry, SINK, INFINITE)
+                yield entry, SINK, inf
             for source in made.reads:
-                graph.connect(self._edge(source)[1], entry, INFINITE)
+                yield (source, 1), entry, inf
+                if source not in names:
+                    names[source] = None
+                    todo.append(source)
 
-    def _edge(self, name: str) -> tuple[int, int]:
-        """The nodes of a tensor, with what it costs to save it; new ones are put on the list of what is to do."""
-        if name not in self.edges:
-            size, op = self.joint.bytes(name), self.maker.get(name)
-            if op is not None:
-                far = max(min(self.distances[self.place[id(op)]], _FARTHEST), 1)
-                users = self.users.get(name, ())
-                size = int(size * _NEARER**far)
-                size *= 2 if all(name in user.views or _fuses(op, user) for user in users) else 1
-            self.edges[name] = [(self.graph.new(), self.graph.new())]
-            self.graph.connect(*self.edges[name][0], size)
-            self.todo.append(name)
-        return self.edges[name][0]
+    def _cost(self, name: str) -> int:
+        """What it costs to save a tensor: its bytes, more the farther from the backward, twice where nobody stores it."""
+        size, op = self.joint.bytes(name), self.maker.get(name)
+        if op is None:
+            return size
+        far = max(min(self.distances[self.place[id(op)]], _FARTHEST), 1)
+        is_fused = all(name in user.views or _fuses(op, user) for user in self.users.get(name, ()))
+        return int(size * _NEARER**far) * (2 if is_fused else 1)
 
 
 def _fuses(op: Op, user: Op) -> bool:
@@ -182,72 +180,16 @@ def _fuses(op: Op, user: Op) -> bool:
     return all(one.is_fusible and (one.recomputable or one.is_random) for one in (op, user))
 
 
-SOURCE, SINK = 0, 1
-INFINITE = 1 << 200
+SOURCE, SINK = ("source", 0), ("sink", 0)
 
 
-class FlowGraph:
-    """Edges with capacities. Node 0 is the source, node 1 the sink; edges are stored in pairs, the reverse after each."""
+def beyond_cut(edges: Iterable[Edge]) -> set[Hashable]:
+    """The nodes on the sink's side of the cheapest cut, of equally cheap ones of that which is nearest to the sink."""
+    import networkx  # which no other program needs, and takes long to import
 
-    def __init__(self) -> None:
-        self.edges: list[list[int]] = [[], []]  # by node, its edges
-        self.head: list[int] = []
-        self.capacity: list[int] = []
-
-    def new(self) -> int:
-        self.edges.append([])
-        return len(self.edges) - 1
-
-    def connect(self, tail: int, head: int, capacity: int) -> None:
-        """An edge and its reverse."""
-        for node, other, amount in ((tail, head, capacity), (head, tail, 0)):
-            self.edges[node].append(len(self.head))
-            self.head.append(other)
-            self.capacity.append(amount)
-
-    def beyond_cut(self) -> set[int]:
-        """Send the most that can flow, and return the nodes on the sink's side of the cut."""
-        while (level := self._levels())[SOURCE] >= 0:
-            turn = [0] * len(self.edges)
-            while self._sent(level, turn):
-                pass
-        return {node for node, distance in enumerate(level) if distance >= 0}
-
-    def _levels(self) -> list[int]:
-        """By node, the edges to the sink on the shortest path with capacity left; -1 where there is none."""
-        level = [-1] * len(self.edges)
-        level[SINK] = 0
-        queue = deque([SINK])
-        while queue:
-            node = queue.popleft()
-            for edge in self.edges[node]:
-                before = self.head[edge]
-                if level[before] < 0 and self.capacity[edge ^ 1] > 0:
-                    level[before] = level[node] + 1
-                    queue.append(before)
-        return level
-
-    def _sent(self, level: list[int], turn: list[int]) -> bool:
-        """Send flow along one shortest path; False if there is none. turn: by node, the first edge not yet found useless."""
-        path: list[int] = []
-        node = SOURCE
-        while node != SINK:
-            edges = self.edges[node]
-            while turn[node] < len(edges):
-                edge = edges[turn[node]]
-                if self.capacity[edge] > 0 and level[self.head[edge]] == level[node] - 1:
-                    break
-                turn[node] += 1
-            else:
-                if not path:
-                    return False
-                node = self.head[path.pop() ^ 1]
-                turn[node] += 1
-                continue
-            path.append(edge)
-            node = self.head[edge]
-        amount = min(self.capacity[edge] for edge in path)
-        for edge in path:
-            self.capacity[edge] -= amount
-            self.capacity[edge ^ 1] += amount
-        return True
+    graph = networkx.DiGraph()
+    graph.add_nodes_from((SOURCE, SINK))
+    graph.add_weighted_edges_from(edges, weight="capacity")
+    flow = networkx.algorithms.flow.boykov_kolmogorov  # the fastest of its algorithms on such graphs
+    _, (_, beyond) = networkx.minimum_cut(graph, SOURCE, SINK, flow_func=flow)
+    return beyond  # type: ignore[no-any-return]

@@ -28,9 +28,6 @@ from graphflops.memory.on_gpu import OnGpu
 from graphflops.passes.program import PricedGraph, PricedProgram
 from graphflops.tensor import TensorType
 
-_MOST_SKIPPED = 64  # kernels that are looked at for one that does not raise the maximum; of more, one of the smallest runs
-
-
 Size = Callable[[str], int]  # bytes of a tensor
 Names = Container[str]
 Tensors = Mapping[str, None]  # by name, in order
@@ -101,8 +98,34 @@ class _Order:
         return order
 
     def least_memory(self) -> list[int]:
-        """First what raises live memory least; what would raise its maximum last."""
-        return _LeastMemory(self).order()
+        """Of the kernels that are ready one that does not raise the maximum so far and frees the most; else the smallest."""
+        left = {name: len(readers) + (name in self.outputs) for name, readers in self.readers.items()}
+        net = [*self.made]  # bytes made, without those that a kernel then frees
+        for index, names in enumerate(self.results):
+            net[index] -= sum(self.size[name] for name in self.reads[index] if left[name] == 1)
+            net[index] -= sum(self.size[name] for name in names if left[name] == 0)
+        waiting = [len(makers) for makers in self.before]
+        ready = {index for index, count in enumerate(waiting) if count == 0}
+        live = sum(self.size[name] for name in self.given)
+        most = max(live, sum(size for name, size in self.size.items() if name in self.outputs))
+        order: list[int] = []
+        while ready:
+            fitting = [(net[index], index) for index in ready if live + self.made[index] <= most]
+            index = min(fitting)[1] if fitting else min((self.made[at], net[at], at) for at in ready)[2]
+            ready.remove(index)
+            order.append(index)
+            most = max(most, live + self.made[index])
+            live += net[index]
+            for other in self.after[index]:
+                waiting[other] -= 1
+                if waiting[other] == 0:
+                    ready.add(other)
+            for name in self.reads[index]:
+                left[name] -= 1
+                if left[name] == 1:
+                    for reader in self.readers[name]:
+                        net[reader] -= self.size[name]
+        return order
 
     def peak(self, order: Sequence[int]) -> int:
         """The most bytes alive if the kernels run in this order and no memory is used again."""
@@ -117,84 +140,6 @@ class _Order:
                 last = max((step[reader] for reader in readers), default=0 if made is None else step[made])
                 change[last + 1] -= self.size[name]
         return max(0, *accumulate(change))
-
-
-class _LeastMemory:
-    """Greedy order: of the kernels that are ready, one that does not raise the maximum so far and frees the most."""
-
-    def __init__(self, plan: _Order) -> None:
-        self.plan = plan
-        self.left = {name: len(readers) + (name in plan.outputs) for name, readers in plan.readers.items()}
-        self.freed = [0] * len(plan.kernels)
-        for index, names in enumerate(plan.results):
-            self.freed[index] += sum(plan.size[name] for name in plan.reads[index] if self.left[name] == 1)
-            self.freed[index] += sum(plan.size[name] for name in names if self.left[name] == 0)
-        self.waiting = [len(makers) for makers in plan.before]
-        self.is_ready = [count == 0 for count in self.waiting]
-        # What is ready as heaps, with entries that may be out of date.
-        self.small: list[tuple[int, int]] = []  # net bytes, place
-        self.large: list[tuple[int, int, int]] = []  # bytes made, net bytes, place
-        for index, count in enumerate(self.waiting):
-            if count == 0:
-                self.push(index)
-
-    def push(self, index: int) -> None:
-        made = self.plan.made[index]
-        net = made - self.freed[index]
-        heapq.heappush(self.small, (net, index))
-        heapq.heappush(self.large, (made, net, index))
-
-    def order(self) -> list[int]:
-        plan = self.plan
-        live = sum(plan.size[name] for name in plan.given)
-        results = sum(size for name, size in plan.size.items() if name in plan.outputs)
-        most = max(live, results)
-        order: list[int] = []
-        while len(order) < len(plan.kernels):
-            index = self.chosen(most - live)
-            self.is_ready[index] = False
-            order.append(index)
-            live += plan.made[index]
-            most = max(most, live)
-            live -= self.freed[index]
-            self.ran(index)
-        return order
-
-    def chosen(self, gap: int) -> int:
-        """The next kernel. gap: bytes that can be made without raising the maximum."""
-        skipped: list[tuple[int, int]] = []
-        found = -1
-        while self.small and len(skipped) < _MOST_SKIPPED:
-            net, index = heapq.heappop(self.small)
-            if not self.is_ready[index] or net != self.plan.made[index] - self.freed[index]:
-                continue
-            if self.plan.made[index] <= gap:
-                found = index
-                break
-            skipped.append((net, index))
-        for entry in skipped:
-            heapq.heappush(self.small, entry)
-        while found < 0:
-            made, net, index = heapq.heappop(self.large)
-            if self.is_ready[index] and net == made - self.freed[index]:
-                found = index
-        return found
-
-    def ran(self, index: int) -> None:
-        """Note that a kernel ran: what it made ready, and what the last readers of its operands free."""
-        plan = self.plan
-        for other in plan.after[index]:
-            self.waiting[other] -= 1
-            if self.waiting[other] == 0:
-                self.is_ready[other] = True
-                self.push(other)
-        for name in plan.reads[index]:
-            self.left[name] -= 1
-            if self.left[name] == 1:
-                for reader in plan.readers[name]:
-                    self.freed[reader] += plan.size[name]
-                    if self.is_ready[reader]:
-                        self.push(reader)
 
 
 class CompiledGraph(Record, frozen=True):

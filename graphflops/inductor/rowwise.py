@@ -46,7 +46,7 @@ def normalisation(low: Lowering, of: Lowered) -> None:
         rows = shape[0] * groups
     else:
         rows = prod(shape[: -len(given)] if isinstance(given, tuple) and given else shape[:-1])
-    is_inner = low.is_inner(of_images=operator.is_of_images or "group" in operator.name)
+    is_inner = not (low.channels_last and (operator.is_of_images or "group" in operator.name))
     statistics = _statistics(low, of, rows, is_inner=is_inner)
     low.add(of, "pointwise", normed, (*of.operands, statistics))
     for name in moments:  # that the call itself returns
@@ -58,9 +58,8 @@ def softmax(low: Lowering, of: Lowered) -> None:
     x, out = low.typed(of.names[0]), low.typed(of.made[0])
     statistics = _rows_statistics(low, of)
     size = aligned_bytes(out.shape, out.dtype.bits) or out.nbytes
-    low.add(
-        of, "pointwise", {of.made[0]: size}, (*of.operands[:1], statistics), low.joint.number(prod(x.shape))
-    )
+    wide = low.joint.number(prod(x.shape))
+    low.add(of, "pointwise", {of.made[0]: size}, (*of.operands[:1], statistics), wide)
 
 
 def _rows_statistics(low: Lowering, of: Lowered) -> str:
@@ -99,8 +98,8 @@ def normalisation_gradient(back: GradientLowering, of: Lowered) -> None:
         return
     wide = back.forward.elements(of.names[0])
     normed = (*of.incoming[:1], *of.operands[:1], *([statistics] if statistics else []))
-    is_batch = operator.name == "batch_norm"
-    order = {"is_inner": is_batch and back.forward.is_inner(of_images=True), "in_order": False}
+    is_batch, is_last = operator.name == "batch_norm", back.forward.channels_last
+    order = {"is_inner": is_batch and not is_last, "in_order": False}
     added = {place: tensor for place, tensor in of.fresh.items() if place > 0}
     for place, tensor in added.items():
         reads = normed if place == min(1, len(of.names) - 1) else of.incoming[:1]
@@ -113,7 +112,7 @@ def normalisation_gradient(back: GradientLowering, of: Lowered) -> None:
     else:
         reads = (*normed, *of.operands[1:2])
         is_shared = is_batch and len(added) > 1
-        order = {"is_inner": back.forward.is_inner(of_images=operator.is_of_images), "in_order": not is_batch}
+        order = {"is_inner": not (is_last and operator.is_of_images), "in_order": not is_batch}
         reads += tuple(added.values()) if is_shared else (_sums(back, of, of.names[0], reads, wide, **order),)
     back.add(of, "pointwise", (of.fresh[0],), reads, wide)
 
@@ -134,7 +133,7 @@ def _of_groups(back: GradientLowering, of: Lowered, statistics: str) -> None:
     wide, channels = back.forward.elements(of.names[0]), back.joint.number(prod(x.shape[:2]))
     normed, weight = (*of.incoming[:1], *of.operands[:1]), of.operands[1:2]
     sums = [back.new(of.names[0], prod(x.shape[:2]) * FLOAT_BYTES) for _ in range(2)]
-    is_inner = back.forward.is_inner(of_images=True)
+    is_inner = not back.forward.channels_last
     for tensor, reads in zip(sums, (normed, of.incoming[:1]), strict=True):
         back.add(of, "reduction", (tensor,), reads, wide, kept=channels, is_inner=is_inner)
     for place, tensor in of.fresh.items():
@@ -160,15 +159,8 @@ def softmax_gradient(back: GradientLowering, of: Lowered) -> None:
 
 
 # Gradients that attention without a fused kernel computes in memory, and the tensors of the forward of the same size.
-_UNFUSED = {
-    "result": "result",
-    "value": "value",
-    "probabilities": "scores",
-    "sums": "statistics",
-    "scores": "scores",
-    "query": "query",
-    "key": "key",
-}
+_UNFUSED = {use: use for use in ("result", "value", "probabilities", "sums", "scores", "query", "key")}
+_UNFUSED |= {"probabilities": "scores", "sums": "statistics"}
 _USES = ("query", "key", "value", "scores")  # of operands, by place
 
 

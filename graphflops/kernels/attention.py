@@ -23,6 +23,7 @@ from graphflops.kernels.call import ConcreteCall, Tensor
 from graphflops.kernels.choices import limits
 from graphflops.kernels.kernel import (
     FLOAT_BYTES,
+    SINGLE,
     Attention,
     AttentionKernel,
     Kernel,
@@ -31,12 +32,12 @@ from graphflops.kernels.kernel import (
     Rows,
     Strided,
 )
-from graphflops.kernels.masks import gradient_of_mask, is_uneven, padded
-from graphflops.kernels.moved import copy, elementwise, fill
+from graphflops.kernels.moved import copy, elementwise, fill, gradient_of_mask, is_uneven, padded
 from graphflops.kernels.products import Problem as Factors
 from graphflops.passes.program import PricedCall
 from graphflops.tensor import TensorType
 
+_Operands = tuple[Tensor, Tensor, Tensor]  # query, key and value
 _LEAST_RANK = 2
 _LOADED_KEYS, _LOADED_KEYS_OF_PROMPT = 4, 2  # keys: rows of a mask that do not align load element by element
 
@@ -81,16 +82,14 @@ def attention_backward(call: ConcreteCall) -> list[Kernel]:
     return [*kernels, Kernel("reduction", query.dtype, 0, work, read, written, variant="heads")]
 
 
-def _operands(call: ConcreteCall) -> tuple[Tensor, Tensor, Tensor] | None:
+def _operands(call: ConcreteCall) -> _Operands | None:
     query, key, value = (call.operand(name) for name in ("query", "key", "value"))
     if query is None or key is None or value is None or min(query.rank, key.rank, value.rank) < _LEAST_RANK:
         return None
     return query, key, value
 
 
-def _fused(
-    call: ConcreteCall, operands: tuple[Tensor, Tensor, Tensor], kernel: AttentionKernel, phase: Pass
-) -> Kernel:
+def _fused(call: ConcreteCall, operands: _Operands, kernel: AttentionKernel, phase: Pass) -> Kernel:
     (query, key, value), is_forward = operands, phase == "forward"
     cost = call.cost if is_forward else call.backward_cost
     computed = computed_fraction(call, query.shape[-2], key.shape[-2])
@@ -123,14 +122,11 @@ def computed_fraction(call: ConcreteCall, queries: int, keys: int) -> float:
     return 1 - cost.masked_flops / cost.matrix_flops if cost.matrix_flops else 1.0
 
 
-_FLOAT = 32  # bits
-
-
 def unfused(call: ConcreteCall, query: Tensor, key: Tensor, value: Tensor) -> list[Kernel]:
     """What `_scaled_dot_product_attention_math` of ATen runs: all of it in float32, with the scores in memory."""
     batch, rows, keys = math.prod(query.shape[:-2]), query.shape[-2], key.shape[-2]
     operands = (query, key, value)
-    copies = [copy(x, _FLOAT) for x in operands] if query.bits < _FLOAT else []
+    copies = [copy(x, SINGLE) for x in operands] if query.bits < SINGLE else []
     wide = [_float(x, batch) for x in operands]
     scaled = [elementwise(x, x.full_bytes, x.full_bytes, x.numel) for x in wide[:2]]
     pairs = zip(wide, operands, strict=True)
@@ -143,7 +139,7 @@ def unfused(call: ConcreteCall, query: Tensor, key: Tensor, value: Tensor) -> li
         before.append(_masked(scores, size + (mask.nbytes if mask else 0), has_casts=added != "float32"))
     first, second = (problem.kernel() for problem in _products(query, key, value))
     out = call.out
-    back = [copy(_float(out, batch), out.bits)] if out is not None and out.bits < _FLOAT else []
+    back = [copy(_float(out, batch), out.bits)] if out is not None and out.bits < SINGLE else []
     # The probabilities are cast too, though nothing reads them.
     back += [copy(scores, query.bits)] * len(back)
     # Rows of -inf alone, of which the softmax is 0, are found and replaced.
@@ -179,7 +175,7 @@ def _in_order(wide: Tensor, own: Tensor, is_key: bool) -> list[Kernel]:
         return [replace(copy(wide), sizes=Strided(wide.numel, 3, 2), variant="strided")]
     if own.is_contiguous:
         return []
-    laid = replace(own, dtype="float32", bits=_FLOAT, nbytes=own.nbytes * _FLOAT // max(own.bits, 1))
+    laid = replace(own, dtype="float32", bits=SINGLE, nbytes=own.nbytes * SINGLE // max(own.bits, 1))
     if is_key:
         shape, strides = ((*sizes[:-2], sizes[-1], sizes[-2]) for sizes in (laid.shape, laid.strides))
         laid = replace(laid, shape=shape, strides=strides)
@@ -191,7 +187,7 @@ def _products(query: Tensor, key: Tensor, value: Tensor) -> tuple[Factors, Facto
     batch, rows, keys = math.prod(query.shape[:-2]), query.shape[-2], key.shape[-2]
     scores = Product(rows, keys, query.shape[-1], batch, "tn")
     weighed = Product(rows, value.shape[-1], keys, batch, "nn")
-    return Factors(scores, "float32", _FLOAT), Factors(weighed, "float32", _FLOAT)
+    return Factors(scores, "float32", SINGLE), Factors(weighed, "float32", SINGLE)
 
 
 def unfused_backward(call: ConcreteCall, query: Tensor, key: Tensor, value: Tensor) -> list[Kernel]:
@@ -205,7 +201,7 @@ def unfused_backward(call: ConcreteCall, query: Tensor, key: Tensor, value: Tens
     wide = [_float(x, batch) for x in (query, key, value)]
     before = elementwise(wide[0], 2 * size, size, batch * rows * keys)
     scaled = [elementwise(x, x.full_bytes, x.full_bytes, x.numel) for x in wide[:2]]
-    casts = [copy(x, query.bits) for x in (wide[0], *wide)] if query.bits < _FLOAT else []
+    casts = [copy(x, query.bits) for x in (wide[0], *wide)] if query.bits < SINGLE else []
     products = [problem.kernel() for one in (weighed, scores) for problem in (one.for_a, one.for_b)]
     return [*casts[:1], *products[:2], before, softmax, *products[2:], *scaled, *casts[1:]]
 
@@ -214,7 +210,7 @@ def _float(tensor: Tensor, batch: int) -> Tensor:
     """A tensor in float32 and row-major order, repeated for every query head."""
     shape, (rows, columns) = (batch, *tensor.shape[-2:]), tensor.shape[-2:]
     own = {"shape": shape, "strides": (rows * columns, columns, 1), "nbytes": math.prod(shape) * 4}
-    return replace(tensor, dtype="float32", bits=_FLOAT, **own)
+    return replace(tensor, dtype="float32", bits=SINGLE, **own)
 
 
 _FLASH_ALIGNMENT = 8  # elements
@@ -363,7 +359,6 @@ class AttentionMemory(Record, frozen=True):
 
     @property
     def scaled(self) -> Dim:
-
         return self.problem.query.type.numel * FLOAT_BYTES
 
     @property

@@ -284,11 +284,9 @@ def _is_at_most(size: Dim, limit: int, unknown: bool = False) -> bool:
     return size <= limit if isinstance(size, int) else unknown
 
 
-_MADE_IN_ORDER = frozenset(
-    {
-        *("slice", "select", "narrow", "index_select", "unbind", "split", "chunk"),
-        *("pad", "roll", "layer_norm", "linear"),
-    }
+_MADE_IN_ORDER = (
+    *("slice", "select", "narrow", "index_select", "unbind", "split", "chunk"),
+    *("pad", "roll", "layer_norm", "linear"),
 )
 _SAME_AXES = frozenset({"reshape", "flatten", "unflatten", "ravel", "squeeze", "unsqueeze"})
 _PASSES_ON = frozenset({"add", "sub", "identity"})
@@ -314,7 +312,7 @@ class GradientLayouts:
         operands = call.tensors(self.values)
         if not operands or tensor_type(name, self.values) is None:
             return ()
-        copied, known = self._followed(call, self.known.get(name))
+        copied, known = self._traced(call, self.known.get(name))
         for place, strides in known.items():
             self.known[operands[place]] = strides
         return copied
@@ -324,9 +322,7 @@ class GradientLayouts:
         self.known.pop(name, None)
 
     @by_form
-    def _followed(
-        self, call: PricedCall, strides: Strides | None
-    ) -> tuple[list[Strides], dict[int, Strides]]:
+    def _traced(self, call: PricedCall, strides: Strides | None) -> tuple[list[Strides], dict[int, Strides]]:
         """What is copied where the result's gradient lies so, and how the gradients of operands lie, by their places."""
         operator, operands = call.node.operator, call.tensors(self.values)
         x, name, known = self.layouts.typed(operands[0]), operator.name, dict[int, Strides]()
@@ -340,7 +336,6 @@ class GradientLayouts:
             strides = self.layouts.of(call.node.outputs[0] or "")
         if strides is None:
             return [], known
-        is_repeated = any(step == 0 for step in strides)
         if name in TURNING:
             back = dict(zip(turned(operator, call.node.arguments(), x.rank), strides, strict=True))
             known[0] = tuple([back[axis] for axis in range(x.rank)])
@@ -349,12 +344,12 @@ class GradientLayouts:
             known[0] = row_major(x.shape) if split is None else split
             return [strides] if split is None else [], known
         elif is_alike:
-            if not is_repeated or name in _PASSES_ON:
+            if all(step != 0 for step in strides) or name in _PASSES_ON:
                 for place, use in enumerate(operands):
                     if self.layouts.typed(use).shape == out.shape:
                         known[place] = strides if self._is_alike(call, place) else self.layouts.of(use)
         elif operator.kind == "product" and call.gradient is not None:
-            return self._of_product(call, out, strides, is_repeated=is_repeated), known
+            return self._of_product(call, out, strides), known
         elif name in _ORDERED and not is_contiguous(out.shape, strides):
             return [strides], known
         return [], known
@@ -363,12 +358,10 @@ class GradientLayouts:
     def _is_alike(self, call: PricedCall, place: int) -> bool:
         return lies_as_gradient(call, place, self.values)
 
-    def _of_product(
-        self, call: PricedCall, out: TensorType, strides: Strides, *, is_repeated: bool
-    ) -> list[Strides]:
+    def _of_product(self, call: PricedCall, out: TensorType, strides: Strides) -> list[Strides]:
         """BLAS reads no repeated operand: each product copies it; rows that do not lie evenly apart are copied once."""
         assert call.gradient is not None
-        if is_repeated:
+        if any(step == 0 for step in strides):
             return [strides] * min(len(call.gradient.gradients), 2)
         rows = out.rank - 1
         if rows > 1 and call.node.operator.name == "linear":

@@ -112,9 +112,7 @@ class ConcreteCall:
     strides: Mapping[str, tuple[Dim, ...]]
     sizes: Sizes
     is_copy: bool | None = None  # of `reshape` or `contiguous`: it moves data; None where its estimate tells
-    attention_kernel: AttentionKernel | None = (
-        None  # that PyTorch chooses for an attention; None for other calls
-    )
+    attention_kernel: AttentionKernel | None = None  # that PyTorch chooses; None for other calls
     known: dict[str, Tensor | None] = field(default_factory=dict)
 
     @property

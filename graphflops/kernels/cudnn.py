@@ -32,9 +32,7 @@ _SPLIT = ("split", "converted_split", "operands_converted_split")
 _PART, _MOST_PARTS, _TILE, _GROUP_TILE, _MANY_ROWS, _MANY_FLOAT_ROWS = limits(
     *("cudnn_9", "split", "part", "most_parts", "tile", "group_tile", "many_rows", "many_float_rows")
 )
-_DEPTHWISE_PARTS, _DEPTHWISE_CHANNELS, _DEPTHWISE_ROWS = limits(
-    "cudnn_9", "depthwise", "parts", "channels", "rows"
-)
+_LONE_PARTS, _LONE_CHANNELS, _LONE_ROWS = limits("cudnn_9", "depthwise", "parts", "channels", "rows")
 
 
 @lru_cache(maxsize=4096)
@@ -126,10 +124,10 @@ def workspace(conv: Convolution, phase: str, layout: Layout, platform: Platform)
         # Eight parts for each batch entry, in float32, of a kernel with a position in the middle.
         is_odd = conv.kernel[0] % 2 == 1 and not (conv.is_pointwise and conv.is_strided)
         is_last = phase == "weight_gradient" and layout.operand and conv.is_half
-        if not is_last or conv.rows < _DEPTHWISE_ROWS or not is_odd:
+        if not is_last or conv.rows < _LONE_ROWS or not is_odd:
             return 0
-        channels = up(conv.results * conv.groups, _DEPTHWISE_CHANNELS)
-        return conv.x.shape[0] * (_DEPTHWISE_PARTS * channels * conv.taps * FLOAT_BYTES)
+        channels = up(conv.results * conv.groups, _LONE_CHANNELS)
+        return conv.x.shape[0] * (_LONE_PARTS * channels * conv.taps * FLOAT_BYTES)
     if conv.groups > 1:
         return ordered + _of_groups(conv, phase, layout.operand, platform)
     copies, letters = conv.copies(), converted(conv, phase, layout.operand)

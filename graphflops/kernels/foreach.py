@@ -55,12 +55,12 @@ def together(dtype: str, group: Sequence[int], passed: Pass) -> list[Kernel]:
     """One pass over tensors of these numbers of elements."""
     kernels: list[Kernel] = []
     known: dict[_Packed, Kernel] = {}
-    for packed, times in _packed(group, passed):
+    for packed in _packed(group, passed):
         if packed not in known:
             read, written = (round(size * packed.elements) for size in (passed.read, passed.written))
             sizes = Chunks(packed.chunks, packed.largest)
             known[packed] = Kernel("optimizer", dtype, 0, 0, read, written, sizes, variant=passed.variant)
-        kernels += [known[packed]] * times
+        kernels.append(known[packed])
     return kernels
 
 
@@ -72,8 +72,8 @@ class _Packed(Record, frozen=True):
     largest: int = 0
 
 
-def _packed(group: Sequence[int], passed: Pass) -> Iterator[tuple[_Packed, int]]:
-    """The kernels in order, each with how many equal ones follow: as many chunks as the arguments of a kernel can hold."""
+def _packed(group: Sequence[int], passed: Pass) -> Iterator[_Packed]:
+    """The kernels in order: as many chunks as the arguments of a kernel can hold."""
     most = _MOST_TENSORS[passed.tensors - 1]
     if passed.has_scalars:
         most = min(most, _MOST_WITH_SCALARS)
@@ -82,18 +82,12 @@ def _packed(group: Sequence[int], passed: Pass) -> Iterator[tuple[_Packed, int]]
         tensors += 1
         left = size
         while left:
-            full = left // (_MOST_BLOCKS * _CHUNK) if not packed.chunks else 0
-            if full:
-                yield _Packed(_MOST_BLOCKS, _MOST_BLOCKS * _CHUNK, _CHUNK), full
-                left -= full * _MOST_BLOCKS * _CHUNK
-                tensors = 1 if left else 0
-                continue
             taken = min(left, (_MOST_BLOCKS - packed.chunks) * _CHUNK)
             chunks, elements = packed.chunks + -(-taken // _CHUNK), packed.elements + taken
             packed = _Packed(chunks, elements, max(packed.largest, min(left, _CHUNK)))
             left -= taken
             if packed.chunks == _MOST_BLOCKS or (tensors == most and not left):
-                yield packed, 1
+                yield packed
                 packed, tensors = _Packed(), 1 if left else 0
     if packed.chunks:
-        yield packed, 1
+        yield packed

@@ -298,9 +298,8 @@ def _scatter_backward(call: ConcreteCall) -> list[Kernel]:
     assert call.gradient is not None
     kernels, name = _other_backward(call), call.operator.name
     index, source = call.operand("index"), call.operand("source")
-    is_by_rows = name == "index_add" or (
-        name == "scatter_add" and index is not None and not any(index.strides[1:])
-    )
+    is_repeated = name == "scatter_add" and index is not None and not any(index.strides[1:])
+    is_by_rows = is_repeated or name == "index_add"
     if is_by_rows and source is not None and source.rank and axis_of(call, source.rank) == 0:
         rows, columns = source.shape[0], prod(source.shape[1:])
         taken = [replace(kernel, family="gather") for kernel in kernels]

@@ -128,8 +128,8 @@ def interpolation_backward(call: ConcreteCall) -> list[Kernel]:
     out, x = call.out, call.operand("x")
     if out is None or x is None or not x.numel:
         return []
-    variant, larger = _variant(call, x, out), max(out.numel // x.numel, 1)
-    is_copied = _is_copied(call, x, out)
+    variant, is_copied = _variant(call, x, out), _is_copied(call, x, out)
+    larger = max(out.numel // x.numel, 1)
     moved = (out.full_bytes, x.full_bytes)
     sizes: Sizes
     if variant.startswith("nearest"):

@@ -11,27 +11,10 @@ from graphflops.tensor import DTYPES
 
 # copy: layout conversions, casts and concatenations. transfer: copies from and to the host's memory. other: anything
 # without a model of its own, timed by its traffic.
-Family = Literal[
-    "matmul",
-    "convolution",
-    "attention",
-    "elementwise",
-    "copy",
-    "normalization",
-    "softmax",
-    "reduction",
-    "gather",
-    "scatter",
-    "pool",
-    "random",
-    "optimizer",
-    "scan",
-    "sort",
-    "recurrence",
-    "fft",
-    "collective",
-    "transfer",
-    "other",
+Family = Union[
+    Literal["matmul", "convolution", "attention", "elementwise", "copy", "normalization", "softmax"],
+    Literal["reduction", "gather", "scatter", "pool", "random", "optimizer", "scan", "sort"],
+    Literal["recurrence", "fft", "collective", "transfer", "other"],
 ]
 # flash is the kernel of torch, flash3 that of the package flash-attn 3, for Hopper.
 AttentionKernel = Literal["flash", "flash3", "efficient", "cudnn", "math"]
@@ -69,9 +52,7 @@ class Attention(Struct, frozen=True):
     queries: int
     keys: int
     width: int
-    computed: float = (
-        1.0  # fraction of the pairs in tiles that the kernel multiplies; 1 without a mask it can skip
-    )
+    computed: float = 1.0  # fraction of the pairs in tiles that it multiplies; 1 without a mask it can skip
     kernel: AttentionKernel = "flash"
     phase: Pass = "forward"
 

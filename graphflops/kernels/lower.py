@@ -169,9 +169,7 @@ def _reduced(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
         kernel = reduction(x, out.numel, is_inner=is_inner, bits=out.bits)
     name = call.operator.name
     is_paired = name in _PAIRED or (name in _WITH_PLACES and kept is not None)
-    return [
-        replace(kernel, variant=PAIRED[kernel.variant]) if is_paired and kernel.variant in PAIRED else kernel
-    ]
+    return [replace(kernel, variant=PAIRED.get(kernel.variant, kernel.variant)) if is_paired else kernel]
 
 
 def _kept_axes(call: ConcreteCall, x: Tensor, out: Tensor) -> list[int] | None:

@@ -35,7 +35,7 @@ from graphflops.kernels.kernel import (
     Product,
     Recurrence,
 )
-from graphflops.kernels.moved import copied, copy, elementwise, pointwise, reduction
+from graphflops.kernels.moved import copied, copy, elementwise, on_operand, pointwise, reduction
 from graphflops.passes.program import PricedCall
 from graphflops.tensor import TensorType
 
@@ -194,30 +194,32 @@ _OF_CUDNN = "_cudnn_rnn"
 _RESERVED = {"lstm": _LSTM, "gru": _GRU}  # tensors of all steps that one layer reserves, by cell
 
 
-def recurrent(call: ConcreteCall) -> list[Kernel]:
+@on_operand
+def recurrent(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     """One kernel for all layers and steps, after a copy that puts the steps first."""
-    if call.operands and call.operator.word.startswith(_OF_CUDNN):
+    if call.operator.word.startswith(_OF_CUDNN):
         return _of_cudnn(call)
-    if not call.operands or call.out is None or not call.out.rank:
+    if not out.rank:
         return []
     if "cell" in call.operator.word:  # products of operand and state, and all gates in one kernel
-        x, sizes = call.operands[0], _sizes(call)
+        sizes = _sizes(call)
         gates = sizes.gates * sizes.hidden
         size = sizes.batch * gates * x.bits // 8
         gated = elementwise(x, 2 * size, size // sizes.gates, 3 * sizes.batch * gates)
         return [*[problem.kernel() for problem in _of_cell(x, sizes)], gated]
-    turned = [copy(_steps_first(call.operands[0]))] if _is_batch_first(call) else []
+    turned = [copy(_steps_first(x))] if _is_batch_first(call) else []
     return [*turned, _recurrence(call, call.cost, "forward")]
 
 
-def recurrent_backward(call: ConcreteCall) -> list[Kernel]:
+@on_operand
+def recurrent_backward(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     """One kernel that goes through the steps in reverse."""
-    if not call.operands or call.out is None or not call.out.rank:
+    if not out.rank:
         return []
     if "cell" not in call.operator.word:
         return [_recurrence(call, call.backward_cost, "backward")]
     # Of a cell the gates, sums for both biases, and of each product the gradients of its operand and weight.
-    x, sizes = call.operands[0], _sizes(call)
+    sizes = _sizes(call)
     gates, rows = sizes.gates * sizes.hidden, sizes.batch
     size = rows * gates * x.bits // 8
     grads = replace(x, shape=(rows, gates), strides=(gates, 1), nbytes=size)

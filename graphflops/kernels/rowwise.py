@@ -27,19 +27,13 @@ _MANY_ROWS, _FEW_COLUMNS, _ROWS_OF_A_PART, _VECTOR = limits(
 
 def norm(call: ConcreteCall) -> list[Kernel]:
     """One kernel; a group norm takes the moments first, then makes factors of them, then applies these."""
-    x = call.operand("x")
-    if x is None:
+    if (x := call.operand("x")) is None:
         return []
-    name = call.operator.name
+    name, in_order = call.operator.name, copied(call)
     if name in ("group_norm", "native_group_norm"):
         factors = [] if _is_of_vectors(x) else [elementwise(x, 0, 0)]
-        return [
-            *copied(call),
-            _moments(call, x, x.full_bytes),
-            *factors,
-            _with_factors(x, x.full_bytes, 2, 2),
-        ]
-    in_order = copied(call)
+        moments = _moments(call, x, x.full_bytes)
+        return [*in_order, moments, *factors, _with_factors(x, x.full_bytes, 2, 2)]
     if name == "batch_norm":
         return [*in_order, *batch_norm(call, _as_read(call, x))]
     kernel = _kernel(call, x, *call.cost.moved)
@@ -67,8 +61,7 @@ def weight_norm(call: ConcreteCall) -> list[Kernel]:
 
 def norm_backward(call: ConcreteCall) -> list[Kernel]:
     """The gradient of the operand, and one kernel more for weight and bias where these want one."""
-    x = call.operand("x")
-    if x is None:
+    if (x := call.operand("x")) is None:
         return []
     name = call.operator.name
     if name == "batch_norm":
@@ -77,11 +70,9 @@ def norm_backward(call: ConcreteCall) -> list[Kernel]:
         # Sums over the pixels of each channel, factors made of them, and these applied; the weight's gradient from the sums.
         channels, small = prod(x.shape[:2]), elementwise(x, 0, 0)
         if _is_of_vectors(x):  # factors at once, and a block for every 32 channels goes through all vectors
-            work, each = 4 * x.numel, Rows(x.shape[1], _LONE * x.shape[0], is_inner=False)
-            summed = Kernel(
-                "reduction", x.dtype, 0, work, 2 * x.full_bytes, 0, each, variant="layer_norm_weight"
-            )
-            for_x = [_moments(call, x, 2 * x.full_bytes), _with_factors(x, 2 * x.full_bytes, 4, 3)]
+            work, size, each = 4 * x.numel, 2 * x.full_bytes, _channels(x, _LONE * x.shape[0])
+            summed = Kernel("reduction", x.dtype, 0, work, size, 0, each, variant="layer_norm_weight")
+            for_x = [_moments(call, x, size), _with_factors(x, size, 4, 3)]
             return [*for_x * x.requires_grad, *[summed] * call.wants("weight", "bias")]
         rows = Rows(channels, x.numel // max(channels, 1))
         sums = replace(_kernel(call, x, 2 * x.full_bytes, 0), sizes=rows, variant="channel_sums")

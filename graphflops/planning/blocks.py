@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from math import inf
 from typing import NamedTuple
 
 from graphflops.base.record import Record
-from graphflops.inductor.partition import INFINITE, SINK, SOURCE, FlowGraph
+from graphflops.inductor.partition import SINK, SOURCE, Edge, beyond_cut
 from graphflops.time.schedule import beside
 
 _STEPS = 24  # prices of a second that are tried, each double the one before
@@ -142,17 +143,13 @@ def _cut(calls: Sequence[Call], price: float) -> Collection[str]:
 
     Each call has two nodes: its results are there for the gradients, and it runs again. On the source's side both hold.
     """
-    flow = FlowGraph()
-    there = {call.name: flow.new() for call in calls}
-    again = {call.name: flow.new() for call in calls}
+    edges: list[Edge] = []
     for call in calls:
-        flow.connect(there[call.name], again[call.name], INFINITE if call.bytes is None else call.bytes)
-        flow.connect(
-            again[call.name], SINK, INFINITE if call.leaves else max(int(price * call.done.seconds), 0)
-        )
-        for read in call.reads:
-            flow.connect(again[call.name], there[read], INFINITE)
+        there, again = ((call.name, place) for place in range(2))
+        edges.append((there, again, inf if call.bytes is None else call.bytes))
+        edges.append((again, SINK, inf if call.leaves else max(int(price * call.done.seconds), 0)))
+        edges += [(again, (read, 0), inf) for read in call.reads]
         if call.is_needed or call.leaves:
-            flow.connect(SOURCE, there[call.name], INFINITE)
-    beyond = flow.beyond_cut()
-    return {name for name, node in again.items() if node not in beyond}
+            edges.append((SOURCE, there, inf))
+    beyond = beyond_cut(edges)
+    return {call.name for call in calls if (call.name, 1) not in beyond}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import takewhile
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -70,13 +71,12 @@ class Launcher:
         self.kinds: dict[tuple[object, ...], _Site] = {}
         self.known: dict[tuple[Layouts, bool, bool, int | None], tuple[Kernel, ...] | None] = {}
         self.called: dict[_Site, Launches] = {}  # what equal calls have in common in the forward
-        self.added: dict[int, tuple[Kernel, ...]] = {}  # by the object of a type, which the program keeps
         self.joined: dict[tuple[Kernel, ...], tuple[Kernel, ...]] = {}
 
     def at(self, values: Mapping[str, int]) -> None:
         """Lower at other sizes from now on."""
         self.sizes = Sizes(values)
-        self.known, self.called, self.added = {}, {}, {}
+        self.known, self.called = {}, {}
 
     def forward(self, *, records: bool) -> list[Launches]:
         """The forward, calls of nested graphs in place of the call that runs them. records: for a backward."""
@@ -261,21 +261,16 @@ class Launcher:
             value = gradients.values.get(name)
             if contributions[name] > 1 and isinstance(value, TensorType):
                 gradients.summed(name)
-                if id(value) not in self.added:
-                    x = self.sizes.known(value)
-                    own = () if x is None else (elementwise(x, 2 * x.full_bytes, x.full_bytes, x.numel),)
-                    self.added[id(value)] = own
-                sums += self.added[id(value)]
+                if (x := self.sizes.known(value)) is not None:
+                    sums.append(elementwise(x, 2 * x.full_bytes, x.full_bytes, x.numel))
         return sums
 
     def _dispatched(self, step: Step, row: int) -> float:
         """CPU time of the calls that Python dispatches, and of the hooks that it runs, around a recorded call."""
         if not step.wrapped:
             return 0.0
-        return (
-            step.wrapped[row] * self.costs["recorded.subclass"]
-            + step.hooked[row] * self.costs["recorded.hook"]
-        )
+        dispatched = step.wrapped[row] * self.costs["recorded.subclass"]
+        return dispatched + step.hooked[row] * self.costs["recorded.hook"]
 
     def _nested(self, call: PricedCall, row: int, times: int) -> Iterator[tuple[PricedGraph, int, int]]:
         """The graphs that run inside a call, where their rows begin, and how often they run."""
@@ -351,9 +346,6 @@ def _of_copies(kernel: Kernel) -> Kernel:
 
 def _entered(before: str, now: str) -> list[str]:
     """The libraries of the modules that a call is in and the call before, which is in others, was not in."""
-    shared, new = 0, now.split(";")
-    for old, entry in zip(before.split(";"), new, strict=False):
-        if old != entry:
-            break
-        shared += 1
-    return [library(entry) for entry in new[shared:]]
+    new = now.split(";")
+    shared = [*takewhile(lambda pair: pair[0] == pair[1], zip(before.split(";"), new, strict=False))]
+    return [library(entry) for entry in new[len(shared) :]]

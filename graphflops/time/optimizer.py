@@ -34,12 +34,8 @@ _PASSES = {
         for moved in (*((1, 0),) * 3, (0, 1), *((1, 1),) * 3, (2, 1), (1, 0), (1, 1), (2, 1))
     ),
 }
-_FUSED = {
-    "sgd": _ADD,
-    "momentum": Pass(3, 3, 2, "fused"),
-    "adam": Pass(4, 4, 3, "fused"),
-    "adamw": Pass(4, 4, 3, "fused"),
-}
+_FUSED_ADAM = Pass(4, 4, 3, "fused")
+_FUSED = {"sgd": _ADD, "momentum": Pass(3, 3, 2, "fused"), "adam": _FUSED_ADAM, "adamw": _FUSED_ADAM}
 # On the device, where they are fused: one number for each parameter.
 _COUNTS_STEPS = frozenset({"adam", "adamw"})
 

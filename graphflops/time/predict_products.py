@@ -53,9 +53,8 @@ class Problem(Record, frozen=True):
     moved: int
     peak: float
     turns: int = 1  # how often groups run one after the other, because each is a kernel of its own
-    recent: int = (
-        0  # bytes of `moved` that the kernels before have just written, or those after read; not weights
-    )
+    # Bytes of `moved` that the kernels before have just written, or those after read; not weights.
+    recent: int = 0
     is_whole: bool = False  # sums along k stay whole
 
 

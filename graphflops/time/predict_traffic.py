@@ -141,11 +141,7 @@ def _elements(kernel: Kernel, width: float, rates: Rates) -> float:
             # Depthwise: a thread for each result. Some square filters have kernels of their own.
             result = sizes.image if sizes.phase == "input_gradient" else sizes.result
             taps = prod(_inside(*axis) for axis in zip(sizes.image, result, sizes.filter, strict=True))
-            is_own = (
-                "own" in rates
-                and len(sizes.filter) == 2
-                and sizes.filter in _OWN_KERNELS[sizes.channels_last]
-            )
+            is_own = "own" in rates and sizes.filter in _OWN_KERNELS[sizes.channels_last]
             count = sizes.batch * sizes.channels * prod(result)
             return count * (each + taps * rates["own" if is_own else "position"])
         case _:

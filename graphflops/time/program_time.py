@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import takewhile
+from collections.abc import Callable, Iterable, Mapping
 from math import exp, hypot, log, prod, sqrt
 
 from msgspec import Struct, field
 
-from graphflops.devices import Device, Host
+from graphflops.devices import Device
 from graphflops.execution.runs import Runs
 from graphflops.kernels.kernel import Exchange, Kernel
 from graphflops.passes.program import PricedProgram, ProgramTime
@@ -29,7 +28,8 @@ def forward_times(
     program: PricedProgram, device: Device, execution: Execution, runs: Runs, *, replayed: bool = False
 ) -> Callable[[Mapping[str, int]], PhaseTime]:
     """How long the forward takes, by the values of symbols. replayed: a CUDA graph holds the kernels of any execution."""
-    launcher = _launcher(program, execution, runs, _host(device).seconds)
+    assert device.host is not None  # every profile has one once it is complete
+    launcher = _launcher(program, execution, runs, device.host.seconds)
     known: dict[Kernel, Time] = {}  # kernels that hang on one size are the same at others
 
     def at(values: Mapping[str, int]) -> PhaseTime:
@@ -44,8 +44,8 @@ def forward_times(
 def program_time(program: PricedProgram, device: Device, execution: Execution, runs: Runs) -> ProgramTime:
     """How long a program takes on a device at its sizes; in a training analysis also its gradients and optimizer."""
     is_launched = execution != "graph"
-    launcher = _launcher(program, execution, runs, _host(device).seconds)
     timer = _Timer(device, is_launched, _ranks(program))
+    launcher = _launcher(program, execution, runs, timer.host.seconds)
     forward, rows = timer.phase(launcher.forward(records=False))
     backward_rows: Mapping[int, CallTime] = {}
     backward = optimizer = step = None
@@ -89,12 +89,6 @@ def _ranks(program: PricedProgram) -> int:
     return 1 if step is None or step.mesh is None else prod(step.mesh.axes.values())
 
 
-def _host(device: Device) -> Host:
-    """The host section of the device's profile, which every profile has once it is complete."""
-    assert device.host is not None
-    return device.host
-
-
 class _Timer:
     """Times phase after phase on one clock, and beside a fast and a slow CPU."""
 
@@ -102,7 +96,8 @@ class _Timer:
         self.device = device
         launch = device.launch
         gap = _GRAPH_GAP if launch is None else launch.graph_seconds
-        self.host = _host(device)
+        assert device.host is not None
+        self.host = device.host
         is_cpu = device.kind == "cpu"
         cpus = (self.host.slowness(ranks), 1 / self.host.faster, self.host.slower)
         # Beside any CPU a GPU takes as long for a graph.
@@ -117,13 +112,9 @@ class _Timer:
         """The time of a phase and of its calls, summed by row. repeats: how often it runs in all phases together."""
         rows: dict[int, CallTime] = {}
         tally, clock = _Tally(), self.clock
-        has_exchanges = bool(clock.link.queue)
         exchanges = _Exchanges(rows)
-        launched = [(launch, self._batch(launch.kernels or ())) for launch in launches]
-        apart = iter(() if has_exchanges else self._apart(launched))
-        for launch, batch in launched:
+        for launch in launches:
             row, kernels, times, part = launch.row, launch.kernels, launch.times, launch.part
-            took = next(apart, ())
             if part != "all" or exchanges.due:
                 exchanges.launched(launch)
             if kernels is None:
@@ -132,11 +123,9 @@ class _Timer:
             if not (kernels or clock.is_eager):
                 rows.setdefault(row, _NOTHING)
                 continue
-            has_exchanges = has_exchanges or part != "all"
-            if has_exchanges:
-                alone = clock.link.alone
-                took = tuple([_run(launch, batch, each) for each in self.clocks])
-                tally.exposed += (clock.link.alone - alone) * times
+            batch, alone = self._batch(kernels), clock.link.alone
+            took = [_run(launch, batch, each) for each in self.clocks]
+            tally.exposed += (clock.link.alone - alone) * times
             own, fast, slow = took * 3 if len(took) == 1 else took  # a graph takes as long beside any CPU
             found = batch.call_time(own * times, clock.is_eager, self.host, times)
             if batch.collective:
@@ -150,17 +139,6 @@ class _Timer:
         exchanges.end(clock.link.finished)
         self.tallies.append((tally, repeats))
         return tally.phase(self.device), rows
-
-    def _apart(self, launched: Sequence[tuple[Launches, Batch]]) -> Iterable[tuple[float, ...]]:
-        """By how much each launch before the first exchange makes the program longer, on each clock; 0 where open."""
-        before = takewhile(lambda each: each[0].part == "all", launched)
-        calls = [
-            (0.0, (), False)
-            if launch.kernels is None
-            else (launch.host_seconds, batch.kernel_seconds, launch.waits)
-            for launch, batch in before
-        ]
-        return zip(*[clock.run_all(calls) for clock in self.clocks], strict=True)
 
     def whole(self) -> PhaseTime:
         """All phases so far together."""
@@ -192,10 +170,8 @@ def _run(launch: Launches, batch: Batch, clock: Clock) -> float:
         return clock.start(launch.ticket, batch.seconds, is_ahead=launch.is_ahead)
     if part == "wait":
         return clock.wait(launch.ticket)
-    if clock.link.queue:
-        fills = batch.bound == "matrix"
-        return clock.run_beside(launch.host_seconds, batch.kernel_seconds, fills=fills, waits=launch.waits)
-    return clock.run(launch.host_seconds, batch.kernel_seconds, waits=launch.waits)
+    fills = batch.bound == "matrix"
+    return clock.run(launch.host_seconds, batch.kernel_seconds, fills=fills, waits=launch.waits)
 
 
 class _Exchanges:

@@ -9,7 +9,6 @@ import pytest
 
 from graphflops.inductor.fusing import Kernel, fused, realized, run_together
 from graphflops.inductor.lowering import Op
-from graphflops.inductor.partition import INFINITE, SINK, SOURCE, FlowGraph
 from graphflops.inductor.plan import _Order, lowest_peak
 
 
@@ -268,24 +267,3 @@ def test_what_may_be_written_over() -> None:
     library = Kernel((op("extern", "out", "x"),), ("out",), (), ("x",))
     assert (library.over, library.is_written) == ({}, False)
     assert Kernel((op("extern", "out", "x", is_over=True),), ("out",), (), ("x",)).over == {"out": ("x",)}
-
-
-def test_the_cut_of_a_flow_is_where_it_is_narrowest() -> None:
-    graph = FlowGraph()
-    a, b, c = graph.new(), graph.new(), graph.new()
-    for start, end, capacity in (
-        (SOURCE, a, INFINITE),
-        (a, b, 7),
-        (a, c, 2),
-        (b, c, 3),
-        (c, SINK, 9),
-        (b, SINK, 1),
-    ):
-        graph.connect(start, end, capacity)
-    beyond = graph.beyond_cut()
-    assert (a in beyond, b in beyond, c in beyond) in ((False, False, True), (False, True, True))
-    edges = {(a, b): 7, (a, c): 2, (b, c): 3, (b, SINK): 1, (c, SINK): 9}
-    cut = sum(
-        size for (start, end), size in edges.items() if start not in beyond and (end in beyond or end == SINK)
-    )
-    assert cut == 2 + 3 + 1
