@@ -86,8 +86,11 @@ class Cost(Record, frozen=True):
 
     @staticmethod
     def sum(costs: Iterable[Cost]) -> Cost:
-        """The total of many costs, in one pass."""
-        listed = list(costs)
+        """The total of many costs. Equal calls share one object, so objects are counted first, polynomials added after."""
+        counted: dict[int, tuple[Cost, int]] = {}
+        for cost in costs:
+            counted[id(cost)] = (cost, counted.get(id(cost), (cost, 0))[1] + 1)
+        listed = [cost * times for cost, times in counted.values()]
         return Cost(*(total(getattr(cost, f) for cost in listed) for f in QUANTITIES))
 
 

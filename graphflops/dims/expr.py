@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from graphflops.base.lazy import imported
 from graphflops.base.limits import spend
-from graphflops.dims.atoms import Atom, Interval, Monomial, Polynomial, Terms, intern_atom, terms_of
-from graphflops.dims.evaluation import Range, evaluate, interval, interval_in
+from graphflops.dims.atoms import Atom, Monomial, Polynomial, Terms, intern_atom, terms_of
+from graphflops.dims.evaluation import Intervals, Range, evaluate, interval
 from graphflops.dims.functions import RESERVED_WORDS
 from graphflops.dims.terms import (
     FEW_TERMS,
@@ -155,12 +155,8 @@ class Expr(Polynomial):
         `ranges` gives the same kind of pair for sizes by name; a size it leaves out is at least 0. Found by
         interval arithmetic, so the pair is always true but not always the tightest.
         """
-        low, high = interval_in(self, ranges) if ranges else interval(self)
+        low, high = Intervals(ranges).of_polynomial(self) if ranges else interval(self)
         return (None if low == -math.inf else math.ceil(low), None if high == math.inf else math.floor(high))
-
-    def interval(self) -> Interval:
-        """The pair of `bounds` without ranges, found once; its floats are only the two infinities."""
-        return interval(self)
 
     def to_sympy(self) -> sympy.Expr:
         """The same expression in sympy, over integer nonnegative symbols. Imports sympy on first use."""
@@ -211,8 +207,7 @@ def at_least(a: Dim, b: Dim) -> bool:
         terms[monomial] = terms.get(monomial, 0) - coefficient
     if all(map(is_of_symbols, terms)):  # each of them is at least 0 and has no end
         return all(coefficient >= 0 for coefficient in terms.values())
-    difference = build(terms)
-    return (difference if isinstance(difference, int) else difference.interval()[0]) >= 0
+    return interval(build(terms))[0] >= 0
 
 
 def arguments(atom: Atom) -> tuple[Dim, ...]:

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from graphflops.cost import QUANTITIES
 from graphflops.dims import Dim, Expr, Meeting, at_least, broadcast, compare, dim_max, evaluate
+from graphflops.dims.solving import first_from
 from graphflops.errors import DimError, ModelError, shown
 from graphflops.graph import Graph
 from graphflops.open_sizes import axes_of, is_computed, of_described
@@ -218,18 +219,5 @@ def _open(named: Iterable[Named]) -> Iterator[tuple[str, Dim]]:
 
 def _least(size: Expr, name: str, first: int) -> int | None:
     """The least value from `first` on at which a growing size is not negative; None where that is `first`, or not known."""
-
-    def is_negative(value: int) -> bool:
-        return (evaluate(size, {name: value}) or 0) < 0
-
-    if not is_negative(first):
-        return None
-    low, high = first, 2 * first
-    while is_negative(high):
-        if high > _LARGEST:
-            return None
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if is_negative(middle) else (low, middle)
-    return high
+    least = first_from(first, _LARGEST, lambda value: (evaluate(size, {name: value}) or 0) >= 0)
+    return least if first < least < _LARGEST else None

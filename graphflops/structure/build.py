@@ -252,24 +252,17 @@ class Measures:
         return self.known[key] | self.seconds([row])
 
     def costs(self, rows: Iterable[Row]) -> Attributes:
-        """What calls cost together; a cost that stands in many rows is added once. exact: whether all of them are known."""
-        forward: dict[int, tuple[Cost, int]] = {}
-        backward: dict[int, tuple[Cost, int]] = {}
-        counted = unknown = 0
-        for row in rows:
-            counted += 1
-            if row.state == "unknown":
-                unknown += 1
-                continue
-            for costs, cost in ((forward, row.cost), (backward, row.backward)):
-                if cost is not None:
-                    costs[id(cost)] = (cost, costs.get(id(cost), (cost, 0))[1] + 1)
-        exact = "exact" if not unknown else "unknown" if unknown == counted else "at least"
-        if exact == "unknown":
-            return {"exact": exact}
-        found = self.cost(_sum(forward)) | {"exact": exact}
+        """What calls cost together. exact: whether all of them are known."""
+        listed = [*rows]
+        known = [row for row in listed if row.state != "unknown"]
+        if not known and listed:
+            return {"exact": "unknown"}
+        exact = "exact" if len(known) == len(listed) else "at least"
+        found = self.cost(Cost.sum(row.cost for row in known)) | {"exact": exact}
+        backward = [row.backward for row in known if row.backward is not None]
         if backward:
-            found |= {f"backward_{name}": value for name, value in self.cost(_sum(backward)).items()}
+            costs = self.cost(Cost.sum(backward))
+            found |= {f"backward_{name}": value for name, value in costs.items()}
         return found
 
     def cost(self, cost: Cost) -> Attributes:
@@ -320,7 +313,3 @@ class Measures:
         for row, size in zip(timeline.rows, timeline.live_bytes(sizes), strict=True):
             found[row] = max(size, found.get(row, 0))
         return found
-
-
-def _sum(costs: dict[int, tuple[Cost, int]]) -> Cost:
-    return Cost.sum(cost * times for cost, times in costs.values())

@@ -12,7 +12,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 from graphflops import exporters
@@ -124,15 +124,11 @@ class ModelFile:
         """The file as git spells it: `REVISION:PATH`."""
         return f"{self.name}:{self.path}" if self.commit else self.path
 
-    @contextmanager
-    def opened(self) -> Iterator[str]:
+    def opened(self) -> AbstractContextManager[str]:
         """The path of a file with its contents: a temporary one where the checkout does not have it."""
         if self.commit:
-            with file_at(self.commit, self.path, from_top=self.from_top) as path:
-                yield path
-        else:
-            with file_here(self.path) as path:
-                yield path
+            return file_at(self.commit, self.path, from_top=self.from_top)
+        return file_here(self.path)
 
     @staticmethod
     def named(text: str) -> ModelFile | None:
