@@ -1,20 +1,22 @@
-"""Configurations of transformers, from a JSON file or a class with sizes, and the models that they describe."""
+"""Configurations of transformers, from a JSON file or a class with sizes, and the models that they describe.
+
+Weights of products may be in float8, as engines serve them: each product rounds its operand to float8, too.
+"""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Mapping
+from typing import Any
 
 import msgspec
+import torch
+from torch import nn
 
 from graphflops.base import files
 from graphflops.capturing.example import library, unknown
+from graphflops.capturing.name import Name
 from graphflops.errors import FileError, ModelError, OptionError, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from graphflops.capturing.name import Name
 
 _LARGEST = 2**22  # bytes of a configuration
 _REMOTE = ("auto_map", "trust_remote_code")  # keys by which a configuration asks for code of its own
@@ -38,8 +40,6 @@ _MAPPINGS = (
 
 def model_of(name: Name) -> Any:
     """A model of transformers on the meta device, in evaluation. Raises FileError, OptionError or ModelError."""
-    import torch
-
     transformers = library(name)
     path = os.path.join(name.target, "config.json") if os.path.isdir(name.target) else name.target
     if os.path.exists(path) or os.path.isdir(name.target):
@@ -58,21 +58,16 @@ def model_of(name: Name) -> Any:
             model = model_class._from_config(config, dtype=dtype).eval()
         else:
             model = model_class(config).to(dtype).eval()
-        if name.choices.quantize is not None:
-            from graphflops.capturing.float8 import to_float8
-
-            # The weights of products are stored in float8, but for those that make logits, as published checkpoints do.
-            if not to_float8(model, [model.get_output_embeddings()]):
-                raise OptionError(
-                    f"{name}: has no linear layers whose sizes are multiples of 16: leave out --quantize"
-                )
+        # The weights of products are stored in float8, but for those that make logits, as published checkpoints do.
+        if name.choices.quantize is not None and not to_float8(model, [model.get_output_embeddings()]):
+            raise OptionError(
+                f"{name}: has no linear layers whose sizes are multiples of 16: leave out --quantize"
+            )
     return model
 
 
 def _dtype(name: Name) -> Any:
     """The chosen type of parameters, or that of most bytes in a file of weights; None where the configuration says it."""
-    import torch
-
     if name.choices.weights is not None and name.choices.dtype is None:
         from graphflops.capturing.weights import stored
 
@@ -186,3 +181,47 @@ def _likeliest_class(transformers: Any, config: Any, name: Name) -> Any:
     raise ModelError(
         f"{name}: transformers has no model for any use of {type(config).__name__}: name {advice}, as hf:CLASS(SIZE=N)"
     )
+
+
+_TYPE = torch.float8_e4m3fn
+_MULTIPLE = 16  # of rows and columns of a weight: others, torch._scaled_mm refuses
+
+
+class Float8Linear(nn.Module):  # type: ignore[misc]
+    """An `nn.Linear` whose weight is float8, with one scale for the weight and one for the operand, both known beforehand.
+
+    x: [..., in_features] -> [..., out_features] of the same type.
+    """
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(linear.weight.to(_TYPE), requires_grad=False)
+        self.bias = linear.bias
+        for name in ("scale", "operand_scale"):
+            self.register_buffer(name, torch.ones((), dtype=torch.float32, device=linear.weight.device))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        limit = torch.finfo(_TYPE).max
+        rounded = (x / self.operand_scale.to(x.dtype)).clamp(-limit, limit).to(_TYPE)
+        result = torch._scaled_mm(
+            rounded.flatten(0, -2),
+            self.weight.t(),
+            scale_a=self.operand_scale,
+            scale_b=self.scale,
+            bias=self.bias,
+            out_dtype=x.dtype,
+        )
+        return result.unflatten(0, x.shape[:-1])
+
+
+def to_float8(model: nn.Module, whole: Collection[nn.Module | None]) -> int:
+    """Put float8 weights into the linear layers of a model, but for those in `whole`; returns how many were changed."""
+    changed = 0
+    for module in [*model.modules()]:
+        for name, child in module.named_children():
+            if type(child) is not nn.Linear or child in whole:
+                continue
+            if child.in_features % _MULTIPLE == 0 == child.out_features % _MULTIPLE:
+                setattr(module, name, Float8Linear(child))
+                changed += 1
+    return changed

@@ -12,7 +12,7 @@ An `Expr` is always true as a condition and has no order of its own: use `compar
 
 The interning tables live as long as the process: an entry can never be dropped while its identity matters.
 
-Each module imports only those before it: `functions`, `atoms` (polynomials as data), `terms` (arithmetic on
+Each module imports only those before it: `atoms` (polynomials as data, named functions), `terms` (arithmetic on
 terms), `evaluation` (values and bounds), `expr` (the operators), `division`, `relations`, and for
 reading text `ratios`, `parser` and `reading`.
 """

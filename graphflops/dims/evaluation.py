@@ -6,8 +6,18 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from graphflops.dims.atoms import Atom, Interval, Operand, Polynomial, Terms, is_real, terms_of
-from graphflops.dims.functions import COMPARISONS, FUNCTIONS, NEVER_NEGATIVE
+from graphflops.dims.atoms import (
+    COMPARISONS,
+    FUNCTIONS,
+    NEVER_NEGATIVE,
+    Atom,
+    Interval,
+    Operand,
+    Polynomial,
+    Terms,
+    is_real,
+    terms_of,
+)
 from graphflops.dims.terms import check_size, is_of_symbols, reduce_even, spend_terms
 from graphflops.errors import DimError
 

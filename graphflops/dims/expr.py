@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from graphflops.base.lazy import imported
 from graphflops.base.limits import spend
-from graphflops.dims.atoms import Atom, Monomial, Polynomial, Terms, intern_atom, terms_of
+from graphflops.dims.atoms import RESERVED_WORDS, Atom, Monomial, Polynomial, Terms, intern_atom, terms_of
 from graphflops.dims.evaluation import Intervals, Range, evaluate, interval
-from graphflops.dims.functions import RESERVED_WORDS
 from graphflops.dims.terms import (
     FEW_TERMS,
     MAX_EXPONENT,

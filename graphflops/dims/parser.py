@@ -17,8 +17,8 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import reduce
 
+from graphflops.dims.atoms import FUNCTIONS, REAL_FUNCTIONS, RESERVED_WORDS, function_arity
 from graphflops.dims.expr import Dim, Expr, symbol, total
-from graphflops.dims.functions import FUNCTIONS, REAL_FUNCTIONS, RESERVED_WORDS, function_arity
 from graphflops.dims.ratios import MAX_BITS, Ratio, RatioArithmetic, nearest_double, simplest
 from graphflops.dims.relations import call
 from graphflops.errors import DimError

@@ -8,7 +8,16 @@ from contextlib import contextmanager
 from operator import ge
 from typing import NamedTuple
 
-from graphflops.dims.atoms import Atom, Terms, is_real, terms_of
+from graphflops.dims.atoms import (
+    COMPARISONS,
+    FUNCTIONS,
+    Atom,
+    Terms,
+    function_arity,
+    is_real,
+    known_integer,
+    terms_of,
+)
 from graphflops.dims.division import floor_div
 from graphflops.dims.evaluation import interval
 from graphflops.dims.expr import (
@@ -23,7 +32,6 @@ from graphflops.dims.expr import (
     prod,
     total,
 )
-from graphflops.dims.functions import COMPARISONS, FUNCTIONS, function_arity, known_integer
 from graphflops.dims.terms import has_even_atom, leading_coefficient
 from graphflops.errors import DimError, ShapeError
 

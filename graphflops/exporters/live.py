@@ -19,8 +19,7 @@ from torch import fx
 from graphflops.errors import ModelError
 from graphflops.exporters.live_graph import Program, Scope, bound_of
 from graphflops.exporters.sources import with_modules, with_nested_modules
-from graphflops.exporters.subclasses import with_parts
-from graphflops.exporters.types import collect, guards_of
+from graphflops.exporters.types import collect, guards_of, with_parts
 from graphflops.graph import Graph, Input, InputRole, Origin, Output, OutputRole
 
 _DEFERS = "prefer_deferred_runtime_asserts_over_guards"

@@ -2,7 +2,7 @@
 
 Each distinct type is built once: a program of 80 equal layers has a few dozen tensor types and source lines. Contents are
 read when they are first needed. Since torch 2.9 each is a member of raw bytes, and a JSON member states its type and layout.
-Before, all are in one checkpoint of `torch.save`, of which only the sizes are read (`checkpoint.py`).
+Before, all are in one checkpoint of `torch.save`, of which only the sizes are read (`pt2_tables.py`).
 """
 
 from __future__ import annotations
@@ -106,6 +106,11 @@ def dtype_of(number: int, name: str) -> DType:
         ) from None
 
 
+def operator_name(target: str) -> str:
+    """`aten.add.Tensor` for `torch.ops.aten.add.Tensor`."""
+    return sys.intern(target.removeprefix("torch.ops."))
+
+
 def named(names: tuple[str, ...], number: int) -> str:
     """An entry of a table, or the number itself where the table has none."""
     return names[number] if 0 <= number < len(names) else f"number {number}"
@@ -125,7 +130,7 @@ class Program:
         self.sources = Sources()
         self.nested: dict[bytes, Graph] = {}  # graphs that are arguments, by their JSON text
         self._metas: dict[bytes, TensorType] = {}
-        self._ops: dict[str, str] = {}
+
         self._calls = 0
         self._meta_decoder = msgspec.json.Decoder(schema.TensorMeta)
         self._graph_decoder = msgspec.json.Decoder(schema.Graph)
@@ -144,13 +149,6 @@ class Program:
     def node(self, place: int, text: msgspec.Raw) -> schema.Node:
         """A call of a graph; `place` is its index."""
         return schema.decode_part(self._node_decoder, text, f"node #{place}")
-
-    def op(self, target: str) -> str:
-        """`aten.add.Tensor` for `torch.ops.aten.add.Tensor`."""
-        known = self._ops.get(target)
-        if known is None:
-            known = self._ops[target] = target.removeprefix("torch.ops.")
-        return known
 
     def tensor(self, name: str, raw: msgspec.Raw) -> TensorType:
         """The type of a value; equal types are one object."""

@@ -74,10 +74,9 @@ class Sources:
         A path inside an installed package starts at the package; any other absolute path is cut to the file's name,
         because the directories of the exporting machine say nothing about the model.
         """
-        known = self._lines.get(trace)
-        if known is None:
-            known = self._lines[trace] = _innermost(trace)
-        return known
+        if trace not in self._lines:
+            self._lines[trace] = _innermost(trace)
+        return self._lines[trace]
 
     def place(self, stack: str) -> tuple[str, str]:
         """Path and type of the innermost module of a stack: entries `key,path,type` separated by `;`."""

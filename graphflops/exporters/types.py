@@ -1,6 +1,7 @@
 """Tensor types, sizes and symbols of a program as torch records them; each distinct one is built once.
 
-Guards of an export are conditions on the sizes of inputs, which torch checks before each run of the program.
+Guards of an export are conditions on the sizes of inputs, which torch checks before each run of the program. Of weights of
+tensor subclasses, such as torchao's quantized ones, the plain tensors are stored that they are made of.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from msgspec.structs import replace
 from graphflops.dims import Dim, Expr, evaluate, parse_dim, prod, symbol
 from graphflops.dims.solving import affine, solution
 from graphflops.errors import DimError, shown
-from graphflops.graph import Input, Scalar, Symbol
+from graphflops.graph import Input, Node, Output, Ref, Scalar, Symbol
 from graphflops.tensor import DType, TensorType
 
 # torch leaves "no upper bound" out, or writes it as one of several huge numbers.
@@ -177,7 +178,7 @@ def _examples(hints: Mapping[Dim, int]) -> dict[str, int]:
 
 
 MOST_GUARDS = 500  # the others are not read: guards only refuse
-_LONGEST = 500  # characters
+_LONGEST = 500  # characters of a guard, or of a weight's name, behind which those of its parts stand
 _PATH = r"(?:\['\w+'\]|\[\d+\]|\.(?!size\b)\w+)+"
 _SIZE = re.compile(rf"\bL({_PATH})(?:\.size\(\)\[(\d+)\])?")  # `L['past'][0].size()[2]`
 
@@ -215,3 +216,56 @@ def _place(users: Sequence[str], found: re.Match[str]) -> str:
     if first == "flat_args" and name not in users and counted.isdecimal() and int(counted) < len(users):
         name = users[int(counted)]
     return name if found[2] is None else f"{name}[{int(found[2])}]"
+
+
+_TAKES_PART = "export.access_subclass_inner_tensor.default"  # a weight, and the name of its part
+
+
+def with_parts(
+    nodes: tuple[Node, ...], inputs: tuple[Input, ...], outputs: Iterable[Output], types: dict[str, object]
+) -> tuple[tuple[Node, ...], tuple[Input, ...]]:
+    """The calls and inputs, with parts (which may have parts) in place of each weight that the program only takes apart."""
+    if not any(node.op == _TAKES_PART for node in nodes):
+        return nodes, inputs
+    others = [node for node in nodes if node.op != _TAKES_PART]
+    others += [Node("", "", (output.value,)) for output in outputs]
+    used = {name for node in others for _, name in node.uses()}
+    weights = {entry.name: entry for entry in inputs if entry.target}
+    parts: dict[str, list[Input]] = {}
+    taken: set[str] = set()
+    kept: list[Node] = []
+    for node in nodes:
+        whole, name = _asked(node)
+        of = weights.get(whole)
+        if of is None or whole in used or len(of.target) > _LONGEST:
+            kept.append(node)
+            continue
+        target = f"{of.target}.{name}"
+        shared = next((one for one in (target, f"{of.alias_of}.{name}") if one in taken), "")
+        part = weights[str(node.outputs[0])] = Input(str(node.outputs[0]), of.role, target, shared)
+        parts.setdefault(whole, []).append(part)
+        taken.add(target)
+        weight, typed = types.get(whole), types.get(part.name)
+        if isinstance(weight, TensorType) and isinstance(typed, TensorType) and typed.dtype.is_floating:
+            types[part.name] = replace(typed, requires_grad=weight.requires_grad)
+    return tuple(kept), tuple(_taken_apart(inputs, parts))
+
+
+def _asked(node: Node) -> tuple[str, str]:
+    """The tensor that a call takes a part of, and the part's name; texts without a character for other calls."""
+    if node.op == _TAKES_PART and len(node.args) == 2 and len(node.outputs) == 1 and node.outputs[0]:
+        whole, name = node.args
+        if isinstance(whole, Ref) and isinstance(name, str):
+            return whole.name, name
+    return "", ""
+
+
+def _taken_apart(inputs: Sequence[Input], parts: Mapping[str, Sequence[Input]]) -> Iterator[Input]:
+    """The inputs, and in the place of each that has parts these."""
+    waiting = [*reversed(inputs)]
+    while waiting:
+        entry = waiting.pop()
+        if entry.name in parts:
+            waiting.extend(reversed(parts[entry.name]))
+        else:
+            yield entry

@@ -25,7 +25,7 @@ from graphflops.dims import (
     total,
     where,
 )
-from graphflops.dims.functions import FUNCTIONS, MAX_POWER_BITS
+from graphflops.dims.atoms import FUNCTIONS, MAX_POWER_BITS
 from graphflops.rules.registry import rule
 from graphflops.rules.shapes import axis, if_negative, remainder_of_dividend
 from graphflops.tensor import FLOAT32, TensorType
