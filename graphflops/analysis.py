@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from graphflops.devices import Device, Platform
     from graphflops.dims import Dim
     from graphflops.execution.runs import Runs
-    from graphflops.inductor.plan import Plans
     from graphflops.memory.on_gpu import OnGpu
     from graphflops.report.call_time import PhaseTime
     from graphflops.training import Training
@@ -275,28 +274,23 @@ def _runs_and_memory(
     program: PricedProgram, execution: Execution, rules: type[OnGpu] | None, platform: Platform
 ) -> tuple[Runs, MemoryUse]:
     """What runs under an execution, and what is held when."""
+    runs = _runs(program, execution, platform)
     if execution == "compiled":
         from graphflops.memory.compiled import compiled_memory_use
 
-        plans = _plans(program, platform)
-        return plans, compiled_memory_use(program, plans)
-    runs = _runs(program, execution, platform)
+        return runs, compiled_memory_use(program, runs)  # type: ignore[arg-type]  # they are plans
     return runs, memory_use(program, CallByCall if rules is None else partial(rules, runs=runs))
 
 
 def _runs(program: PricedProgram, execution: Execution, platform: Platform) -> Runs:
     """Which calls run under an execution, and how their values lie."""
     if execution == "compiled":
-        return _plans(program, platform)
+        from graphflops.inductor.plan import Plans
+
+        return Plans(program, platform)
     from graphflops.execution.runs import Runs
 
     return Runs(program.attentions, platform, is_eager=execution == "eager")
-
-
-def _plans(program: PricedProgram, platform: Platform) -> Plans:
-    from graphflops.inductor.plan import Plans
-
-    return Plans(program, platform)
 
 
 def _memory_rules(execution: Execution, is_torch_on_device: bool) -> type[OnGpu] | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn, Union
 
 from msgspec import field
 
@@ -17,6 +17,7 @@ from graphflops.base.record import Record
 from graphflops.dims import Dim, Expr, evaluate, symbol
 from graphflops.dims.solving import LARGEST_SIZE, affine, common, sizes_taken, solution
 from graphflops.errors import ModelError, shown
+from graphflops.graph import Symbol
 from graphflops.report import Named, Report, SymbolInfo
 from graphflops.report.size_names import AXIS, collapsed, matching, named, shortened_axis
 
@@ -25,20 +26,9 @@ _MOST_NAMES = 12  # in a message
 _ENDLESS = 2**40  # sizes past this have no upper limit
 
 
-class Range(Protocol):
-    """What is known of a symbol: its inclusive range, and the input axes of this size, or of one computed from it."""
-
-    @property
-    def minimum(self) -> int | None:
-        """The least value."""
-
-    @property
-    def maximum(self) -> int | None:
-        """The largest value."""
-
-    @property
-    def where(self) -> tuple[str, ...]:
-        """The axes."""
+Range = Union[
+    Symbol, SymbolInfo
+]  # what is known of a symbol: its inclusive range, and the input axes where it stands
 
 
 class Stated(NamedTuple):

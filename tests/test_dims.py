@@ -631,16 +631,6 @@ def test_sympy_srepr_parses() -> None:
     assert parse_dim(text) is 3 * s0**2 * s1 - 2 * s0 + dim_max(s0, s1) + 7
 
 
-def test_parsing_renames_sizes() -> None:
-    assert (
-        parse_dim("s0*2 + a//s1", {"s0": "batch", "s1": "b", "a": "a"}.__getitem__)
-        is 2 * symbol("batch") + a // b
-    )
-    assert parse_dim("a - b", lambda name: "x") == 0
-    with pytest.raises(DimError):
-        parse_dim("s0//(a - b)", lambda name: "x")
-
-
 @pytest.mark.parametrize(
     ("name", "function"),
     [("TruncToInt", math.trunc), ("FloorToInt", math.floor), ("CeilToInt", math.ceil), ("RoundToInt", round)],

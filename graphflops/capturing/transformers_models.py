@@ -8,12 +8,12 @@ convolutions, encoder's keys and values. No architecture is known by name.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
+from unittest import mock
 
 import torch
 
@@ -48,18 +48,11 @@ def examples(name: Name, *, training: bool) -> dict[str, Example]:
     return _checked(name, made if phase == "both" else {"model": made[phase]})
 
 
-@contextlib.contextmanager
-def _as_while_exporting() -> Iterator[None]:
+def _as_while_exporting() -> Any:
     """Lets models take the way that they take while torch exports them: what they ask of data cannot be asked there."""
-    flags = [flag for flag in ("_is_compiling_flag", "_is_exporting_flag") if hasattr(torch.compiler, flag)]
-    before = {flag: getattr(torch.compiler, flag) for flag in flags}
-    try:
-        for flag in flags:
-            setattr(torch.compiler, flag, True)
-        yield
-    finally:
-        for flag, value in before.items():
-            setattr(torch.compiler, flag, value)
+    flags: Any = ("_is_compiling_flag", "_is_exporting_flag")
+    flags = {flag: True for flag in flags if hasattr(torch.compiler, flag)}
+    return mock.patch.multiple(torch.compiler, **flags)
 
 
 def _checked(name: Name, made: dict[str, Example]) -> dict[str, Example]:

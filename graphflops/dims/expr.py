@@ -300,21 +300,14 @@ def _substituted_atom(atom: Atom, mapping: Mapping[str, Dim], memo: dict[Atom, D
 _NAME = re.compile(r"Symbol\('([A-Za-z]\w{0,99})'(?:, [a-z]+=True)*\)|([A-Za-z]\w{0,99})", re.ASCII)
 
 
-def parse_dim(text: str, symbols: Callable[[str], str] | None = None) -> Dim:
+def parse_dim(text: str) -> Dim:
     """Read a size from text: what `str` of an `Expr` gives, or what PyTorch and sympy print or `srepr`.
 
-    `symbols` renames the sizes: it maps each name in the text to the name to use. The text is never executed.
-    Raises DimError for anything that is not such a size or is too large.
+    The text is never executed. Raises DimError for anything that is not such a size or is too large.
     """
     if not isinstance(text, str):
         raise DimError("a size must be read from a string")
-    dim = _parse_cached(text)
-    if symbols is None or isinstance(dim, int):
-        return dim
-    try:
-        return dim.substitute({name: symbol(symbols(name)) for name in dim.symbols})
-    except ZeroDivisionError:  # two names became one, and a difference of them was a divisor
-        raise DimError("cannot rename the sizes of a size: division by zero") from None
+    return _parse_cached(text)
 
 
 @lru_cache(maxsize=16_384)

@@ -228,15 +228,9 @@ def with_modules(
     """The calls with their modules, for a joint graph that records none; the calls of any other graph unchanged."""
     if not any(output.role == "gradient" for output in outputs) or any(node.module for node in nodes):
         return tuple(nodes)
-    operands = {node.name: [name for _, name in node.uses()] for node in nodes}
-    # names of the calls that lead to the loss, a user output or a mutation
-    wanted = {name for output in outputs if output.role != "gradient" for name in _names(output)}
-    forward = set()
-    for node in reversed(nodes):
-        if any(name in wanted for name in node.outputs if name is not None):
-            forward.add(node.name)
-            wanted.update(operands[node.name])
-    flow = _Flow(_owners(inputs), frozenset(forward))
+    operands = {node.name: node.reads() for node in nodes}
+    phases = Graph(tuple(nodes), {}, (), tuple(outputs)).phases
+    flow = _Flow(_owners(inputs), frozenset(name for name, phase in phases.items() if phase == "forward"))
     leads = _leads(nodes, operands, outputs)
     placed = []
     for node in nodes:
@@ -287,7 +281,7 @@ def _leads(
     serves: dict[str, set[str]] = {}  # by value: modules that use it; "" for any other use
     for output in outputs:
         module = output.target.rpartition(".")[0] if output.role == "gradient" else ""
-        for name in _names(output):
+        for _, name in output.uses():
             serves.setdefault(name, set()).add(module)
     leads = {}
     for node in reversed(nodes):
@@ -300,10 +294,6 @@ def _leads(
         for name in operands[node.name]:
             serves.setdefault(name, set()).add(module)
     return leads
-
-
-def _names(output: Output) -> list[str]:
-    return [name for _, name in Node("", "", (output.value,)).uses()]
 
 
 def with_nested_modules(nodes: Sequence[Node], inputs: Iterable[Input]) -> tuple[Node, ...]:
@@ -341,7 +331,7 @@ def _placed(graph: Graph, operands: Sequence[Argument], owners: Mapping[str, str
     produced: dict[str, str] = {}
     nodes = []
     for node in _with_owners(graph.nodes, inner):
-        uses = [name for _, name in node.uses()]
+        uses = node.reads()
         owned = [inner[name] for name in uses if name in inner]
         inherited = [produced[name] for name in uses if name in produced]
         module = node.module or (owned or inherited[-1:] or [""])[0]

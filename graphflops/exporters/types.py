@@ -227,9 +227,8 @@ def with_parts(
     """The calls and inputs, with parts (which may have parts) in place of each weight that the program only takes apart."""
     if not any(node.op == _TAKES_PART for node in nodes):
         return nodes, inputs
-    others = [node for node in nodes if node.op != _TAKES_PART]
-    others += [Node("", "", (output.value,)) for output in outputs]
-    used = {name for node in others for _, name in node.uses()}
+    others: list[Output | Node] = [*outputs, *(node for node in nodes if node.op != _TAKES_PART)]
+    used = {name for other in others for _, name in other.uses()}
     weights = {entry.name: entry for entry in inputs if entry.target}
     parts: dict[str, list[Input]] = {}
     taken: set[str] = set()

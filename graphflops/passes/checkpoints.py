@@ -20,7 +20,6 @@ from graphflops.errors import ModelError, shown
 from graphflops.graph import Argument, Graph, Node, Output, Ref
 from graphflops.passes.program import PricedCall
 from graphflops.report import Row
-from graphflops.tensor import mapped
 from graphflops.training import matched
 
 
@@ -185,10 +184,8 @@ def _inlined(node: Node, types: dict[str, Any]) -> list[Node] | None:
     types.update((renamed[name], region.types[name]) for name in renamed if name in region.types)
     return [
         replace(
-            call,
+            call.changed(put),
             name=f"{node.name}/{call.name}",
-            args=mapped(call.args, put),
-            kwargs=tuple((key, mapped(argument, put)) for key, argument in call.kwargs),
             outputs=tuple(None if name is None else renamed[name] for name in call.outputs),
             module=call.module or node.module,
             module_type=call.module_type if call.module else node.module_type,
@@ -210,13 +207,6 @@ def _with_captures(graph: Graph, put: Callable[[Argument], Argument]) -> Graph:
     return replace(
         graph,
         captures=tuple(value.name for value in names.values() if isinstance(value, Ref)),
-        nodes=tuple(
-            replace(
-                call,
-                args=mapped(call.args, inside),
-                kwargs=tuple((key, mapped(argument, inside)) for key, argument in call.kwargs),
-            )
-            for call in graph.nodes
-        ),
+        nodes=tuple(call.changed(inside) for call in graph.nodes),
         outputs=tuple(Output(inside(output.value), output.role, output.target) for output in graph.outputs),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from msgspec import field
 from msgspec.structs import replace
@@ -12,7 +12,7 @@ from graphflops.base.limits import LimitPassed, spend
 from graphflops.base.record import Record
 from graphflops.cost import RegionRun, Value
 from graphflops.dims import Dim
-from graphflops.errors import NoRuleError, ShapeError, shown
+from graphflops.errors import ModelError, NoRuleError, ShapeError, shown
 from graphflops.graph import Graph, Node, Phase, Ref
 from graphflops.ops import Op, onnx_operands, operator
 from graphflops.passes.bind import Binding
@@ -27,6 +27,8 @@ from graphflops.tensor import TensorType, flat
 from graphflops.training import Training
 
 Progress = Callable[[int, int], None]
+# Finds the fact of a call in a graph; its arguments are as the rule sees them.
+FactOf = Callable[[Graph, Node, "tuple[Any, ...]"], "Fact"]
 FindFact = Callable[[Op], "FactOf | None"]
 
 # Keywords that place a tensor or seed it but change neither its type nor the work.
@@ -41,12 +43,6 @@ class Fact(NamedTuple):
     value: Any  # None where nothing is known
     code: str = ""
     problem: str = ""  # the message of a diagnostic with the code; "" for none
-
-
-class FactOf(Protocol):
-    """Finds the fact of a call. graph: the graph that the call is in. arguments: as the rule sees them."""
-
-    def __call__(self, graph: Graph, node: Node, arguments: tuple[Any, ...]) -> Fact: ...
 
 
 def price(
@@ -70,7 +66,8 @@ def price(
     if training is None:  # nothing wants a gradient
         operands = {name: without_gradient(value) for name, value in operands.items()}
     main = pricer.run(graph, tuple(operands.values()), top=True)
-    binding.refuse_awaited()
+    for _, never_used in binding.awaited.values():
+        raise ModelError(never_used)
     for node, problem in pricer.types.claims.unasserted():
         pricer.types.say("GF127", node, problem)
     fallback = pricer.types.fallback

@@ -10,7 +10,7 @@ from msgspec.structs import astuple, replace
 
 from graphflops.base.record import Record
 from graphflops.cost import QUANTITIES, WORK_QUANTITIES, Cost, Estimate, Value
-from graphflops.dims import Dim, Expr, Meeting, meetings, symbol
+from graphflops.dims import Dim, Expr, Meeting, meetings
 from graphflops.errors import GraphflopsError, NoRuleError, RuleError, ShapeError, shown
 from graphflops.ops import Op, onnx_operands, operator
 from graphflops.ops.onnx_attributes import attributes, fault
@@ -265,12 +265,6 @@ def placeholders_in(dims: Iterable[Any]) -> frozenset[str]:
 def put_in(value: Any, names: Mapping[str, Dim]) -> Any:
     """The value with the sizes by these names put in."""
     return with_sizes(value, lambda dim: dim.substitute(names) if isinstance(dim, Expr) else dim)
-
-
-def told_by(size: Dim, recorded: Dim, placeholders: frozenset[str]) -> dict[str, Dim]:
-    """The recorded size as the value of a derived one that is a lone placeholder."""
-    names = [name for name in placeholders if size is symbol(name)]
-    return dict.fromkeys(names, recorded)
 
 
 def substituted(estimate: Estimate, names: Mapping[str, Dim]) -> Estimate:

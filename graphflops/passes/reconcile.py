@@ -24,10 +24,10 @@ from graphflops.passes.price_call import (
     placeholders_in,
     put_in,
     substituted,
-    told_by,
 )
 from graphflops.passes.program import Names, Notes
 from graphflops.tensor import BFLOAT16, FLOAT16, FLOAT32, TensorType, UnknownType, sizes_in, with_sizes
+from graphflops.view import nested_graphs
 
 Resolve = Callable[[Any, Mapping[str, Value]], Any]
 
@@ -71,11 +71,11 @@ class Reconciler:
             if recorded is None and name is not None and self.fallback is not None:
                 recorded = self._declared(self.fallback, node, name, priced, derived, values, graph)
             for axis, size, known in paired(derived, recorded):
-                told = {} if placeholders_in((known,)) else told_by(size, known, priced.placeholders)
-                names.update(told)
-                is_of_data = (
-                    bool(told) and node.operator.kind != "normalisation"
-                )  # devices keep statistics or not
+                told = [placeholder for placeholder in priced.placeholders if size is symbol(placeholder)]
+                if not told or placeholders_in((known,)):
+                    continue
+                names[told[0]] = known
+                is_of_data = node.operator.kind != "normalisation"  # devices keep statistics or not
                 problem = self.claims.problem(node, graph, name, axis, known) if is_of_data and name else ""
                 if problem and name in graph.used and not self.derives:
                     self.say("GF127", node, problem)
@@ -335,8 +335,7 @@ def _writes(node: Node) -> bool:
     """Whether a call, or one of a graph nested in it, changes a tensor; one that is detached keeps its contents."""
     if node.operator.writes_operands:
         return node.operator.kind != "identity"
-    nested = [x for x in (*node.args, *(x for _, x in node.kwargs)) if isinstance(x, Graph)]
-    return any(_writes(inner) for graph in nested for inner in graph.nodes)
+    return any(_writes(inner) for graph in nested_graphs(node) for inner in graph.nodes)
 
 
 def _is_smaller(recorded: Value, ours: Value) -> bool:

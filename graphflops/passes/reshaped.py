@@ -91,14 +91,7 @@ def _alike(one: Value, other: Value) -> bool:
 
 def _reached(name: str, links: Links) -> set[str]:
     """The names that pairs lead to."""
-    beside: dict[str, list[str]] = {}
-    for one, other in links:
-        beside.setdefault(one, []).append(other)
-        beside.setdefault(other, []).append(one)
-    found, waiting = {name}, [name]
-    while waiting:
-        for other in beside.get(waiting.pop(), ()):
-            if other not in found:
-                found.add(other)
-                waiting.append(other)
-    return found
+    import networkx
+
+    graph = networkx.Graph(links)
+    return {name, *networkx.node_connected_component(graph, name)} if name in graph else {name}

@@ -188,7 +188,9 @@ def refuse_impossible(
         formula = f"{in_prose(str(size), names)} = " if isinstance(size, Expr) else ""
         raise ModelError(f"{where}a size of {shown(name)} would be {formula}{value}: give larger sizes")
     for row in {id(row.cost): row for row in rows}.values():
-        if any(evaluate(size, at) == 0 for size in _windows(row)):
+        is_window = bool(row.outputs) and operator(row.op).kind in ("convolution", "pooling")
+        places = row.outputs[0].type.shape[2:] if is_window else ()  # of the window along each axis
+        if any(isinstance(size, Expr) and evaluate(size, at) == 0 for size in places):
             raise ModelError(f"{shown(row.node)} has a window larger than its input: give larger sizes")
         for quantity in QUANTITIES:
             cost = getattr(row.cost, quantity)
@@ -197,13 +199,6 @@ def refuse_impossible(
                 raise ModelError(
                     f"{quantity} of {shown(row.node)} would be negative, {told}: give larger sizes"
                 )
-
-
-def _windows(row: Row) -> Iterable[Expr]:
-    """How many places the window of a convolution or a pooling has along each axis of open size."""
-    if not row.outputs or operator(row.op).kind not in ("convolution", "pooling"):
-        return ()
-    return [size for size in row.outputs[0].type.shape[2:] if isinstance(size, Expr)]
 
 
 def _open(named: Iterable[Named]) -> Iterator[tuple[str, Dim]]:
