@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Union
 
@@ -15,6 +16,7 @@ from graphflops.base.patterns import matches_file
 from graphflops.budget.amounts import AllowedGrowth, Unit, amount, growth, percent
 from graphflops.budget.measure import OF_DEVICES, OF_MODULES, SERVED, UNITS, Limit
 from graphflops.errors import FileError, OptionError, shown
+from graphflops.report import Execution
 from graphflops.training import Training, changed
 
 if sys.version_info >= (3, 11):
@@ -23,10 +25,7 @@ else:
     import tomli as tomllib
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from fractions import Fraction
-
-    from graphflops.report import Execution
 
 _LARGEST_FILE = 2**20  # bytes of a budget
 _MOST_PARTS = 64  # of a dotted key

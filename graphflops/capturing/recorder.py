@@ -10,8 +10,9 @@ import math
 import os
 import sys
 import weakref
+from collections.abc import Callable
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException
@@ -29,13 +30,8 @@ from graphflops.exporters.step_file import (
     RecordedStorage,
     RecordedValue,
 )
-from graphflops.graph import HOST_KINDS
+from graphflops.graph import HOST_KINDS, InputRole, Phase
 from graphflops.ops import operator
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from graphflops.graph import InputRole, Phase
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter, torch._subclasses.FakeTensor)
 _NO_CALLS = frozenset({"prim", "profiler"})  # namespaces of queries and marks

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import gc
 import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from math import prod
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import torch
@@ -23,13 +25,9 @@ from graphflops.exporters.recorded import graph_of
 from graphflops.exporters.step_file import RecordedStep, write
 from graphflops.graph import Graph, Origin
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    Mesh = Mapping[str, int]
-
+Mesh = Mapping[str, int]
 _NAMES = ("module", "inputs", "optimizer", "loss")
+_READS = "it reads numbers from its data, which a recording does not have: leave .item() and printing out"
 
 
 def record(
@@ -62,7 +60,9 @@ def record(
         line = f"{type(error).__name__}: {error}".strip().partition("\n")[0]
         place = innermost(error.__traceback__)
         at = "" if sizes == axes else f" on the mesh {sizes}, which open axes need"
-        raise ModelError(f"the step cannot be recorded{at}: {line} ({place}){_advice(line)}") from error
+        reads = "DataDependent" in line or "_local_scalar_dense" in line
+        advice = f": {_READS}" if reads else ""
+        raise ModelError(f"the step cannot be recorded{at}: {line} ({place}){advice}") from error
     if open_axes:
         at_mesh(steps, meshes[-1])  # which refuses numbers that no formula gives
     step = steps[0]
@@ -79,12 +79,6 @@ def _check_mesh(axes: Mesh, rank: int, open_axes: Sequence[str]) -> None:
         )
     if not axes.keys() >= {*open_axes} or (rank and open_axes):
         raise OptionError("open axes are axes of the mesh, as rank 0 sees them")
-
-
-def _advice(line: str) -> str:
-    if "DataDependent" in line or "_local_scalar_dense" in line:
-        return ": it reads numbers from its data, which a recording does not have: leave .item() and printing out"
-    return ""
 
 
 def _recorded(factory: Callable[..., Any], axes: Mesh, rank: int) -> RecordedStep:

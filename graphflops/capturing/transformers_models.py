@@ -12,17 +12,15 @@ import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from unittest import mock
 
 import torch
 
 from graphflops.capturing.configurations import model_of
 from graphflops.capturing.example import Example, refuse_choices
+from graphflops.capturing.name import Choices, Name
 from graphflops.errors import ModelError, OptionError, shown
-
-if TYPE_CHECKING:
-    from graphflops.capturing.name import Choices, Name
 
 # What forwards call their cache; the second from transformers 5.24 on.
 _CACHES = ("past_key_values", "cache", "cache_params")

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from keyword import iskeyword
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from graphflops.base.lazy import imported
 from graphflops.base.limits import spend
@@ -27,9 +27,6 @@ from graphflops.dims.terms import (
     reduce_even,
 )
 from graphflops.errors import DimError, NoValueError, shown
-
-if TYPE_CHECKING:
-    import sympy
 
 MAX_NAME = 200  # characters of a size's or a function's name
 
@@ -156,13 +153,6 @@ class Expr(Polynomial):
         """
         low, high = Intervals(ranges).of_polynomial(self) if ranges else interval(self)
         return (None if low == -math.inf else math.ceil(low), None if high == math.inf else math.floor(high))
-
-    def to_sympy(self) -> sympy.Expr:
-        """The same expression in sympy, over integer nonnegative symbols. Imports sympy on first use."""
-        from graphflops.dims.sympy_form import to_sympy
-
-        made: sympy.Expr = to_sympy(self)
-        return made
 
 
 Dim: TypeAlias = int | Expr

@@ -10,7 +10,6 @@ import mmap
 import zlib
 from io import BytesIO
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO, overload
 
 from graphflops.base.limits import spend
@@ -102,9 +101,7 @@ class Archive:
     def __enter__(self) -> Archive:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._file.close()
 
     def within(self, name: str) -> Archive:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor
 
 from graphflops.errors import ModelError
 from graphflops.exporters.live_graph import Program, Scope, bound_of
@@ -58,7 +59,8 @@ def capture(
             program = capture(module, args, kwargs, dynamic_shapes, strict, runtime_asserts=runtime_asserts)
         return _export_forward_backward(program)
     inputs = (tuple(args), dict(kwargs or {}))
-    mode = _fake_mode((*module.parameters(), *module.buffers(), *torch.utils._pytree.tree_leaves(inputs)))
+    tensors = (*module.parameters(), *module.buffers(), *torch.utils._pytree.tree_leaves(inputs))
+    mode = next((tensor.fake_mode for tensor in tensors if isinstance(tensor, FakeTensor)), None)
     with contextlib.ExitStack() as stack:
         if mode is not None:
             inputs = torch.utils._pytree.tree_map_only(torch.Tensor, mode.from_tensor, inputs)
@@ -103,7 +105,17 @@ def from_exported_program(exported: torch.export.ExportedProgram) -> Graph:
     scope = Scope(program, exported.graph_module)
     placeholders = {node.name: node for node in exported.graph_module.graph.find_nodes(op="placeholder")}
     shared = _shared_weights(exported)
-    inputs = tuple([_input(spec, shared) for spec in signature.input_specs])
+    inputs = tuple(
+        [
+            Input(
+                spec.arg.name,
+                _INPUT_ROLES[spec.kind.name],
+                spec.target or "",
+                shared.get(spec.target or "", ""),
+            )
+            for spec in signature.input_specs
+        ]
+    )
     for entry in inputs:
         scope.type_input(entry, placeholders[entry.name])
     nodes = scope.nodes()
@@ -139,17 +151,6 @@ def from_exported_program(exported: torch.export.ExportedProgram) -> Graph:
 def from_graph_module(module: fx.GraphModule, name: str) -> Graph:
     """A traced function as a Graph; tensors that it holds are its last inputs."""
     return Scope(Program(), module).region(name)
-
-
-def _fake_mode(tensors: Iterable[Any]) -> Any:
-    from torch._subclasses.fake_tensor import FakeTensor
-
-    return next((tensor.fake_mode for tensor in tensors if isinstance(tensor, FakeTensor)), None)
-
-
-def _input(spec: Any, shared: Mapping[str, str]) -> Input:
-    target = spec.target or ""
-    return Input(spec.arg.name, _INPUT_ROLES[spec.kind.name], target, shared.get(target, ""))
 
 
 def _held(program: torch.export.ExportedProgram) -> dict[str, Any]:

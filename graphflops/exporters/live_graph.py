@@ -7,6 +7,7 @@ import operator
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import sympy
 import torch
 from torch import fx
 
@@ -43,12 +44,12 @@ class Program:
     def stored(self, tensor: torch.Tensor) -> Stored:
         """A tensor with its memory; a tensor on a device is copied to the host."""
         storage = tensor.untyped_storage()
-        known = self._memories.get(storage._cdata)
-        if known is None:
+        if storage._cdata not in self._memories:
             flat = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
-            known = self._memories[storage._cdata] = memoryview(flat.cpu().numpy())
+            self._memories[storage._cdata] = memoryview(flat.cpu().numpy())
         shape, strides = tuple(map(int, tensor.shape)), tuple(map(int, tensor.stride()))
-        return Stored(dtype_of(tensor.dtype, ""), shape, strides, int(tensor.storage_offset()), known)
+        offset, memory = int(tensor.storage_offset()), self._memories[storage._cdata]
+        return Stored(dtype_of(tensor.dtype, ""), shape, strides, offset, memory)
 
     def value(self, name: str, value: Any) -> Any:
         """The recorded form of a traced value: a tensor's type, a size, or a literal."""
@@ -77,13 +78,11 @@ class Program:
         if isinstance(size, int):
             return size
         expression = size.node.expr
-        known = self._dims.get(expression)
-        if known is None:
+        if expression not in self._dims:
             hint = _hint(size)
-            known = self._dims[expression] = self.types.dim(
-                _text(expression), hint if type(hint) is int else None
-            )
-        return known
+            text = str(expression) if expression.is_Symbol else str(sympy.srepr(expression))
+            self._dims[expression] = self.types.dim(text, hint if type(hint) is int else None)
+        return self._dims[expression]
 
 
 def operator_name(target: Callable[..., Any] | str) -> str:
@@ -101,12 +100,6 @@ def _hint(value: Any) -> Any:
     """Example value of a symbolic scalar; None for one that depends on data."""
     node = value.node
     return node.hint if node.has_hint() else None
-
-
-def _text(expression: Any) -> str:
-    import sympy
-
-    return str(expression) if expression.is_Symbol else str(sympy.srepr(expression))
 
 
 def bound_of(limit: Any) -> int | None:
@@ -195,14 +188,15 @@ class Scope:
 
     def nodes(self) -> tuple[Node, ...]:
         """All calls in program order; `getitem` of results is folded into the call, as in a saved program."""
-        return tuple([self.call(node) for node in self.module.graph.nodes if self.is_call(node)])
-
-    def is_call(self, node: fx.Node) -> bool:
-        if node.op == "get_attr":
-            self.constant(node)
-        if node.op not in ("placeholder", "output", "get_attr", "call_function"):
-            raise ModelError(f"node {shown(node.name)} is a {node.op}: not a program of torch.export")
-        return node.op == "call_function" and node.target is not operator.getitem
+        calls = []
+        for node in self.module.graph.nodes:
+            if node.op == "get_attr":
+                self.constant(node)
+            elif node.op not in ("placeholder", "output", "call_function"):
+                raise ModelError(f"node {shown(node.name)} is a {node.op}: not a program of torch.export")
+            elif node.op == "call_function" and node.target is not operator.getitem:
+                calls.append(self.call(node))
+        return tuple(calls)
 
     def constant(self, node: fx.Node) -> None:
         """Makes a tensor that the graph refers to by attribute an input of role `constant`."""
@@ -310,20 +304,14 @@ class Scope:
         if isinstance(kind, str):
             return Opaque(kind)
         name = self._same.get(node.name, node.name)
-        known = self._refs.get(name)
-        if known is None:
-            known = self._refs[name] = Ref(name)
-        return known
+        return self._refs.setdefault(name, Ref(name))
 
     def nested(self, target: str) -> Graph:
         """A graph that is an argument; the same attribute is the same Graph each time."""
-        key = (id(self.module), target)
-        known = self.program.graphs.get(key)
-        if known is None:
-            known = self.program.graphs[key] = Scope(self.program, attribute_of(self.module, target)).region(
-                target
-            )
-        return known
+        key, graphs = (id(self.module), target), self.program.graphs
+        if key not in graphs:
+            graphs[key] = Scope(self.program, attribute_of(self.module, target)).region(target)
+        return graphs[key]
 
 
 def _ordered(node: fx.Node) -> list[str]:

@@ -106,16 +106,11 @@ class Peaks:
 
     def inside(self, call: PricedCall) -> list[Peak]:
         """Peaks of the graphs that run inside a call."""
-        return [
-            self.of_nested(run)
-            for run, times in call.estimate.regions
-            if times != 0 and isinstance(run, PricedGraph)
-        ]
-
-    def of_nested(self, run: PricedGraph) -> Peak:
-        if run not in self.nested:
-            self.nested[run], *_ = self.of(run, (), run.graph.seeds if self.training else None)
-        return self.nested[run]
+        runs = [run for run, times in call.estimate.regions if times != 0 and isinstance(run, PricedGraph)]
+        for run in runs:
+            if run not in self.nested:
+                self.nested[run], *_ = self.of(run, (), run.graph.seeds if self.training else None)
+        return [self.nested[run] for run in runs]
 
 
 class _Liveness:

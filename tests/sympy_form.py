@@ -1,4 +1,4 @@
-"""The same expression in sympy. Imported on first use, like sympy itself."""
+"""The same expression in sympy: an oracle."""
 
 from __future__ import annotations
 
