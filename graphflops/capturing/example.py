@@ -145,8 +145,6 @@ def from_torchvision(name: Name) -> Example:
 
 def _of_images(name: Name, module: Any, shape: Sequence[int], images: int = 1) -> Example:
     """The example of a module that takes `images` batches of one shape."""
-    import inspect
-
     import torch
 
     chosen = name.choices

@@ -119,47 +119,36 @@ def exports(name: Name, *, joint: bool, training: bool) -> dict[str, Callable[[]
     """What exports each phase of a model. Raises ModelError for one that cannot be built."""
     if importlib.util.find_spec("torch") is None:
         raise ModelError(f"{name}: needs torch: pip install 'graphflops[capture]'")
-    from graphflops.exporters import live
-
     examples = _said(name, "cannot be built", lambda: _examples(name, training=training or joint))
     found: dict[str, Callable[[], Captured]] = {}
     for phase, example in examples.items():
         # Tensors of caches are many: only those are named that an input is.
         given = [f", {kind} {[*x.shape]}" for kind, x in example.inputs.items() if hasattr(x, "shape")]
         problem = f"torch cannot export it ({phase}{''.join(given)})"
-        found[phase] = partial(_said, name, problem, _export(example, live.capture, joint=joint))
+        found[phase] = partial(_said, name, problem, partial(_exported, example, joint=joint))
     return found
 
 
-def _export(example: Example, capture: Callable[..., Any], *, joint: bool) -> Callable[[], Any]:
-    """What exports an example. Conditions on strides hold for all sizes where torch cannot show it: they become checks."""
+def _exported(example: Example, *, joint: bool) -> Captured:
+    """Exports an example. Conditions on strides hold for all sizes where torch cannot show it: they become checks."""
+    import torch._dynamo.config
 
-    def exported() -> Captured:
-        import torch._dynamo.config
+    from graphflops.capturing.eager import recorded
+    from graphflops.exporters.live import capture
 
-        from graphflops.capturing.eager import recorded
-
-        shapes = example.dynamic_shapes()
-        opened = shapes is not None
-        with (
-            example.ready() as module,
-            _for_torch(module),
-            # The cache of results builds each of open sizes once more to keep it, which takes longer.
-            torch._dynamo.config.patch(fake_tensor_cache_enabled=False)
-            if opened
-            else contextlib.nullcontext(),
-        ):
-            export = partial(capture, module, (), example.inputs, joint=joint, runtime_asserts=opened)
-            try:
-                program = export(shapes)
-            except Exception as error:
-                if shapes is None or "Constraints violated" not in str(error):
-                    raise
-                program = export(_bounded(str(error), shapes))
-            record = None if joint else recorded(module, ((), example.inputs), program)
-            return Captured(program, record)
-
-    return exported
+    shapes = example.dynamic_shapes()
+    opened = shapes is not None
+    # The cache of results builds each of open sizes once more to keep it, which takes longer.
+    cached = {} if shapes is None else {"fake_tensor_cache_enabled": False}
+    with example.ready() as module, _for_torch(module), torch._dynamo.config.patch(cached):
+        export = partial(capture, module, (), example.inputs, joint=joint, runtime_asserts=opened)
+        try:
+            program = export(shapes)
+        except Exception as error:
+            if shapes is None or "Constraints violated" not in str(error):
+                raise
+            program = export(_bounded(str(error), shapes))
+        return Captured(program, None if joint else recorded(module, ((), example.inputs), program))
 
 
 @contextlib.contextmanager

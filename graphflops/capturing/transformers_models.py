@@ -265,7 +265,8 @@ class _Steps:
         def results(given: Mapping[str, Any]) -> Any:
             own = dict(given)
             tensors = own.pop("cache")
-            cache = duplicate(template)
+            kept = {id(place.value): place.value for place in _walk(template, "", 0) if _is_kept(place.value)}
+            cache = copy.deepcopy(template, kept)
             if grows and "context" in self.chosen.dynamic:
                 for place in counters(cache, sizes["context"]):
                     place.put(tensors[grows[0]].shape[grows[1]])
@@ -330,13 +331,6 @@ def places(cache: Any) -> list[Place]:
 def counters(cache: Any, number: int) -> list[Place]:
     """Where a cache holds this integer, as the number of tokens that a layer has seen."""
     return [place for place in _walk(cache, "", 0) if type(place.value) is int and place.value == number]
-
-
-def duplicate(cache: Any) -> Any:
-    """A cache that holds the same tensors and may be changed."""
-    return copy.deepcopy(
-        cache, {id(place.value): place.value for place in _walk(cache, "", 0) if _is_kept(place.value)}
-    )
 
 
 def _is_kept(value: Any) -> bool:

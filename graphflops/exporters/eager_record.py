@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
+from graphflops.errors import FileError
 from graphflops.exporters.archive import RECORD, Archive
 from graphflops.graph import EagerRun, Graph, Note
 from graphflops.tensor import TensorType
@@ -36,8 +38,6 @@ def file_name(program: str) -> str:
 
 def record_in(archive: Archive, program: str) -> Record | str | None:
     """The record of a program in an archive, what is wrong with it, or None where there is none."""
-    from graphflops.errors import FileError
-
     names = {folder + file_name(program) for folder in _FOLDERS}
     found = [member for member in archive.names if {member, member.partition("/")[2]} & names]
     if len(found) != 1:
@@ -52,8 +52,6 @@ def record_in(archive: Archive, program: str) -> Record | str | None:
 
 def with_record(graph: Graph, record: Record | str | None) -> Graph:
     """The graph with what a record says of it; with a note where the record contradicts the program, and is ignored."""
-    from msgspec.structs import replace
-
     if record is None:
         return graph
     problem = record if isinstance(record, str) else _problem(graph, record)

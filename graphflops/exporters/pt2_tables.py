@@ -263,15 +263,11 @@ class UnreadableError(Exception):
     """A pickle does what no table of tensors needs."""
 
 
-class _Global(NamedTuple):
-    """What the pickle would import."""
-
-    name: str
-
-
 class _Call(NamedTuple):
+    """What the pickle would import, or what it would call, with the operands."""
+
     name: str
-    operands: tuple[Any, ...]
+    operands: tuple[Any, ...] = ()
 
 
 def tensors(pickle: bytes) -> dict[str, schema.Payload | None]:
@@ -330,7 +326,7 @@ def _built(pickle: bytes) -> object:
         elif name in _PUSHING or name.endswith("BINGET"):
             stack.append(operand if name in _PUSHING else memo[operand])
         elif name == "GLOBAL":
-            stack.append(_Global(operand))
+            stack.append(_Call(operand))
         elif name in _CONSTANTS or name in ("EMPTY_DICT", "MARK"):
             stack.append({} if name == "EMPTY_DICT" else _CONSTANTS.get(name, _MARK))
         elif name.startswith("TUPLE"):

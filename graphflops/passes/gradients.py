@@ -50,9 +50,7 @@ def _by_default(rule: Rule, call: ForwardCall) -> Estimate:
     gradients = tuple(tensor.like() for tensors in wanted.values() for tensor in tensors)
     if estimate.writes == ():  # a view, or a call whose nested graphs have gradients of their own
         return Estimate(gradients, writes=(), alias=True)
-    if (
-        estimate.regions
-    ):  # one of several graphs ran: what another's gradients may exceed its own by is the call's
+    if estimate.regions:  # one of several ran: what another's gradients may exceed its own by is the call's
         runs = [run.backward for run, times in estimate.regions if times != 0]
         more = Cost.sum(runs).exceeded_by(run.backward for run, times in estimate.regions if times == 0)
         return more.estimate(gradients, alias=True)
@@ -178,24 +176,15 @@ def pass_on(calls: Sequence[PricedCall], values: dict[str, Value]) -> None:
         return
     operands = call.tensors(values)
     wanting = [name for name in operands if wants(values[name])]
-    written = [
-        name for name in call.node.outputs if name is not None and isinstance(values[name], TensorType)
-    ]
+    written = [name for name in call.node.outputs if name and isinstance(values[name], TensorType)]
+    marked: Iterable[str] = ()
     if wanting and call.estimate.unknown:
-        _want(written, values)
-    elif (
-        call.in_place
-        and operands
-        and any(wants(values[name]) for name in written)
-        and not wants(values[operands[0]])
-    ):
+        marked = written
+    elif call.in_place and operands and operands[0] not in wanting and any(wants(values[x]) for x in written):
         owner = owners(calls, values)
         shared = owner.get(operands[0], operands[0])
-        _want([name for name in values if owner.get(name, name) == shared], values)
-
-
-def _want(names: Iterable[str], values: dict[str, Value]) -> None:
-    for name in names:
+        marked = [name for name in values if owner.get(name, name) == shared]
+    for name in marked:
         value = values[name]
         if isinstance(value, TensorType) and value.dtype.is_floating:
             values[name] = replace(value, requires_grad=True)

@@ -301,8 +301,7 @@ def _saved(
     for index, call in enumerate(execution.calls):
         start = starts.get(index)
         names = execution.saved_values(call) if start is None else [*call.uses]
-        owners = {root[name]: None for name in names if name is not None and name in root}
-        for owner in owners:
+        for owner in dict.fromkeys(root[name] for name in names if name is not None and name in root):
             if start is None or owner not in made.setdefault(start, set()):
                 saved.setdefault(owner, index if start is None else start)
         if start is not None:

@@ -88,7 +88,7 @@ def report(
     time: ProgramTime = NO_TIME,
 ) -> Report:
     """The report of a program, in a training analysis with its gradients and one optimizer step: built here alone."""
-    graph, main, (by_module, by_dtype) = program.graph, program.main, _weights(program)
+    graph, main, peak, (by_module, by_dtype) = program.graph, program.main, memory.training, _weights(program)
     return Report(
         origin=graph.origin,
         symbols=program.symbols,
@@ -102,7 +102,7 @@ def report(
         modules=graph.modules,
         parameter_modules=by_module,
         parameter_dtypes=by_dtype,
-        backward=_gradients(program, memory.training, time.backward),
+        backward=Totals(main.backward, peak.bytes, peak.node, time.backward) if peak else None,
         optimizer=_update(program, time.optimizer),
         memory=memory.timeline,
         inputs=program.passed,
@@ -119,11 +119,6 @@ def report(
         **_of_some(program, time.rows or main.rows),
         program=graph,
     )
-
-
-def _gradients(program: PricedProgram, peak: Peak | None, time: PhaseTime | None) -> Totals | None:
-    """The backward of a training step; None outside of training."""
-    return None if peak is None else Totals(program.main.backward, peak.bytes, peak.node, time)
 
 
 def _of_some(program: PricedProgram, rows: Sequence[Row]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from graphflops.render.tables import Entry, Listing, TextTable
 from graphflops.render.text import safe
 from graphflops.report.as_json import Tool
 from graphflops.version import __version__
-from graphflops.versions.history import QUANTITIES, History, HistoryPoint
+from graphflops.versions.revisions import QUANTITIES, History, HistoryPoint
 
 SCHEMA = 1
 _HEADS = ("commit", "date", "subject", "FLOPs", "%", "params", "bytes", "peak memory")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from graphflops.base.patterns import matches_op
 from graphflops.base.units import measured, memory, number, parameters, percent
 from graphflops.budget.check import RULES, finding
 from graphflops.budget.limits import Budget, BudgetFile
@@ -191,8 +192,6 @@ def _compared(row: Mapping[str, Any], limit: Limit, budget: Budget) -> Iterator[
 
 
 def _unexcused(row: Mapping[str, Any], budget: Budget) -> list[str]:
-    from graphflops.base.patterns import matches_op
-
     ops = row["unknown_ops"] or []
     return [op for op in ops if not any(matches_op(pattern, op) for pattern in budget.unknown)]
 

@@ -76,7 +76,7 @@ class _Modules:
         self.graph = type(program.calls)(**calls.graph)
         self.of: dict[str, str] = {}
         self.turns: dict[str, Turn] = {}  # by call
-        self.rows = {name: self.report.rows[place] for name, place in self.found.calls}
+        self.rows = {name: self.report.rows[place] for name, place in self.found.calls.items()}
         fold = Fold.of(calls, [name for name, data in calls.nodes(data=True) if data["kind"] == "call"])
         for part in fold.at_depth(depth):
             self.module(part, [".".join(fold.path[turn.calls[0]][: part.level]) for turn in part.turns])
@@ -194,7 +194,7 @@ def _add_nodes(graph: networkx.MultiDiGraph, report: Report, found: Wiring, meas
             own = {"kind": "input", "role": entry.role, **size}
         graph.add_node(name, **label, **own, **of_type)
     live = measures.live()
-    for name, place in found.calls:
+    for name, place in found.calls.items():
         row = report.rows[place]
         where = {"module": row.module, "module_type": row.module_type, "source": row.source}
         memory = {"memory": live[place]} if place in live else {}

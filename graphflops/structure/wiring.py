@@ -25,19 +25,12 @@ class Use(NamedTuple):
     type: TensorType | None
 
 
-class Call(NamedTuple):
-    """A call under the name of its node, which is unique, and its row."""
-
-    name: str
-    row: int
-
-
 @dataclass(slots=True)
 class Wiring:
     """Nodes and edges of a program."""
 
     # In an order in which values are made before they are read: a call that runs nested graphs comes after their calls.
-    calls: list[Call] = field(default_factory=list)
+    calls: dict[str, int] = field(default_factory=dict)  # the row of each, by its name, which is unique
     uses: list[Use] = field(default_factory=list)
     # By name of the node; constants of nested graphs are inputs
     inputs: dict[str, Input] = field(default_factory=dict)
@@ -134,7 +127,7 @@ class _Walk:
         if row.regions:
             uses = self.nested(node, row, name, uses, makers)
         self.use(name, uses, makers)
-        self.found.calls.append(Call(name, place))
+        self.found.calls[name] = place
         makers.update((output, (name,)) for output in node.outputs if output is not None)
         if node.operator.mutates and (written := node.reads()):
             makers[written[0]] = (name,)
