@@ -88,10 +88,8 @@ class _WireBefore(msgspec.Struct):
     lines: dict[str, Figures] = {}
 
     def before(self) -> Before:
-        totals: Figures = {
-            name: round(figure * _SECOND) if isinstance(figure, float) else figure
-            for name, figure in self.totals.items()
-        }
+        given = self.totals.items()
+        totals: Figures = {name: round(x * _SECOND) if isinstance(x, float) else x for name, x in given}
         return Before(self.sizes, totals, self.modules, self.lines)
 
 

@@ -231,16 +231,13 @@ class _Check:
             whole = measured(quantity, most, UNITS[quantity])
             what += f"{over}{_share(abs(now - most), most)} {side} of {whole}"
         code, place = ("GF302" if limit.relative else "GF301"), {"module": scope.label}
-        if (
-            report.origin.format == "recorded"
-            and quantity in ("peak_bytes", "max_device_bytes")
-            and not limit.relative
-        ):
+        is_recorded = report.origin.format == "recorded" and not limit.relative
+        if is_recorded and quantity in ("peak_bytes", "max_device_bytes"):
             rank = 0 if report.mesh is None else report.mesh.rank
             what = f"{quantity}: needs {is_} of {measured(quantity, most, UNITS[quantity])} on rank {rank}, "
             what += f"at {located(report, report.memory_use[-1].peak_node)}"
         elif quantity == "peak_bytes":
-            node = self.measures.peak_node()
+            node = (report.step() or report.totals).peak_node
             row = next((row for row in report.rows if row.node == node), None)
             if row is not None:
                 what += f"; reached at {safe(node, 80)}"

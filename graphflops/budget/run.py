@@ -150,10 +150,8 @@ def _baseline_of_report(budget: BudgetFile, models: Sequence[Model], path: str) 
 def _names(budget: BudgetFile, model: Model) -> tuple[str, str]:
     """How findings and how the baseline call a model."""
     if isinstance(model, (str, os.PathLike)):
-        path = os.fspath(model)
-        return path, budget.name_of(path)
-    name = type(model).__name__
-    return name, name
+        return os.fspath(model), budget.name_of(os.fspath(model))
+    return (type(model).__name__,) * 2
 
 
 def checked(

@@ -105,17 +105,7 @@ def from_exported_program(exported: torch.export.ExportedProgram) -> Graph:
     scope = Scope(program, exported.graph_module)
     placeholders = {node.name: node for node in exported.graph_module.graph.find_nodes(op="placeholder")}
     shared = _shared_weights(exported)
-    inputs = tuple(
-        [
-            Input(
-                spec.arg.name,
-                _INPUT_ROLES[spec.kind.name],
-                spec.target or "",
-                shared.get(spec.target or "", ""),
-            )
-            for spec in signature.input_specs
-        ]
-    )
+    inputs = tuple([_input(spec, shared) for spec in signature.input_specs])
     for entry in inputs:
         scope.type_input(entry, placeholders[entry.name])
     nodes = scope.nodes()
@@ -151,6 +141,11 @@ def from_exported_program(exported: torch.export.ExportedProgram) -> Graph:
 def from_graph_module(module: fx.GraphModule, name: str) -> Graph:
     """A traced function as a Graph; tensors that it holds are its last inputs."""
     return Scope(Program(), module).region(name)
+
+
+def _input(spec: Any, shared: Mapping[str, str]) -> Input:
+    target = spec.target or ""
+    return Input(spec.arg.name, _INPUT_ROLES[spec.kind.name], target, shared.get(target, ""))
 
 
 def _held(program: torch.export.ExportedProgram) -> dict[str, Any]:

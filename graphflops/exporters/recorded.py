@@ -131,9 +131,7 @@ def _views(step: RecordedStep) -> Iterator[str]:
     """Results that lie in the memory of an operand."""
     for call in step.calls:
         given = operands(step, call)
-        for result in call.results:
-            if result is not None and step.values[result].storage in given:
-                yield f"v{result}"
+        yield from (f"v{x}" for x in call.results if x is not None and step.values[x].storage in given)
 
 
 def _notes(step: RecordedStep) -> Iterator[Note]:

@@ -59,19 +59,16 @@ def _step(step: Literal["look", "digest", "analyze"], file: str, job: Job, size:
     seconds = job.options.timeout + size / _SLOWEST
     url = job.path if is_url(job.path) else ""
     task = Task(step, os.fsencode(file), job.name, url, seconds, job.binding, job.options)
-    ended: Ended | None = None
+    code = 0
     for _ in range(_ATTEMPTS):
         try:
             return isolated()(task)
         except Ended as error:
-            ended = error
             if error.late:
-                break
-    assert ended is not None
-    if ended.late:
-        said = f"the file takes more than {seconds:g} s, the --timeout"
-        return Result(failed("timeout", "LimitError", said), {})
-    return Result(failed("killed", "Ended", f"the worker process ended with status {ended.code}"), {})
+                said = f"the file takes more than {seconds:g} s, the --timeout"
+                return Result(failed("timeout", "LimitError", said), {})
+            code = error.code
+    return Result(failed("killed", "Ended", f"the worker process ended with status {code}"), {})
 
 
 @contextlib.contextmanager

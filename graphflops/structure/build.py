@@ -143,10 +143,8 @@ class _Modules:
             held |= {key: held.get(key, 0) + own[key] for key in ("parameters", "weight_bytes") if key in own}
         for group in groups.values():
             nodes = [self.calls.nodes[name] for name in group]
-            made = self.unique(numbered(group))
-            held = [key for key in ("memory", "parameters") if key in nodes[0]]
-            sums = {key: sum(node[key] for node in nodes) for key in held}
-            label = numbered([node["label"] for node in nodes])
+            made, label = self.unique(numbered(group)), numbered([node["label"] for node in nodes])
+            sums = {x: sum(node[x] for node in nodes) for x in ("memory", "parameters") if x in nodes[0]}
             self.graph.add_node(made, **nodes[0] | sums | {"label": label, "count": len(group)})
             self.of.update(dict.fromkeys(group, made))
 
