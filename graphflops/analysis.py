@@ -224,12 +224,8 @@ def _device(program: PricedProgram, asked: _Asked) -> tuple[Device | None, Execu
 
     Diagnostics say what the profile has from another, and what disturbed its measurement.
     """
-    name, execution, network, is_onnx = (
-        asked.device,
-        asked.execution,
-        asked.network,
-        program.graph.origin.format == "onnx",
-    )
+    name, execution, network = asked.device, asked.execution, asked.network
+    is_onnx = program.graph.origin.format == "onnx"
     nowhere = "is of a device: name one with --device"
     if network is not None and (name is None or not program.graph.has_exchanges):
         lacks = nowhere if name is None else "the program has no collectives"

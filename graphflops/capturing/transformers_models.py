@@ -24,6 +24,7 @@ from graphflops.errors import ModelError, OptionError, shown
 
 # What forwards call their cache; the second from transformers 5.24 on.
 _CACHES = ("past_key_values", "cache", "cache_params")
+Axes = Mapping[int, Mapping[int, str]]  # names by position of a tensor, and by axis
 
 
 def examples(name: Name, *, training: bool) -> dict[str, Example]:
@@ -115,16 +116,10 @@ def _tensors(output: Any) -> Any:
 
 
 def _example(
-    name: Name,
-    model: Any,
-    inputs: Mapping[str, Any],
-    results: Callable[[Mapping[str, Any]], Any],
-    axes: Mapping[int, Mapping[int, str]],
+    name: Name, model: Any, inputs: Mapping[str, Any], results: Callable[..., Any], axes: Axes
 ) -> Example:
     opened = name.choices.dynamic
-    chosen = {
-        place: {i: axis for i, axis in named.items() if axis in opened} for place, named in axes.items()
-    }
+    chosen = {place: {i: axis for i, axis in of.items() if axis in opened} for place, of in axes.items()}
     return Example(model, inputs, chosen, results)
 
 

@@ -24,12 +24,8 @@ from graphflops.errors import DimError
 Range: TypeAlias = "tuple[int | None, int | None]"  # None is unbounded
 
 _LONGEST = 14_000  # bits; Python prints no number of more than 4300 digits
-_NO_VALUE = (
-    KeyError,
-    ArithmeticError,
-    ValueError,
-    TypeError,
-)  # TypeError: bits of a fraction, a missing factor
+# A TypeError is of bits of a fraction, or of a factor without a value.
+_NO_VALUE = (KeyError, ArithmeticError, ValueError, TypeError)
 
 
 def evaluate(dim: Operand, values: Mapping[str, int]) -> int | None:

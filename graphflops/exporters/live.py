@@ -110,26 +110,17 @@ def from_exported_program(exported: torch.export.ExportedProgram) -> Graph:
         scope.type_input(entry, placeholders[entry.name])
     nodes = scope.nodes()
     results = scope.results()
-    outputs = tuple(
-        [
-            Output(value, _OUTPUT_ROLES[spec.kind.name], spec.target or "")
-            for spec, value in zip(signature.output_specs, results, strict=True)
-        ]
-    )
+    pairs = zip(signature.output_specs, results, strict=True)
+    outputs = tuple([Output(x, _OUTPUT_ROLES[spec.kind.name], spec.target or "") for spec, x in pairs])
     nodes, inputs = with_parts(nodes, (*inputs, *scope.constants), outputs, scope.types)
-    ranges = exported.range_constraints
+    ranges = {str(x): (bound_of(r.lower), bound_of(r.upper)) for x, r in exported.range_constraints.items()}
+    types = program.types
     return Graph(
         nodes=with_nested_modules(with_modules(nodes, inputs, outputs), inputs),
         types=scope.types,
         inputs=inputs,
         outputs=outputs,
-        symbols=collect(
-            {str(name): (bound_of(r.lower), bound_of(r.upper)) for name, r in ranges.items()},
-            program.types.hints,
-            inputs,
-            scope.types,
-            program.types.sizes(),
-        ),
+        symbols=collect(ranges, types.hints, inputs, scope.types, types.sizes()),
         modules=program.sources.modules,
         origin=Origin(format="live", producer=f"torch {torch.__version__.partition('+')[0]}"),
         contents=program.contents({**_held(exported), **scope.tensors}),

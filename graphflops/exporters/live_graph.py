@@ -159,14 +159,8 @@ class Scope:
             inputs.append(Input(node.name, "user"))
         nodes = self.nodes()
         outputs = tuple([Output(value) for value in self.results()])
-        return Graph(
-            nodes,
-            self.types,
-            (*inputs, *self.constants),
-            outputs,
-            name=name,
-            contents=self.program.contents(self.tensors),
-        )
+        contents = self.program.contents(self.tensors)
+        return Graph(nodes, self.types, (*inputs, *self.constants), outputs, name=name, contents=contents)
 
     def type_input(self, entry: Input, node: fx.Node) -> None:
         """Records an input's type; for a parameter, also whether it is trained."""

@@ -17,7 +17,17 @@ from graphflops.graph import Graph, Node, Phase, Ref
 from graphflops.ops import Op, onnx_operands, operator
 from graphflops.passes.bind import Binding
 from graphflops.passes.gradients import pass_on, reached
-from graphflops.passes.price_call import Priced, converts, key_of, price_call, unknown_call, without_gradient
+from graphflops.passes.price_call import (
+    Keywords,
+    Operands,
+    Priced,
+    Wanted,
+    converts,
+    key_of,
+    price_call,
+    unknown_call,
+    without_gradient,
+)
 from graphflops.passes.program import Names, Notes, PricedCall, PricedGraph, PricedProgram, summed
 from graphflops.passes.reconcile import Reconciler, place_of
 from graphflops.passes.reshaped import reshaped
@@ -60,8 +70,8 @@ def price(
     fused: whether conversions from and to few bits are parts of the calls beside them; not in training.
     Raises ModelError where sizes given contradict the program.
     """
-    fuses = fused and training is None
-    pricer = Pricer(graph, binding, training is not None, progress, facts(graph), fuses=fuses)
+    pricer = Pricer(graph, binding, training is not None, facts(graph))
+    pricer.progress, pricer.fuses = progress, fused and training is None
     operands = {entry.name: binding.value(graph, entry.name) for entry in graph.inputs}
     if training is None:  # nothing wants a gradient
         operands = {name: without_gradient(value) for name, value in operands.items()}
@@ -112,27 +122,16 @@ class _Region(Record, frozen=True, eq=False, dict=True):
 class Pricer:
     """Prices the graphs of one program; equal calls are priced once."""
 
-    def __init__(
-        self,
-        graph: Graph,
-        binding: Binding,
-        training: bool,
-        progress: Progress | None,
-        facts: FindFact,
-        *,
-        fuses: bool = False,
-    ) -> None:
-        self.graph = graph
-        self.binding = binding
-        self.training = training
-        self.progress = progress
-        self.facts = facts
-        # converts: whether any call converts from or to few bits. parts: how many calls became parts of others.
-        self.fuses, self.converts, self.parts = fuses, False, 0
+    def __init__(self, graph: Graph, binding: Binding, training: bool, facts: FindFact) -> None:
+        self.graph, self.binding, self.training, self.facts = graph, binding, training, facts
+        self.progress: Progress | None = None
+        # fuses: whether calls become parts of those that convert from and to few bits. converts: whether any call does that.
+        # parts: how many calls became parts of others.
+        self.fuses, self.converts, self.parts = False, False, 0
         self.found_facts: dict[Node, Any] = {}  # that rules got beyond the operands of calls
         self.notes = Notes()
         self.names = Names(graph.symbols.keys(), self.notes)
-        self.types = Reconciler(graph, binding, self.names, self.notes)
+        self.types = Reconciler(graph, binding, self.names, self.notes, self._resolved)
         self.rules: dict[str, tuple[Rule | None, bool]] = {}
         self.facts_of: dict[str, FactOf | None] = {}
         self.priced: dict[tuple[Any, ...], Priced] = {}
@@ -162,7 +161,7 @@ class Pricer:
             priced = self.price_of(node, values, graph, stated=True)
             if priced.placeholders:
                 priced = self.types.numbered(node, priced, values, graph)
-            self.types.reconcile(node, priced, values, graph, autocast, self._resolved)
+            self.types.reconcile(node, priced, values, graph, autocast)
             if node.operator.writes_operands:
                 values.update(reshaped(node, priced.estimate, calls, values, graph, is_nested=not top))
             calls.append(self._call(node, uses, priced, len(rows)))
@@ -256,7 +255,7 @@ class Pricer:
             form = self.forms.setdefault((form, placement), -1 - len(self.forms))
         return PricedCall(node, uses, priced.estimate, priced.gradient, row, form)
 
-    def _fact(self, fact: Fact, node: Node) -> tuple[tuple[str, Any], ...]:
+    def _fact(self, fact: Fact, node: Node) -> Keywords:
         """The fact as a keyword argument; none where nothing is known."""
         if fact.problem:
             self.types.say(fact.code, node, fact.problem)
@@ -265,13 +264,7 @@ class Pricer:
         self.found_facts[node] = fact.value
         return ((fact.keyword, self.binding.bound(fact.value)),)
 
-    def _asked(
-        self,
-        op: str,
-        args: tuple[Any, ...],
-        kwargs: tuple[tuple[str, Any], ...],
-        wanted: tuple[bool, ...] | None,
-    ) -> Priced:
+    def _asked(self, op: str, args: Operands, kwargs: Keywords, wanted: Wanted) -> Priced:
         sparse = any(isinstance(x, TensorType) and x.nonzeros is not None for x in flat((args, kwargs)))
         rule, in_place = self._rule_of(f"sparse.{op}" if sparse else op)
         self.converts |= converts(operator(op), args[0] if args else None)

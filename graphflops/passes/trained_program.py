@@ -290,7 +290,7 @@ def at_precision(graph: Graph, precision: Precision, leaves: Iterable[str]) -> G
         if entry.role == "parameter" and isinstance(value, TensorType) and value.dtype in _FLOATING:
             elements[value.dtype] += value.numel if isinstance(value.numel, int) else 1
     own = elements.most_common(1)[0][0] if elements else FLOAT32  # that most of the parameters have
-    pricer = Pricer(graph, bind(graph, {}, {}, assume=False), False, None, lambda _: None)
+    pricer = Pricer(graph, bind(graph, {}, {}, assume=False), False, lambda _: None)
     autocast = None
     if precision in _PRODUCTS:
         autocast = Autocast(_PRODUCTS[precision], frozenset(leaves), {*graph.types})
