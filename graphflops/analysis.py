@@ -212,10 +212,8 @@ def _step_report(program: PricedProgram, step: Step, profile: Device | None, ask
                 "GF127", call.node.name, "the strides of a view are not those that its operator gives"
             )
         held = step_memory(program, step, [forward_bytes(call, layouts) for call in program.main.calls])
-        time, kernels = (
-            _time(program, profile, "eager", runs, asked),
-            runs.platform.torch if asked.times else "",
-        )
+        time = _time(program, profile, "eager", runs, asked)
+        kernels = runs.platform.torch if asked.times else ""
     return report(program, held, "eager", ledger(program, held, "eager", profile), kernels, time)
 
 

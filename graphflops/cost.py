@@ -202,11 +202,8 @@ class Estimate(Record, frozen=True):
         """The estimate's own work and traffic, without nested graphs."""
         written = self.out if self.writes is None else self.writes
         results = (value for value in written if self.writes is not None or isinstance(value, TensorType))
-        return Cost(
-            **self.work,
-            read_bytes=total(_nbytes(value) for value in self.reads),
-            written_bytes=total(_nbytes(value) for value in results),
-        )
+        read_bytes, written_bytes = total(map(_nbytes, self.reads)), total(map(_nbytes, results))
+        return Cost(**self.work, read_bytes=read_bytes, written_bytes=written_bytes)
 
     @property
     def work(self) -> dict[str, Dim]:

@@ -75,16 +75,11 @@ class OpenSizes(Record, frozen=True, eq=False, dict=True):
         return {name: self._stated(name) for name in self.symbols}
 
     def _stated(self, name: str) -> Stated:
-        own = Stated(self.labels.get(name, name), symbol(name))
-        axes = self._sizes(name)
-        return next(
-            (
-                Stated(self.labels[axis], size)
-                for axis, size in axes
-                if own.name == name and axis in self.labels
-            ),
-            self.at_axis(name) if own.name == name and _MADE_UP.fullmatch(name) else own,
-        )
+        if name in self.labels:
+            return Stated(self.labels[name], symbol(name))
+        labelled = [Stated(self.labels[axis], x) for axis, x in self._sizes(name) if axis in self.labels]
+        own = self.at_axis(name) if _MADE_UP.fullmatch(name) else Stated(name, symbol(name))
+        return labelled[0] if labelled else own
 
     def at_axis(self, name: str) -> Stated:
         """The input axis that tells a symbol, one of its size before one computed from it; the symbol where none does."""

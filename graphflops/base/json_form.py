@@ -165,14 +165,9 @@ def declared(
     cls: type, keys: list[Key], *, name: str = "", is_omitting: bool = True, kw_only: bool = False
 ) -> type[msgspec.Struct]:
     """The msgspec type of objects with these keys, under the name and first sentence of the class."""
-    return msgspec.defstruct(
-        name or cls.__name__,
-        [key.declared for key in keys],
-        frozen=True,
-        omit_defaults=is_omitting,
-        kw_only=kw_only,
-        namespace={"__doc__": (cls.__doc__ or "").strip().partition("\n")[0]},
-    )
+    options: Any = {"frozen": True, "omit_defaults": is_omitting, "kw_only": kw_only}
+    options["namespace"] = {"__doc__": (cls.__doc__ or "").strip().partition("\n")[0]}
+    return msgspec.defstruct(name or cls.__name__, [key.declared for key in keys], **options)
 
 
 def written(session: Session, value: object, keys: list[Key]) -> dict[str, Any]:

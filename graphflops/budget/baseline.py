@@ -123,21 +123,16 @@ def measured(measures: Measures, budgets: Iterable[Budget]) -> Before:
 
 def to_json(baseline: Baseline) -> str:
     """The file's text: sorted, a line for each total, module and group of calls."""
-    models = {
-        model: {
-            sizes: {
-                "sizes": _OneLine(before.sizes),
-                "totals": {
-                    name: figure / _SECOND if UNITS[name] == "ns" and isinstance(figure, int) else figure
-                    for name, figure in before.totals.items()
-                },
-                **({"modules": _lines(before.modules)} if before.modules else {}),
-                "lines": _lines(before.lines),
+    models: dict[str, dict[str, Any]] = {}
+    for model, by_sizes in baseline.items():
+        for sizes, before in by_sizes.items():
+            at = models.setdefault(model, {})[sizes] = {"sizes": _OneLine(before.sizes)}
+            at["totals"] = {
+                name: figure / _SECOND if UNITS[name] == "ns" and isinstance(figure, int) else figure
+                for name, figure in before.totals.items()
             }
-            for sizes, before in by_sizes.items()
-        }
-        for model, by_sizes in baseline.items()
-    }
+            at |= {"modules": _lines(before.modules)} if before.modules else {}
+            at["lines"] = _lines(before.lines)
     return _text({"schema": SCHEMA, "models": models}, "") + "\n"
 
 

@@ -126,11 +126,8 @@ def _without_kernels(given: Any) -> Any:
     if not isinstance(given, dict):
         return given
     dropped = ("quantization_config", "use_pretrained_backbone", "use_timm_backbone")
-    return {
-        key: _without_kernels(part)
-        for key, part in given.items()
-        if not any(word in str(key) for word in _KERNELS) and key not in dropped
-    }
+    kept = [key for key in given if not any(word in str(key) for word in _KERNELS) and key not in dropped]
+    return {key: _without_kernels(given[key]) for key in kept}
 
 
 def _from_class(transformers: Any, name: Name) -> tuple[Any, Any]:
@@ -175,11 +172,8 @@ def _likeliest_class(transformers: Any, config: Any, name: Name) -> Any:
             if isinstance(config, first.config_class or object):  # else it is of a part: the text alone
                 return first
     kind = type(config).__name__.removesuffix("Config")
-    own = [
-        other
-        for other in dir(transformers)
-        if other.startswith(kind) and ("For" in other or other == f"{kind}Model")
-    ]
+    named = [name for name in dir(transformers) if name.startswith(kind)]
+    own = [other for other in named if "For" in other or other == f"{kind}Model"]
     advice = f"one of {', '.join(own[:4])}" if own else "a class of a model"
     raise ModelError(
         f"{name}: transformers has no model for any use of {type(config).__name__}: name {advice}, as hf:CLASS(SIZE=N)"
@@ -206,14 +200,9 @@ class Float8Linear(nn.Module):  # type: ignore[misc]
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         limit = torch.finfo(_TYPE).max
         rounded = (x / self.operand_scale.to(x.dtype)).clamp(-limit, limit).to(_TYPE)
-        result = torch._scaled_mm(
-            rounded.flatten(0, -2),
-            self.weight.t(),
-            scale_a=self.operand_scale,
-            scale_b=self.scale,
-            bias=self.bias,
-            out_dtype=x.dtype,
-        )
+        scales = {"scale_a": self.operand_scale, "scale_b": self.scale}
+        operands = rounded.flatten(0, -2), self.weight.t()
+        result = torch._scaled_mm(*operands, **scales, bias=self.bias, out_dtype=x.dtype)
         return result.unflatten(0, x.shape[:-1])
 
 

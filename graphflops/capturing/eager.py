@@ -146,11 +146,11 @@ def _run_without_data(func: Any, args: Any, kwargs: Any) -> Any:
 
 def _as_type(before: torch.dtype, after: torch.dtype, given: Any) -> Any:
     """Tensors of another type than they are, as they lie in memory."""
-    return torch.utils._pytree.tree_map_only(
-        torch.Tensor,
-        lambda x: torch.empty_like(x, dtype=after) if x.dtype == before else x,
-        given,
-    )
+
+    def changed(x: Any) -> Any:
+        return torch.empty_like(x, dtype=after) if x.dtype == before else x
+
+    return torch.utils._pytree.tree_map_only(torch.Tensor, changed, given)
 
 
 class Functions(TorchFunctionMode):  # type: ignore[misc]
@@ -168,10 +168,8 @@ class Functions(TorchFunctionMode):  # type: ignore[misc]
             return results
         if func is not _ATTENTION:
             return func(*args, **kwargs)
-        given = (
-            dict(zip(("query", "key", "value", "attn_mask", "dropout_p", "is_causal"), args, strict=False))
-            | kwargs
-        )
+        names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+        given = dict(zip(names, args, strict=False)) | kwargs
         hidden = "causal" if given.get("is_causal") else "none"
         self.run.attentions.append("" if given.get("attn_mask") is not None else hidden)
         with inside(self.run):
@@ -343,11 +341,10 @@ def _matched(
         freed = eager.freed.get(number, _FOREVER)
         until.append(max(place_of_node[name], places[freed] if freed < len(places) else len(values) - 1))
     _keep_for_readers(program, until, place_of_node)
-    attentions: dict[str, Any] = {
-        name: hidden
-        for name, hidden in zip(exported.attentions, eager.attentions, strict=False)
-        if hidden and len(eager.attentions) == len(exported.attentions)
-    }
+    attentions: dict[str, Any] = {}
+    if len(eager.attentions) == len(exported.attentions):
+        pairs = zip(exported.attentions, eager.attentions, strict=True)
+        attentions = {name: hidden for name, hidden in pairs if hidden}
     return Record(FORMAT, f"torch {torch.__version__.partition('+')[0]}", values, until, attentions)
 
 

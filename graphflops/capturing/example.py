@@ -149,12 +149,8 @@ def _of_images(name: Name, module: Any, shape: Sequence[int], images: int = 1) -
 
     chosen = name.choices
     refuse_choices(name, phase=chosen.phase not in (None, "forward"), cache=chosen.cache != "dynamic")
-    refuse_choices(
-        name,
-        weights=chosen.weights,
-        quantize=chosen.quantize,
-        **dict.fromkeys({*chosen.dynamic} - {"batch"}, True),
-    )
+    others = dict.fromkeys({*chosen.dynamic} - {"batch"}, True)
+    refuse_choices(name, weights=chosen.weights, quantize=chosen.quantize, **others)
     module.eval().to(getattr(torch, chosen.dtype) if chosen.dtype else None)
     dtype = next(module.parameters()).dtype
     taken = [*inspect.signature(module.forward).parameters][:images]

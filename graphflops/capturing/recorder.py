@@ -327,15 +327,9 @@ def written(func: Any, args: Any, kwargs: Any) -> list[Any]:
         return tree_leaves(args[0]) if func not in _SENDING else [None]
     if func._schema.returns:
         return []
-    given = {
-        **dict(zip([argument.name for argument in func._schema.arguments], args, strict=False)),
-        **kwargs,
-    }
-    named = [
-        argument.name
-        for argument in func._schema.arguments
-        if argument.alias_info and argument.alias_info.is_write
-    ]
+    arguments = func._schema.arguments
+    given = {**dict(zip([argument.name for argument in arguments], args, strict=False)), **kwargs}
+    named = [x.name for x in arguments if x.alias_info and x.alias_info.is_write]
     return [leaf for name in named for leaf in tree_leaves(given.get(name)) if leaf is not None]
 
 

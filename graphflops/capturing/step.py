@@ -113,26 +113,17 @@ def _step(given: Any) -> tuple[Callable[[], Any], list[tuple[str, torch.Tensor]]
     """What runs a step of what a factory returns, and the inputs by name."""
     if callable(given) and not isinstance(given, torch.nn.Module):
         return given, []
-    parts = (
-        given
-        if isinstance(given, dict)
-        else dict(zip(_NAMES, given, strict=False))
-        if isinstance(given, tuple) and len(given) <= len(_NAMES)
-        else {}
-    )
+    parts: dict[str, Any] = given if isinstance(given, dict) else {}
+    if isinstance(given, tuple) and len(given) <= len(_NAMES):
+        parts = dict(zip(_NAMES, given, strict=False))
     if not {"module", "inputs"} <= parts.keys() or not parts.keys() <= {*_NAMES}:
         raise ModelError(
             f"the factory returned a {type(given).__name__}, not (module, inputs, optimizer, loss) or a step"
         )
     module, inputs, optimizer, loss = (parts.get(name) for name in _NAMES)
     assert callable(module)
-    args, kwargs = (
-        ((), inputs)
-        if isinstance(inputs, dict)
-        else (inputs, {})
-        if isinstance(inputs, tuple)
-        else ((inputs,), {})
-    )
+    args: tuple[Any, ...] = inputs if isinstance(inputs, tuple) else (inputs,)
+    args, kwargs = ((), inputs) if isinstance(inputs, dict) else (args, {})
 
     def step() -> None:
         with torch.set_grad_enabled(optimizer is not None or loss is not None):
@@ -231,12 +222,8 @@ class _Followed:
                 for parameter in group["params"]:
                     for name, state in optimizer.state.get(parameter, {}).items():
                         on_host = name == "step" and not (group.get("fused") or group.get("capturable"))
-                        recorder.before(
-                            state,
-                            "state",
-                            f"{targets.get(id(parameter), 'parameter')}.{name}",
-                            on_host=on_host,
-                        )
+                        target = f"{targets.get(id(parameter), 'parameter')}.{name}"
+                        recorder.before(state, "state", target, on_host=on_host)
         for name, tensor in inputs:
             recorder.before(tensor, "user", name)
 

@@ -70,12 +70,8 @@ def _problem(graph: Graph, record: Record) -> str:
     if record.format != FORMAT:
         return f"it has format {record.format}, this graphflops reads {FORMAT}"
     places = {name: place for place, name in enumerate(record.values)}
-    made = [
-        name
-        for node in graph.nodes
-        for name in node.outputs
-        if isinstance(graph.types.get(name or ""), TensorType)
-    ]
+    results = [name for node in graph.nodes for name in node.outputs]
+    made = [name for name in results if isinstance(graph.types.get(name or ""), TensorType)]
     if len(places) < len(record.values) or [name for name in made if name in places] != record.values:
         return "its values are not those that the program's calls make, in their order"
     if len(record.until) != len(record.values):

@@ -93,11 +93,8 @@ class Tables:
                 yield Note("GF119", value, shown(text, 500))
         for kind, table in self._tables.items():
             if _is_more(table.unread, needed[kind]):
-                yield Note(
-                    "GF119",
-                    "",
-                    f"the {kind} take {needed[kind]:,} bytes in the program, {table.unread:,} in the file",
-                )
+                text = f"the {kind} take {needed[kind]:,} bytes in the program, {table.unread:,} in the file"
+                yield Note("GF119", "", text)
 
     def _differing(self, ours: TensorType, kind: str, payload: schema.Payload) -> str:
         """What is stored in the place of a tensor, where that is not its type."""

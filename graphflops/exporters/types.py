@@ -150,18 +150,11 @@ def _axes(
             bare.setdefault(str(recorded.nonzeros), []).append(f"{STORED} {entry.name}")
         if entry.role != "user":
             continue
-        if isinstance(recorded, Expr):
-            places = [(entry.name, recorded)]
-        elif isinstance(recorded, TensorType):
-            places = [
-                (f"{entry.name}[{axis}]", size)
-                for axis, size in enumerate(recorded.shape)
-                if isinstance(size, Expr)
-            ]
-        else:
-            continue
+        places: list[tuple[str, object]] = [(entry.name, recorded)]
+        if isinstance(recorded, TensorType):
+            places = [(f"{entry.name}[{axis}]", size) for axis, size in enumerate(recorded.shape)]
         for place, size in places:
-            for name in sorted(size.symbols):
+            for name in sorted(size.symbols) if isinstance(size, Expr) else ():
                 (bare if size == symbol(name) else within).setdefault(name, []).append(place)
     return bare, within
 

@@ -159,11 +159,8 @@ class _Liveness:
 
     def kept_by(self, call: PricedCall) -> tuple[Sequence[str], Sequence[str]]:
         """Owners of the memory among operands and results that a call keeps for its gradient; "" for memory of its own."""
-        names = [
-            self.root[name]
-            for name in self.execution.saved_values(call)
-            if name is not None and name in self.root
-        ]
+        saved = self.execution.saved_values(call)
+        names = [self.root[name] for name in saved if name is not None and name in self.root]
         made = [name for name in names if name in call.node.outputs]
         own = [""] if self.execution.saved_bytes(call) != 0 else []
         return [name for name in names if name not in made], [*made, *own]

@@ -286,12 +286,7 @@ class Pricer:
         if kind is Ref:
             return values[argument.name]
         if kind is tuple:
-            return tuple(
-                [
-                    values[item.name] if type(item) is Ref else self._resolved(item, values)
-                    for item in argument
-                ]
-            )
+            return tuple([values[x.name] if type(x) is Ref else self._resolved(x, values) for x in argument])
         if kind is Graph:
             around = {name: values[name] for name in argument.captures}
             key = (argument, *around.values())

@@ -203,13 +203,12 @@ def _marked(estimate: Estimate, operands: Iterator[Any]) -> Estimate:
         return estimate
     if estimate.regions and not any(wants(value) for run, _ in estimate.regions for value in run.out):
         return estimate  # a graph that ran without recording gradients
-    out = tuple(
-        replace(value, requires_grad=True)
-        if isinstance(value, TensorType) and value.dtype.is_floating
-        else value
-        for value in estimate.out
-    )
-    return replace(estimate, out=out)
+
+    def marked(value: Value) -> Value:
+        is_floating = isinstance(value, TensorType) and value.dtype.is_floating
+        return replace(value, requires_grad=True) if is_floating else value  # type: ignore[type-var]
+
+    return replace(estimate, out=tuple(map(marked, estimate.out)))
 
 
 def is_free(estimate: Estimate) -> bool:
@@ -274,12 +273,9 @@ def substituted(estimate: Estimate, names: Mapping[str, Dim]) -> Estimate:
 
 def is_same(ours: Value, recorded: Value) -> bool:
     """Whether a derived type says just what the file records."""
-    return (
-        isinstance(ours, TensorType)
-        and isinstance(recorded, TensorType)
-        and ours.shape == recorded.shape
-        and ours.dtype is recorded.dtype
-    )
+    if not isinstance(ours, TensorType) or not isinstance(recorded, TensorType):
+        return False
+    return ours.shape == recorded.shape and ours.dtype is recorded.dtype
 
 
 def _trimmed(estimate: Estimate, wanted: Sequence[bool]) -> Estimate:

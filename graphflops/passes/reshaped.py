@@ -64,12 +64,8 @@ def _links(calls: Sequence[PricedCall], values: Mapping[str, Value], graph: Grap
         written = [name for name, _ in _written(call.node, call.estimate)]
         certain += zip(results, written, strict=False)
         if not written and _may_return_operand(call):
-            possible += [
-                (result, name)
-                for result in results
-                for name in call.uses
-                if _alike(values.get(result), values.get(name))
-            ]
+            pairs = [(result, name) for result in results for name in call.uses]
+            possible += [pair for pair in pairs if _alike(values.get(pair[0]), values.get(pair[1]))]
     targets = {entry.target: entry.name for entry in graph.inputs if entry.target}
     shared = [(entry.name, entry.alias_of) for entry in graph.inputs if entry.alias_of]
     return certain, possible + [(name, targets[target]) for name, target in shared if target in targets]

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from graphflops.base.patterns import modules_around
 from graphflops.base.record import Record
 from graphflops.errors import ModelError, shown
-from graphflops.graph import Graph, Input, Node, Note, Output, Ref
+from graphflops.graph import Graph, Input, Node, Note, Output, Ref, tensor_type
 from graphflops.passes.bind import bind
 from graphflops.passes.checkpoints import with_checkpoints
 from graphflops.passes.gradients import wants
@@ -179,19 +179,12 @@ def with_cross_entropy(graph: Graph) -> Graph:
 
     Classes are the last axis; of images (batch, classes, height, width, ...) the second one.
     """
-    results = ((name, graph.types.get(name)) for name in graph.seeds)
-    logits, value = next(
-        (
-            (name, x)
-            for name, x in results
-            if isinstance(x, TensorType) and x.dtype.kind == "float" and x.rank > 1
-        ),
-        ("", None),
-    )
-    if value is None:
-        raise ModelError(
-            "--loss cross-entropy: no result of the program is a floating tensor with classes along an axis"
-        )
+    typed = ((name, tensor_type(name, graph.types)) for name in graph.seeds)
+    found = [(name, x) for name, x in typed if x is not None and x.dtype.kind == "float" and x.rank > 1]
+    if not found:
+        problem = "no result of the program is a floating tensor with classes along an axis"
+        raise ModelError(f"--loss cross-entropy: {problem}")
+    logits, value = found[0]
     axis = 1 if value.rank > 3 else value.rank - 1
     rows = (*value.shape[:axis], *value.shape[axis + 1 :])
     types = {**graph.types, _LABELS: TensorType(rows, INT64)}
@@ -204,13 +197,9 @@ def with_cross_entropy(graph: Graph) -> Graph:
         nodes.append(viewed(like, "labels_flat", targets, (-1,)))
         flat, targets = Ref("logits_flat"), Ref("labels_flat")
     nodes.append(cross_entropy(like, "loss", flat, targets))
-    return replace(
-        graph,
-        nodes=(*graph.nodes, *nodes),
-        inputs=(*graph.inputs, Input(_LABELS, "user")),
-        outputs=(*graph.outputs, Output(Ref("loss"), "loss")),
-        types=types,
-    )
+    inputs, outputs = Input(_LABELS, "user"), Output(Ref("loss"), "loss")
+    ends = {"inputs": (*graph.inputs, inputs), "outputs": (*graph.outputs, outputs)}
+    return replace(graph, nodes=(*graph.nodes, *nodes), types=types, **ends)
 
 
 class Autocast(Struct):
@@ -355,10 +344,8 @@ class _Conversion(Record, frozen=True):
                 return argument
             names = [entry.name for entry in argument.inputs if entry.role != "constant"]
             around = {name: types[name] for name in argument.captures if name in types}
-            given = {
-                name: _with_type_of(argument.types.get(name), operand)
-                for name, operand in zip(names, operands, strict=False)
-            }
+            pairs = zip(names, operands, strict=False)
+            given = {name: _with_type_of(argument.types.get(name), operand) for name, operand in pairs}
             # what one graph converts has no name in another
             own = None if self.autocast is None else replace(self.autocast, cached={})
             return replace(self, autocast=own).graph(argument, {**around, **given})
