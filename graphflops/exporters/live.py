@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from graphflops.errors import ModelError
 from graphflops.exporters.live_graph import Program, Scope, bound_of
-from graphflops.exporters.sources import with_modules, with_nested_modules
+from graphflops.exporters.sources import with_modules
 from graphflops.exporters.types import collect, guards_of, with_parts
 from graphflops.graph import Graph, Input, InputRole, Origin, Output, OutputRole
 
@@ -116,7 +116,7 @@ def from_exported_program(exported: torch.export.ExportedProgram) -> Graph:
     ranges = {str(x): (bound_of(r.lower), bound_of(r.upper)) for x, r in exported.range_constraints.items()}
     types = program.types
     return Graph(
-        nodes=with_nested_modules(with_modules(nodes, inputs, outputs), inputs),
+        nodes=with_modules(nodes, inputs, outputs),
         types=scope.types,
         inputs=inputs,
         outputs=outputs,
@@ -124,7 +124,7 @@ def from_exported_program(exported: torch.export.ExportedProgram) -> Graph:
         modules=program.sources.modules,
         origin=Origin(format="live", producer=f"torch {torch.__version__.partition('+')[0]}"),
         contents=program.contents({**_held(exported), **scope.tensors}),
-        orders=scope.orders,
+        orders=types.orders,
         guards=guards_of(getattr(exported, "_guards_code", ()), inputs),  # from torch 2.9 on
     )
 

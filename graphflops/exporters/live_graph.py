@@ -14,7 +14,7 @@ from torch import fx
 from graphflops.dims import Dim
 from graphflops.errors import DimError, FileError, ModelError, shown
 from graphflops.exporters.sources import Sources
-from graphflops.exporters.types import Types, memory_order, sparse, storage
+from graphflops.exporters.types import Types
 from graphflops.graph import Argument, Graph, Input, Node, Opaque, Output, Ref, Stored
 from graphflops.tensor import DType, TensorType, dtype_named
 
@@ -145,7 +145,7 @@ class Scope:
         self.program = program
         self.module = module
         self.types: dict[str, Any] = {}
-        self.orders: dict[str, tuple[int, ...]] = {}  # of inputs that do not lie in row-major order
+
         self.constants: list[Input] = []
         self.tensors: dict[str, Any] = {}  # what the constants hold
         self._refs: dict[str, Ref] = {}
@@ -171,13 +171,8 @@ class Scope:
         if isinstance(known, TensorType) and isinstance(value, torch.Tensor):
             strides = value.stride() if value.layout is torch.strided else ()
             plain = [stride if isinstance(stride, int) else None for stride in strides]
-            stored = storage(known.shape, plain, entry.role)
-            if (order := memory_order(known.shape, plain)) is not None:
-                self.orders[entry.name] = order
-            trained = value.requires_grad and entry.role == "parameter"
-            known = self.program.types.variant(known, trained, stored)
-            if str(value.layout).startswith("torch.sparse"):
-                known = sparse(known, entry.name)
+            is_sparse = str(value.layout).startswith("torch.sparse")
+            known = self.program.types.of_input(entry, known, plain, value.requires_grad, is_sparse)
         self.types[entry.name] = known
 
     def nodes(self) -> tuple[Node, ...]:

@@ -21,8 +21,8 @@ from graphflops.exporters.pt2_values import (
     operator_name,
     results,
 )
-from graphflops.exporters.sources import with_modules, with_nested_modules
-from graphflops.exporters.types import collect, guards_of, memory_order, sparse, storage, with_parts
+from graphflops.exporters.sources import with_modules
+from graphflops.exporters.types import collect, guards_of, with_parts
 from graphflops.graph import (
     Argument,
     Graph,
@@ -64,7 +64,7 @@ def graph_of(
     ranges = {name: (r.min_val, r.max_val) for name, r in decoded.range_constraints.items()}
     symbols = collect(ranges, program.types.hints, inputs, scope.types, program.types.sizes())
     return Graph(
-        nodes=with_nested_modules(with_modules(nodes, inputs, outputs), inputs),
+        nodes=with_modules(nodes, inputs, outputs),
         types=scope.types,
         inputs=inputs,
         outputs=outputs,
@@ -72,7 +72,7 @@ def graph_of(
         modules=program.sources.modules,
         origin=origin,
         contents=Members(Path(origin.path), member, {e.name: e.target for e in inputs if e.target}),
-        orders=scope.orders,
+        orders=program.types.orders,
         guards=guards_of(decoded.guards_code or (), inputs),
         notes=(*program.notes, *(Note("GF127", "", text) for text in program.types.contradictions(symbols))),
     )
@@ -85,7 +85,7 @@ class Scope:
         self.program = program
         self.graph = graph
         self.depth = depth
-        self.orders: dict[str, tuple[int, ...]] = {}  # of inputs that do not lie in row-major order
+
         self.refs: dict[str, Ref] = _Defined()
         self.node_names: set[str] = set()
         self._numbers: dict[str, int] = {}  # by name: the last number put behind it
@@ -144,14 +144,8 @@ class Scope:
             raise FileError(
                 f"input {shown(entry.name)} has strides {strides}, which no tensor of {known} has"
             )
-        trained = meta.requires_grad and entry.role == "parameter"
-        stored = storage(known.shape, strides, entry.role)
-        if (order := memory_order(known.shape, strides)) is not None:
-            self.orders[entry.name] = order
-        if trained or stored is not None:
-            known = self.types[entry.name] = self.program.types.variant(known, trained, stored)
-        if named(LAYOUTS, meta.layout).startswith("sparse"):
-            self.types[entry.name] = sparse(known, entry.name)
+        of_input, is_sparse = self.program.types.of_input, named(LAYOUTS, meta.layout).startswith("sparse")
+        self.types[entry.name] = of_input(entry, known, strides, meta.requires_grad, is_sparse)
 
     def output(self, spec: schema.OutputSpec) -> Output:
         """One output of the whole program."""

@@ -225,18 +225,19 @@ def _quoted(text: str) -> list[str]:
 def with_modules(
     nodes: Sequence[Node], inputs: Iterable[Input], outputs: Sequence[Output]
 ) -> tuple[Node, ...]:
-    """The calls with their modules, for a joint graph that records none; the calls of any other graph unchanged."""
+    """The calls with their modules, for a joint graph that records none, and those of nested graphs in their arguments."""
+    owners = _owners(inputs)
     if not any(output.role == "gradient" for output in outputs) or any(node.module for node in nodes):
-        return tuple(nodes)
+        return _with_owners(nodes, owners)
     operands = {node.name: node.reads() for node in nodes}
     phases = Graph(tuple(nodes), {}, (), tuple(outputs)).phases
-    flow = _Flow(_owners(inputs), frozenset(name for name, phase in phases.items() if phase == "forward"))
+    flow = _Flow(owners, frozenset(name for name, phase in phases.items() if phase == "forward"))
     leads = _leads(nodes, operands, outputs)
     placed = []
     for node in nodes:
         module = flow.module(node, operands[node.name], leads)
         placed.append(replace(node, module=module) if module else node)
-    return tuple(placed)
+    return _with_owners(placed, owners)
 
 
 class _Flow:
@@ -294,11 +295,6 @@ def _leads(
         for name in operands[node.name]:
             serves.setdefault(name, set()).add(module)
     return leads
-
-
-def with_nested_modules(nodes: Sequence[Node], inputs: Iterable[Input]) -> tuple[Node, ...]:
-    """The calls, with modules set on the calls of nested graphs in their arguments."""
-    return _with_owners(nodes, _owners(inputs))
 
 
 def _owners(inputs: Iterable[Input]) -> dict[str, str]:

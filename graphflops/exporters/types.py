@@ -30,6 +30,7 @@ class Types:
         # By size that is an expression, its example value, where the file has one.
         self.hints: dict[Dim, int] = {}
         self.differing: dict[Dim, int] = {}  # those that it has two of
+        self.orders: dict[str, tuple[int, ...]] = {}  # of inputs that do not lie in row-major order
         self._tensors: dict[tuple[tuple[Dim, ...], DType], TensorType] = {}
         self._variants: dict[tuple[TensorType, bool, Dim | None], TensorType] = {}
 
@@ -48,6 +49,18 @@ class Types:
         if known is None:
             known = self._variants[key] = replace(tensor, requires_grad=requires_grad, stored=stored)
         return known
+
+    def of_input(
+        self, entry: Input, known: TensorType, strides: Sequence[int | None], trained: bool, is_sparse: bool
+    ) -> TensorType:
+        """The type of an input: whether a parameter is trained, the memory behind axes of stride 0, sparse storage."""
+        if (order := memory_order(known.shape, strides)) is not None:
+            self.orders[entry.name] = order
+        is_trained, stored = trained and entry.role == "parameter", storage(known.shape, strides, entry.role)
+        known = self.variant(known, is_trained, stored) if is_trained or stored is not None else known
+        # The number of stored elements is a symbol named after the input.
+        nonzeros = symbol(f"{entry.name}_nnz" if entry.name.isidentifier() else "nnz")
+        return replace(known, nonzeros=nonzeros) if is_sparse else known
 
     def dim(self, text: str, hint: int | None) -> Dim:
         """A size from its text; raises DimError for a text that is not a size."""
@@ -98,11 +111,6 @@ def memory_order(shape: Sequence[Dim], strides: Sequence[int | None]) -> tuple[i
             return None
         step = step * shape[axis]
     return None if order == tuple(range(len(shape))) else order
-
-
-def sparse(tensor: TensorType, name: str) -> TensorType:
-    """The type of a sparse input; the number of stored elements is a symbol named after the input."""
-    return replace(tensor, nonzeros=symbol(f"{name}_nnz" if name.isidentifier() else "nnz"))
 
 
 def collect(
