@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -24,7 +23,7 @@ from graphflops.passes.sizes import labels_of, with_sizes, without_labels
 from graphflops.report import Execution, Report, Timeline
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from graphflops.devices import Device, Platform
     from graphflops.dims import Dim
@@ -63,9 +62,12 @@ def analyze(
     """
     given = (dims or {}, inputs or {}, masks, names or {})
     asked = _Asked(execution, device, network, torch, times, memory)
-    with _placed(model):
+    try:
         priced = _priced_program(model, model_name, given, training, assume, execution, fused, progress)
         return _report(*priced, asked)
+    except DimError as error:  # of a sum over calls, each of which had sizes that could be computed with
+        place = shown(str(model)) if isinstance(model, (str, PathLike)) else "the program"
+        raise DimError(f"{place}: {error}: give sizes with --dim") from error
 
 
 class _Asked(Record, frozen=True):
@@ -77,16 +79,6 @@ class _Asked(Record, frozen=True):
     torch: str | None = None
     times: bool = True
     memory: bool = True
-
-
-@contextmanager
-def _placed(model: object) -> Iterator[None]:
-    """Names the file in an error of a sum over calls, each of which had sizes that could be computed with."""
-    try:
-        yield
-    except DimError as error:
-        place = shown(str(model)) if isinstance(model, (str, PathLike)) else "the program"
-        raise DimError(f"{place}: {error}: give sizes with --dim") from error
 
 
 class Priced(Record, frozen=True):

@@ -7,8 +7,9 @@ Whatever turns a name and a value into values of symbols, and whatever says a si
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Mapping, Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, NamedTuple, NoReturn, Union
 
 from msgspec import field
@@ -212,42 +213,30 @@ def in_words(sizes: range) -> str:
     return f"{what} of at least {sizes[0]}" if is_open else f"{what} of {sizes[0]} to {sizes[-1]}"
 
 
-class _Same:
-    """An object by its identity: a key for results that were computed from just this object."""
-
-    __slots__ = ("it",)
-
-    def __init__(self, it: Any) -> None:
-        self.it = it
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self.it is other.it
-
-    def __hash__(self) -> int:
-        return id(self.it)
-
-
 def of_report(report: Report) -> OpenSizes:
     """The open sizes of a report."""
     return of_described(report.symbols, report.inputs)
 
 
+# The last that were made, each with the very objects that it was made of.
+_RECENT: deque[tuple[object, object, OpenSizes]] = deque(maxlen=8)
+
+
 def of_described(symbols: Mapping[str, SymbolInfo], inputs: Sequence[Named]) -> OpenSizes:
     """The open sizes of symbols and of the inputs where they stand; made once for the same of both."""
-    return _of_described(_Same(symbols), _Same(inputs))
-
-
-@lru_cache(maxsize=8)
-def _of_described(symbols: _Same, inputs: _Same) -> OpenSizes:
-    infos: Mapping[str, SymbolInfo] = symbols.it
-    axes = axes_of({named.name: named.type for named in reversed(inputs.it)})
-    labels = {info.label_axis or name: info.label for name, info in infos.items() if info.label}
+    for infos, given, known_sizes in tuple(_RECENT):
+        if infos is symbols and given is inputs:
+            return known_sizes
+    axes = axes_of({named.name: named.type for named in reversed(inputs)})
+    labels = {info.label_axis or name: info.label for name, info in symbols.items() if info.label}
     computed = {axis: size for axis, size in axes.items() if is_computed(size)}
-    for info in infos.values():
+    for info in symbols.values():
         computed.update(info.computed)
-    known = {name: info.value or 0 for name, info in infos.items() if info.given_by == "user"}
-    examples = {name: info.value for name, info in infos.items() if info.value is not None}
-    return OpenSizes(infos, axes, known, computed, labels, examples)
+    known = {name: info.value or 0 for name, info in symbols.items() if info.given_by == "user"}
+    examples = {name: info.value for name, info in symbols.items() if info.value is not None}
+    found = OpenSizes(symbols, axes, known, computed, labels, examples)
+    _RECENT.append((symbols, inputs, found))
+    return found
 
 
 def is_computed(size: Dim) -> bool:
