@@ -15,7 +15,7 @@ from functools import partial
 from graphflops.cost import Value
 from graphflops.dims import Dim, total
 from graphflops.errors import DimError
-from graphflops.passes.checkpoints import Checkpoint, checkpoints
+from graphflops.passes.gradients import Checkpoint, checkpoints
 from graphflops.passes.meter import AGAIN, Meter, Reverse
 from graphflops.passes.optimizer import trained_inputs
 from graphflops.passes.program import (

@@ -16,7 +16,7 @@ from graphflops.errors import ModelError, NoRuleError, ShapeError, shown
 from graphflops.graph import Graph, Node, Phase, Ref
 from graphflops.ops import Op, onnx_operands, operator
 from graphflops.passes.bind import Binding
-from graphflops.passes.gradients import pass_on, reached
+from graphflops.passes.gradients import add_recomputation, pass_on, reached
 from graphflops.passes.price_call import (
     Keywords,
     Operands,
@@ -194,8 +194,6 @@ class Pricer:
                     calls[index] = replace(call, gradient=None)
                     rows[call.row : end] = [row._replace(backward=None) for row in rows[call.row : end]]
         if self.training and graph.recomputed:
-            from graphflops.passes.checkpoints import add_recomputation
-
             add_recomputation(calls, rows, graph.recomputed)
         if not (self.fuses and self.converts):
             return

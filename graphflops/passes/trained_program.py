@@ -22,8 +22,7 @@ from graphflops.base.record import Record
 from graphflops.errors import ModelError, shown
 from graphflops.graph import Graph, Input, Node, Note, Output, Ref, tensor_type
 from graphflops.passes.bind import bind
-from graphflops.passes.checkpoints import with_checkpoints
-from graphflops.passes.gradients import wants
+from graphflops.passes.gradients import wants, with_checkpoints
 from graphflops.passes.price import Pricer
 from graphflops.rules.added_calls import added, autocast, converted, cross_entropy, linear, scaled, viewed
 from graphflops.tensor import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, INT64, DType, TensorType, flat
