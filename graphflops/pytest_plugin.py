@@ -105,7 +105,7 @@ def _check(config: pytest.Config, model: object, limits: Mapping[str, Any], name
 def _of_file(config: pytest.Config, path: str, limits: Mapping[str, Any]) -> tuple[Report, list[Finding]]:
     from graphflops.budget import baseline
     from graphflops.budget import limits as reader
-    from graphflops.budget.check import violations
+    from graphflops.budget.check import compared
     from graphflops.budget.run import jobs_of, measures_at
     from graphflops.errors import FileError
 
@@ -121,16 +121,16 @@ def _of_file(config: pytest.Config, path: str, limits: Mapping[str, Any]) -> tup
         found
         for job, measures in zip(jobs, measured, strict=True)
         for entry in job.budgets
-        for found in violations(measures, entry, job.before)
+        for found in compared(measures, entry, job.before)[0]
     ]
     return measured[0].report, findings
 
 
 def _of_program(model: Any, limits: Mapping[str, Any]) -> tuple[Report, list[Finding]]:
     from graphflops.budget import limits as reader
-    from graphflops.budget.check import violations
+    from graphflops.budget.check import compared
     from graphflops.budget.run import measures_at
 
     (entry,) = reader.given(limits).budgets
     measures = measures_at(model, entry.sizes)
-    return measures.report, violations(measures, entry)
+    return measures.report, compared(measures, entry)[0]

@@ -70,19 +70,14 @@ def finding(
     return Finding(code, rule.name, rule.severity, message, rule.help.rstrip("."), node, op, module, source)
 
 
-def violations(measures: Measures, budget: Budget, before: Before | None = None) -> list[Finding]:
-    """One finding for each limit that a model breaks, or that cannot be checked.
+def compared(
+    measures: Measures, budget: Budget, before: Before | None = None
+) -> tuple[list[Finding], list[LimitResult]]:
+    """One finding for each limit that a model breaks, or that cannot be checked; and every limit with what was measured.
 
     The measures are of the model at `budget.sizes`; `before` is what was measured at the same, None where nothing was.
     A limit that cannot be checked counts as broken: calls of unknown cost may cost anything.
     """
-    return compared(measures, budget, before)[0]
-
-
-def compared(
-    measures: Measures, budget: Budget, before: Before | None = None
-) -> tuple[list[Finding], list[LimitResult]]:
-    """The findings of `violations`, and every limit with what was measured."""
     check = _Check(measures, budget, before)
     return list(check.findings()), check.results
 
@@ -109,9 +104,7 @@ class _Check:
     """One report against one budget."""
 
     def __init__(self, measures: Measures, budget: Budget, before: Before | None) -> None:
-        self.measures = measures
-        self.budget = budget
-        self.before = before
+        self.measures, self.budget, self.before = measures, budget, before
         self.results: list[LimitResult] = []
 
     def findings(self) -> Iterator[Finding]:

@@ -14,7 +14,7 @@ The interning tables live as long as the process: an entry can never be dropped 
 
 Each module imports only those before it: `atoms` (polynomials as data, named functions), `terms` (arithmetic on
 terms), `evaluation` (values and bounds), `expr` (the operators), `division`, `relations`, and for
-reading text `ratios`, `parser` and `reading`.
+reading text `ratios` and `parser`.
 """
 
 from graphflops.dims.division import ceil_div as ceil_div
