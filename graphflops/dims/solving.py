@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Callable
 
 from graphflops.dims.evaluation import evaluate
@@ -101,4 +100,7 @@ def _grows(size: Dim) -> bool:
 
 def first_from(low: int, high: int, holds: Callable[[int], bool]) -> int:
     """The first integer from low at which what holds from some point on holds; high where none below it does."""
-    return low + bisect_left(range(low, high), True, key=holds)
+    while low < high:  # `bisect` takes no range of more than 2**63 integers
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle + 1, high)
+    return low
