@@ -9,7 +9,6 @@
     │   └── NoValueError   it divides by zero at the sizes put in
     ├── ShapeError     a rule proved that operands cannot meet
     ├── RunError       a call of a program that is being run cannot run
-
     └── RuleError      a rule or its registration is wrong
         └── NoRuleError    a call runs an operator that no rule prices
 

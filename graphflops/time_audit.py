@@ -280,9 +280,7 @@ def audited(
             f"{shown(model)}: is not an ONNX model; others are audited for time: name a device with --device h200"
         )
     found = ModelFindings(model, ())
-    with opened(model) as file:  # of an archive or a saved report, which the checks of ONNX files do not read
-        is_of_torch = file.read(2).lstrip()[:1] in (b"P", b"{")
-    if on is None or not is_of_torch:
+    if on is None or not _is_program_of_torch(model):
         found = audit(model, codes=codes, progress=progress, **sizes).of_model()
     if on is None:
         return found
@@ -301,6 +299,12 @@ def audited(
         whole=whole,
         seconds=report.totals.time.seconds if report.totals.time is not None else 0.0,
     )
+
+
+def _is_program_of_torch(path: str) -> bool:
+    """Whether a file is an archive or a saved report, which the checks of ONNX files do not read."""
+    with opened(path) as file:
+        return file.read(2).lstrip()[:1] in (b"P", b"{")
 
 
 def _up(size: int) -> int:

@@ -58,9 +58,10 @@ class Types:
             self.orders[entry.name] = order
         is_trained, stored = trained and entry.role == "parameter", storage(known.shape, strides, entry.role)
         known = self.variant(known, is_trained, stored) if is_trained or stored is not None else known
+        if not is_sparse:
+            return known
         # The number of stored elements is a symbol named after the input.
-        nonzeros = symbol(f"{entry.name}_nnz" if entry.name.isidentifier() else "nnz")
-        return replace(known, nonzeros=nonzeros) if is_sparse else known
+        return replace(known, nonzeros=symbol(f"{entry.name}_nnz" if entry.name.isidentifier() else "nnz"))
 
     def dim(self, text: str, hint: int | None) -> Dim:
         """A size from its text; raises DimError for a text that is not a size."""
