@@ -141,7 +141,7 @@ def told(counts: Counter[str]) -> str:
 
 def run(folder: Path, options: list[str]) -> None:
     from graphflops.errors import GraphflopsError
-    from graphflops.onnx_audit.catalogue import checks
+    from graphflops.onnx_audit.audit import checks
     from graphflops.onnx_fix.fix import fixed
 
     unseen = {name.replace(":", "_") for name in UNSEEN}

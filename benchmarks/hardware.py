@@ -26,7 +26,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import graphflops
-from graphflops.runtime.counters import available, explain_row, measure, range_name, short_name
+from graphflops.runtime.counters import available, explain_row, measure, range_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -43,6 +43,8 @@ CUDNN, FLASH, EFFICIENT = (
 )
 WINDOW = 512
 CACHE = 60_000_000  # bytes
+# What CUTLASS calls a kernel, inside of its template.
+TEMPLATED = re.compile(r"(cutlass_(?:\d|tensorop|simt)\w+)")
 
 
 @dataclass(frozen=True)
@@ -277,6 +279,14 @@ def line(case: Case, counted: RangeCount) -> tuple[str, str]:
         f"{found.counted_flops:>17,} {traffic} {found.verdict:9} {found.reason if found.reasons else ''}"
     )
     return text.rstrip(), found.verdict
+
+
+def short_name(name: str, limit: int = 60) -> str:
+    """A kernel's name without return type, namespaces, template arguments and parameters."""
+    plain = name.removeprefix("void ").replace("<unnamed>::", "")
+    inner = TEMPLATED.search(plain)
+    text = inner[1] if inner else re.split(r"[<(]", plain)[0].rpartition("::")[2]
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
 def head() -> str:

@@ -24,10 +24,10 @@ from benchmarks.decoders import Decoder, Model
 from graphflops import analyze, capture
 from graphflops.devices import complete, device
 from graphflops.links import network_of
-from graphflops.planning.layers import Folded, folded
+from graphflops.planning.blocks import Recompute, kept_at
 from graphflops.planning.layouts import Costs, Layout, Machine, Step
 from graphflops.planning.prices import Prices, reading
-from graphflops.planning.recompute import Recompute, kept_at
+from graphflops.planning.split import Folded, folded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -30,12 +30,11 @@ from graphflops.graph import Graph
 from graphflops.links import network_of
 from graphflops.links.pipeline import Stage, pipeline
 from graphflops.loading import program_of
-from graphflops.planning.blocks import Block
-from graphflops.planning.layers import Folded, folded
+from graphflops.planning.blocks import NOTHING, Block, Recompute, Tally
 from graphflops.planning.layouts import SHARDINGS, UPDATE, Costs, Layout, Machine, Step, stages
 from graphflops.planning.plan import divisors
 from graphflops.planning.prices import Part, Prices, reading
-from graphflops.planning.recompute import Recompute
+from graphflops.planning.split import Folded, folded
 from graphflops.report import Report
 from graphflops.time.schedule import Link
 
@@ -220,7 +219,7 @@ class Run:
     def stages(self) -> list[list[int]]:
         """The parts of each stage, in the order in which they run."""
         number = self.layout.pipeline * self.layout.virtual
-        seconds = (part.forward + part.backward for part in self.priced.prices.parts)
+        seconds = (part.forward.seconds + part.backward.seconds for part in self.priced.prices.parts)
         counts = stages(self.layers, number, *seconds)
         starts = [1 + sum(counts[:place]) for place in range(number)]
         found = [[*range(start, start + count)] for start, count in zip(starts, counts, strict=True)]
@@ -229,16 +228,20 @@ class Run:
             for place, parts in enumerate(found)
         ]
 
-    def again(self, place: int) -> float:
-        """Seconds of a part's forward that run again."""
-        return self.way.seconds if 0 < place < len(self.priced.parts) - 1 else 0.0
+    def again(self, place: int) -> Tally:
+        """What of a part's forward runs again."""
+        return self.way.done if 0 < place < len(self.priced.parts) - 1 else NOTHING
 
     @cached_property
     def floor(self) -> float:
         """Seconds of the kernels of the stage that has most."""
         parts = self.priced.parts
         each = [
-            sum(parts[one].forward + parts[one].backward + self.again(one) for one in stage)
+            sum(
+                each.seconds
+                for one in stage
+                for each in (parts[one].forward, parts[one].backward, self.again(one))
+            )
             for stage in self.stages
         ]
         return self.batches * max(
@@ -255,7 +258,7 @@ class Run:
         blocks = {place: self.costs.blocks(parts[place], self.again(place)) for place in stage}
         forward = _streams([_of(blocks[place][0]) for place in stage])
         backward = _streams([_of(blocks[place][1]) for place in reversed(stage)])
-        weight = sum(parts[one].weight for one in stage)
+        weight = sum(parts[one].weight.seconds for one in stage)
         return forward, max(backward - weight, 0.0), weight
 
     @cached_property

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from graphflops.dims import Dim
     from graphflops.execution.runs import Runs
     from graphflops.memory.on_gpu import OnGpu
-    from graphflops.report.call_time import PhaseTime
+    from graphflops.report.timeline import PhaseTime
     from graphflops.training import Training
 
 

@@ -20,7 +20,7 @@ from graphflops.errors import GraphflopsError, inert_in_logs, innermost, shown
 from graphflops.version import __version__
 
 _TRACEBACK = "GRAPHFLOPS_TRACEBACK"  # environment variable: an internal error is raised as it is
-# Each command by name, in the order of `--help`: a function of that name in `graphflops.commands.NAME`.
+# Each command by name, in the order of `--help`: a function of that name in a module of `graphflops.commands`.
 COMMANDS = {
     "analyze": "What a model costs, in total and by module.",
     "audit": "What is wrong, unsafe or wasteful in a model.",
@@ -39,6 +39,14 @@ COMMANDS = {
     "statement": "What a training run cost, for laws and model cards.",
     "textconv": "A model's cost as text, for git diff.",
     "validate": "Run a model and prove its counts.",
+}
+
+
+# The module where it has another name than the command.
+_MODULES = {
+    **dict.fromkeys(("fits", "plan", "serve", "statement"), "devices"),
+    **dict.fromkeys(("history", "textconv"), "diff"),
+    "profile": "validate",
 }
 
 
@@ -80,7 +88,8 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = getattr(importlib.import_module(f"graphflops.commands.{cmd_name}"), cmd_name)
+        module = importlib.import_module(f"graphflops.commands.{_MODULES.get(cmd_name, cmd_name)}")
+        command: click.Command = getattr(module, cmd_name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -250,9 +250,9 @@ def rules() -> dict[str, RuleInfo]:
 
 def chosen(select: Sequence[str], ignore: Sequence[str]) -> list[str]:
     """Codes of the checks that are selected and not ignored, by code or prefix; OptionError for a prefix of no check."""
-    from graphflops.onnx_audit import catalogue
+    from graphflops.onnx_audit.audit import checks
 
-    codes = [*catalogue.checks(), *rules()]
+    codes = [*checks(), *rules()]
     for prefix in (*select, *ignore):
         if not prefix or not any(code.startswith(prefix) for code in codes):
             raise OptionError(

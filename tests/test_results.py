@@ -141,11 +141,11 @@ def test_every_result_has_a_notebook_page_and_a_repr() -> None:
     import graphflops.statements.statement
     import graphflops.versions.revisions
     from graphflops.base.rendered import Rendered
-    from graphflops.render import brief
+    from graphflops.render import summary
     from graphflops.render.formats import DOCUMENTS
     from graphflops.render.html import fragment
 
     named = {kind.__name__ for kind in Rendered.__subclasses__()}
-    assert named == brief._ABOUT.keys()
+    assert named == summary._ABOUT.keys()
     assert named - {"Audit", "Checked"} == fragment._OF.keys() | DOCUMENTS.keys() - {"Listing"}
     assert graphflops.__version__

@@ -17,7 +17,7 @@ import click
 from graphflops.base.docstrings import docstring
 from graphflops.base.files import whole
 from graphflops.cli import COMMANDS, main
-from graphflops.onnx_audit.catalogue import checks
+from graphflops.onnx_audit.audit import checks
 from graphflops.rules import known
 
 if TYPE_CHECKING:

@@ -68,9 +68,7 @@ class AffineDomain(Domain[Known]):
         return any(piece is None for _, piece in value.pieces)
 
     def literal(self, value: Any) -> Known:
-        if isinstance(value, bool):
-            return truth(value)
-        return Number(((TRUE, piece_of(value)),)) if isinstance(value, float) else number(value)
+        return truth(value) if isinstance(value, bool) else number(value)
 
     def as_index(self, value: Known) -> Affine | None:
         piece = value.pieces[0][1] if isinstance(value, Number) and len(value.pieces) == 1 else None

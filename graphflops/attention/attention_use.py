@@ -75,3 +75,8 @@ def causal_fraction(queries: int, keys: int) -> float:
     below = min(rows, columns)
     run = below * (below + 1) // 2 + (rows - below) * columns
     return run / (rows * columns) if run else 1.0
+
+
+def window(before: Dim, after: Dim) -> str:
+    """The name of a window around a query's own place."""
+    return f"causal, window {before + 1}" if after == 0 else f"window {before} before, {after} after"

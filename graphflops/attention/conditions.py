@@ -19,7 +19,7 @@ HIDING = -1e4  # a score is hidden where this or less is added to it, or put in 
 _MOST_CASES = 8  # of one truth
 _LARGEST = 2**12  # modulus
 _MOST_REMAINDERS = 16  # that are counted one by one
-_SIMPLE = ((1, 0), (-1, 0), (0, 1), (0, -1), (1, -1), (-1, 1))  # directions of edges and diagonals
+SIMPLE = ((1, 0), (-1, 0), (0, 1), (0, -1), (1, -1), (-1, 1))  # directions of edges and diagonals
 
 Direction = tuple[int, int]
 
@@ -142,11 +142,6 @@ def where_not_negative(*terms: Affine) -> Truth:
     return Truth(cases, cases)
 
 
-def where_same_block(size: int) -> Truth:
-    """Where i and j are in the same block of `size` places."""
-    return where_not_negative(SameBlock(0, 0, size))
-
-
 def where_remainder(term: Affine, modulus: int, kept: int) -> Truth:
     """Where the remainder of a term, rounded down, is one of those whose bits are set."""
     if kept in (0, (1 << modulus) - 1):
@@ -161,11 +156,6 @@ def where_remainder(term: Affine, modulus: int, kept: int) -> Truth:
     if modulus > _LARGEST or condition.form not in residues.FORMS:
         return UNKNOWN
     return Truth(((condition,),), ((condition,),))
-
-
-def where_zero(term: Affine) -> Truth:
-    """Where a term is zero."""
-    return where_not_negative(term, term * -1)
 
 
 def _case(terms: Iterable[Affine]) -> Case | None:
@@ -227,7 +217,7 @@ def _merged(a: Case, b: Case) -> Case | None:
     """
     if _implies(a, b) or _implies(b, a):
         return b if _implies(a, b) else a
-    first, second = _bounds(a), _bounds(b)
+    first, second = bounds(a), bounds(b)
     differing = {
         max(direction, (-direction[0], -direction[1]))
         for direction in {*first, *second}
@@ -265,13 +255,14 @@ def _is_bound(term: Affine) -> bool:
     return type(term) is Affine
 
 
-def _bounds(case: Case) -> dict[Direction, Dim]:
+def bounds(case: Case) -> dict[Direction, Dim]:
+    """The constants of the conditions that a term is not negative, by its direction."""
     return {(term.row, term.column): term.constant for term in case if _is_bound(term)}
 
 
 def _implies(case: Case, other: Case) -> bool:
     """Whether the second holds wherever the first does, for certain."""
-    given, remainders = _bounds(case), [term for term in case if isinstance(term, Residue)]
+    given, remainders = bounds(case), [term for term in case if isinstance(term, Residue)]
     return all(
         (term.row, term.column) in given and at_least(term.constant, given[term.row, term.column])
         if _is_bound(term)
@@ -325,7 +316,7 @@ def doubled_visible(cases: Cases, queries: Dim, keys: Dim) -> tuple[Dim, bool]:
 
 def _countable(case: Case) -> Case:
     """The conditions that have a closed form together: bounds, diagonals, without bounds blocks, remainders of one term."""
-    kept = [term for term in case if _is_bound(term) and (term.row, term.column) in _SIMPLE]
+    kept = [term for term in case if _is_bound(term) and (term.row, term.column) in SIMPLE]
     blocks = [term for term in case if isinstance(term, SameBlock)][:1]
     if any(0 in (term.row, term.column) for term in kept):
         blocks = []
@@ -350,7 +341,7 @@ def _doubled(case: Case, queries: Dim, keys: Dim) -> Dim:
         whole = dim_min(floor_div(queries, size), floor_div(keys, size))
         rows, columns = (dim_min(length - whole * size, size) for length in (queries, keys))
         return whole * _doubled(rest, size, size) + _doubled(rest, rows, columns)
-    limit = _bounds(case)
+    limit = bounds(case)
     top, bottom = _span(limit.get((1, 0)), limit.get((-1, 0)), queries)
     first, end = _span(limit.get((0, 1)), limit.get((0, -1)), keys)
     left, right = limit.get((-1, 1)), limit.get((1, -1))
@@ -367,14 +358,11 @@ def _band(
     """2 x the pairs of a rectangle between two diagonals that meet conditions on remainders."""
     (top, bottom), (first, end) = rows, keys
     if len(few) == 2:  # of queries and of keys, which are apart
-        by_query, by_key = (
-            total(
-                residues.count(begin + term.constant, stop + term.constant, term.modulus, place)
-                for place in term.remainders
-            )
-            for term, (begin, stop) in zip(few[::-1], (rows, keys), strict=True)
-        )
-        return 2 * by_query * by_key
+        both: Dim = 2
+        for term, (begin, stop) in zip(few[::-1], (rows, keys), strict=True):
+            ends = begin + term.constant, stop + term.constant
+            both = both * total(residues.count(*ends, term.modulus, place) for place in term.remainders)
+        return both
     if few:
         (term,) = few
         constant = term.constant + term.row * top + term.column * first

@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cached_property, reduce
-from operator import or_
+from functools import cached_property
 from typing import Any, Union
 
 from graphflops.attention.conditions import (
@@ -166,14 +165,10 @@ class Matrix(Record, frozen=True):
 
     def truth(self, row: Affine, column: Affine) -> Truth:
         """Where it is true at a row and a column of the matrix."""
-        found = reduce(
-            or_,
-            [
-                where_not_negative(*[row * term.row + column * term.column + term.constant for term in case])
-                for case in self.cases
-            ],
-            FALSE,
-        )
+        found = FALSE
+        for case in self.cases:
+            terms = [row * term.row + column * term.column + term.constant for term in case]
+            found = found | where_not_negative(*terms)
         return ~found if self.negated else found
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
 
 from graphflops.attention.concrete import MOST_CAPTURED, ConcreteDomain, array_of_value
-from graphflops.attention.flex_function import MASK_PLACES, SCORE_PLACES, Function
-from graphflops.attention.flex_problem import Problem
+from graphflops.attention.flex_problem import MASK_PLACES, SCORE_PLACES, Function, Problem
 from graphflops.attention.hidden_pairs import ValueNumbers
 from graphflops.attention.rectangles import Lists
 from graphflops.attention.scopes import FAR, GraphScopes, Scope
@@ -60,40 +59,33 @@ class FlexAttentions:
             return None
         around = self.scopes.of(graph)
         place = next((step.place for step in around.steps if step.node is node), len(around.steps))
-        score, mask = (
-            Function(
-                self.function(
-                    function, places, around, place, given.get(captures, ()), known.get(captures, ())
-                ),
-                *(places, query.shape[:2], self.concrete),
-            )
-            for function, places, captures in (
-                (given["score_mod"], SCORE_PLACES, "score_captures"),
-                (blocks[-1], MASK_PLACES, "mask_captures"),
-            )
-        )
+        of_call = around, place, given, known
+        score = self.function(given["score_mod"], SCORE_PLACES, "score_captures", *of_call)
+        mask = self.function(blocks[-1], MASK_PLACES, "mask_captures", *of_call)
         rows, columns = known["block_mask"][-3:-1]
         is_whole = rows == columns == LARGEST_BLOCK
         lists = None if is_whole else self.lists(around, place, blocks, known["block_mask"])
         return Problem(query, key, rows, columns, score, mask, lists)
 
     def function(
-        self, function: Any, places: Sequence[str], around: Scope, place: int, operands: Any, values: Any
-    ) -> Scope:
-        """The scope of a function of a call, with what it captures: operands, and what the analysis knows of them."""
+        self, function: Any, places: tuple[str, ...], captures: str, around: Scope, place: int,
+        given: Mapping[str, Any], known: Mapping[str, Any],
+    ) -> Function:  # fmt: skip
+        """A function of a call, with what it captures: operands as given, and as the analysis knows them."""
         if not isinstance(function, Graph):
             raise TypeError  # its rule reports the error
         names = [entry.name for entry in function.inputs if entry.role == "user"]
         scope = replace(self.scopes.of(function), types=dict(function.types), bound={})
         for name, each in zip(names, places, strict=False):
             scope.bind(around, name, each, place)
-        for name, operand, value in zip(names[len(places) :], operands, values, strict=True):
+        captured = given.get(captures, ()), known.get(captures, ())
+        for name, operand, value in zip(names[len(places) :], *captured, strict=True):
             if isinstance(value, (bool, int, float, Expr)):
                 operand = value
             elif isinstance(value, TensorType):
                 scope.types[name] = value  # type: ignore[index]
             scope.bind(around, name, operand, place)
-        return scope
+        return Function(scope, places, known["query"].shape[:2], self.concrete)
 
     def lists(self, around: Scope, place: int, blocks: Sequence[Any], values: Sequence[Any]) -> Lists | None:
         """The lists of blocks that run, where their contents are available."""

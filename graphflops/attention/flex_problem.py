@@ -1,107 +1,163 @@
 """Counts the pairs and blocks that one flexible attention leaves visible: in closed form, by evaluation, or as a bound.
 
-Closed forms count the blocks that a band of diagonals touches within a rectangle.
+Its score and mask functions are graphs of scalars with the tensors that they capture.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from graphflops.attention.conditions import ALWAYS, TRUE, Residue, doubled_visible
-from graphflops.attention.hidden_pairs import digest, pattern_of
+from graphflops.attention.affine import AffineDomain
+from graphflops.attention.attention_use import Masking
+from graphflops.attention.concrete import MOST_CAPTURED, MOST_STEPS, ConcreteDomain
+from graphflops.attention.conditions import ALWAYS, COLUMN, HIDING, NEVER, ROW, TRUE, Truth, doubled_visible
+from graphflops.attention.hidden_pairs import ValueNumbers, digest, pattern_of
+from graphflops.attention.index_propagation import Propagation, is_followed
 from graphflops.attention.pair_enumeration import Enumeration
-from graphflops.attention.rectangles import NO_BLOCKS, Blocks, Counted, Grid, Lists, count_listed
-from graphflops.dims import Dim, ceil_div, dim_min, floor_div, prod, same
+from graphflops.attention.rectangles import (
+    NO_BLOCKS,
+    Blocks,
+    Counted,
+    Grid,
+    Lists,
+    closed_blocks,
+    count_listed,
+    formulas,
+)
+from graphflops.attention.scopes import FAR, Restriction, Scope, Step, size_of
+from graphflops.dims import Dim, dim_min, prod, same
 from graphflops.errors import GraphflopsError, ModelError, shown
+from graphflops.graph import Ref
 from graphflops.rules.flex import LARGEST_BLOCK, Seen
-from graphflops.rules.shapes import doubled_pairs
+from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from graphflops.attention.attention_use import Masking
-    from graphflops.attention.conditions import Case
-    from graphflops.attention.flex_function import Function
-    from graphflops.attention.hidden_pairs import ValueNumbers
     from graphflops.attention.rectangles import Visible
-    from graphflops.tensor import TensorType
 
-
-_MOST_LINES = 2**20  # of blocks, one after the other
-
-
-def counted(case: Case, queries: int, keys: int, rows: int, columns: int) -> Blocks | None:
-    """Blocks of so many rows and columns that hold pairs for which all conditions hold.
-
-    None where the conditions are no edges of a rectangle and diagonals, or constants have no values.
-    """
-    limits = _limits(case)
-    limit = {direction: x for direction, x in (limits or {}).items() if isinstance(x, int)}
-    if limits is None or len(limit) < len(limits):
-        return None
-    left, right = limit.get((-1, 1), queries), limit.get((1, -1), keys)
-    top, bottom = max(0, -limit.get((1, 0), 0)), min(queries - 1, limit.get((-1, 0), queries))
-    first, last = max(0, -limit.get((0, 1), 0)), min(keys - 1, limit.get((0, -1), keys))
-    top, bottom = max(top, first - right), min(bottom, last + left)  # rows that see any key
-    if top > bottom or first > last or left + right < 0 or bottom // rows - top // rows > _MOST_LINES:
-        return None if top <= bottom and first <= last and left + right >= 0 else NO_BLOCKS
-    partial = full = pairs = 0
-    for line in range(top // rows, bottom // rows + 1):
-        begin, end = max(top, line * rows), min(bottom, line * rows + rows - 1)
-        low, high = max(first, begin - left) // columns, min(last, end + right) // columns
-        height = min(queries, line * rows + rows) - line * rows
-        pairs += height * (min(keys, (high + 1) * columns) - low * columns)
-        inside = 0
-        if end - begin + 1 == rows:
-            start, stop = max(first, end - left), min(last, begin + right) + 1  # keys that every row sees
-            inside = max(stop // columns - -(-start // columns), 0)
-        partial, full = partial + high - low + 1 - inside, full + inside
-    full_pairs = full * rows * columns
-    return Blocks(partial, full, pairs - full_pairs, full_pairs)
-
-
-def formulas(case: Case, length: Dim, block: int) -> Blocks | None:
-    """The same for as many queries as keys and square blocks, the length a formula; None where there is no closed form."""
-    limit = _limits(case)
-    if limit is None or not limit.keys() <= {(1, -1), (-1, 1)}:
-        return None
-    sides: list[int | None] = []
-    for constant in (limit.get((-1, 1)), limit.get((1, -1))):
-        if constant is not None and (not isinstance(constant, int) or constant < 0):
-            return None
-        sides.append(constant)
-    lines, whole = ceil_div(length, block), floor_div(length, block)
-    reach = [None if x is None else -(-x // block) for x in sides]  # in blocks
-    within = [None if x is None else (x - block + 1) // block for x in sides]
-    touched, full = _doubled(lines, *reach), _doubled(whole, *within)
-    rest = length - block * (lines - 1)  # places in the last line
-    inner = _doubled(lines - 1, *reach)
-    beside = [lines - 1 if x is None else dim_min(x, lines - 1) if x else 0 for x in reach]
-    pairs = block * block * inner + 2 * block * rest * (beside[0] + beside[1]) + 2 * rest * rest
-    full_pairs = block * block * full
-    return Blocks(*(floor_div(x, 2) for x in (touched - full, full, pairs - full_pairs, full_pairs)))
-
-
-def _limits(case: Case) -> dict[tuple[int, int], Dim] | None:
-    """The constant of each condition by its direction; None where one is no edge of a rectangle and no diagonal."""
-    known = {(1, -1), (-1, 1), (1, 0), (-1, 0), (0, 1), (0, -1)}
-    found = {(term.row, term.column): term.constant for term in case if not isinstance(term, Residue)}
-    return found if found.keys() <= known and len(found) == len(case) else None
-
-
-def _doubled(lines: Dim, left: int | None, right: int | None) -> Dim:
-    """Twice the cells of a square with -left <= column - row <= right."""
-    if left is not None and right is not None and left + right < 0:
-        return 0
-    if {left, right} in ({None, 0}, {None, -1}):
-        # Without no lines at all, which is longer.
-        return lines * lines + (lines if 0 in (left, right) else -lines)
-    return doubled_pairs(lines, lines, left=left, right=right)
-
-
+# Inputs of a score function before what it captures.
+SCORE_PLACES = ("score", "batch", "head", "query", "key")
+MASK_PLACES = SCORE_PLACES[1:]
+_LOGARITHMS = frozenset({"log", "log2", "log10", "log1p"})  # may give minus infinity
+_AFTER_ALL = 2**62  # place of the result in its scope
 # What numpy and Python make of functions that a file makes up.
 _FAILURES = (ArithmeticError, LookupError, MemoryError, TypeError, ValueError)
+
+
+@dataclass(frozen=True, eq=False)
+class Function:
+    """A score or mask function."""
+
+    scope: Scope
+    places: tuple[str, ...]  # what its first inputs are
+    lead: tuple[Dim, ...]  # batch entries and heads
+    concrete: ConcreteDomain
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Names of the inputs."""
+        return [entry.name for entry in self.scope.graph.inputs]
+
+    @cached_property
+    def result(self) -> Any:
+        return self.scope.graph.outputs[0].value
+
+    @cached_property
+    def needed(self) -> tuple[list[Step], set[str]]:
+        """The steps that the result depends on, and the names of all values that it does."""
+        wanted = {self.result.name} if isinstance(self.result, Ref) else set()
+        kept = []
+        for step in reversed(self.scope.steps):
+            if not wanted.isdisjoint(name for name in step.node.outputs if name is not None):
+                kept.append(step)
+                wanted.update(step.uses)
+        return kept[::-1], wanted
+
+    def depends_on(self, axis: int) -> bool:
+        """Whether the result depends on the batch entry (axis 0) or the head (axis 1)."""
+        return self.restriction.places[-len(MASK_PLACES) :][axis] in self.needed[1]
+
+    @cached_property
+    def captured(self) -> list[str]:
+        """Names of the captured inputs that the result depends on."""
+        return [name for name in self.names[len(self.places) :] if name in self.needed[1]]
+
+    @cached_property
+    def arrays(self) -> dict[str, Any]:
+        """Contents of the captured tensors, where they are available."""
+        found = {name: self.concrete.array(self.scope, name, 0, MOST_CAPTURED) for name in self.captured}
+        return {name: array for name, array in found.items() if array is not None}
+
+    @cached_property
+    def missing(self) -> list[str]:
+        """Captured inputs whose contents are not available."""
+        return [
+            name
+            for name in self.captured
+            if name not in self.arrays and not isinstance(size_of(self.scope, Ref(name)), (int, float))
+        ]
+
+    def labels(self) -> list[str]:
+        """What the missing inputs are called around the function; sizes without a value are none."""
+        handed = [self.scope.bound.get(name) for name in self.missing if self.scope.type_of(name) is not None]
+        return [around[1].name for around in handed if around is not None and isinstance(around[1], Ref)]
+
+    @cached_property
+    def not_followed(self) -> str:
+        """The first operator that values are not propagated through; "" without one."""
+        return next((shown(step.node.op) for step in self.needed[0] if not is_followed(step)), "")
+
+    # What a score function may do
+
+    @property
+    def may_hide(self) -> bool:
+        """Whether what comes of a score may be minus infinity, or a number that stands for it."""
+        return self.replaces or self.may_hide_by_contents or any(map(math.isinf, self._numbers))
+
+    @property
+    def replaces(self) -> bool:
+        """Whether the function has a number that stands for minus infinity."""
+        return any(number <= HIDING and not math.isinf(number) for number in self._numbers)
+
+    @cached_property
+    def may_hide_by_contents(self) -> bool:
+        """Whether it may be so because of what a captured tensor holds, or of a logarithm."""
+        floats = [array for array in self.arrays.values() if array.dtype.kind == "f"]
+        names = {step.operator.name for step in self.needed[0]}
+        return not names.isdisjoint(_LOGARITHMS) or any(bool((array <= FAR).any()) for array in floats)
+
+    @cached_property
+    def _numbers(self) -> list[float]:
+        nodes = [step.node for step in self.needed[0]]
+        arguments = [x for node in nodes for x in (*node.args, *(x for _, x in node.kwargs))]
+        return [x for x in arguments if isinstance(x, (int, float))]
+
+    # What the function hides
+
+    @cached_property
+    def restriction(self) -> Restriction:
+        """The function as it applies to scores."""
+        return Restriction(
+            *(self.scope, self.result, _AFTER_ALL),
+            sense="score" if self.places == SCORE_PLACES else "keep",
+            lead=self.lead,
+            places=tuple(self.names[: len(self.places)]),
+            kept_above=HIDING if self.replaces else FAR,
+        )
+
+    @cached_property
+    def truth(self) -> Truth:
+        """Where the function lets scores through, as a formula."""
+        is_mask = self.places == MASK_PLACES
+        if not is_mask and not self.may_hide:
+            return TRUE
+        at = (None, None, ROW, COLUMN)
+        affine = Propagation(AffineDomain(FAR), MOST_STEPS)
+        found = self.restriction.truth(affine.restriction(self.restriction, at))
+        return found if is_mask or not self.may_hide_by_contents else Truth(found.upper, NEVER)
 
 
 @dataclass(frozen=True)
@@ -203,7 +259,7 @@ class Problem:
         found: Blocks | None = NO_BLOCKS
         if upper and self.has_numbers:
             sizes = self.queries, self.keys, self.rows, self.columns
-            found = counted(upper[0], *sizes)  # type: ignore[arg-type]
+            found = closed_blocks(upper[0], *sizes)  # type: ignore[arg-type]
         elif upper:
             is_square = (
                 isinstance(self.rows, int) and self.rows == self.columns and same(self.queries, self.keys)
@@ -256,7 +312,7 @@ class Problem:
             told = [size if max(some) > 1 else 1 for size, *some in own]
             if not all(isinstance(size, int) for size in told):
                 return None
-            asked = masks.visible_in, self.enumeration(self.score).visible_in if hides else None
+            asked = masks.visible, self.enumeration(self.score).visible if hides else None
             found, times = self.listed(self.lists, told, asked)  # type: ignore[arg-type]
             doubled, blocks = 2 * found.pairs * times, found.blocks.times(times)
         elif self.is_whole:

@@ -3,33 +3,41 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec import Struct, field
 
-from graphflops.attention.attention_use import Hidden
-from graphflops.attention.conditions import ALWAYS, HIDING, TRUE, Residue, SameBlock, doubled_visible
+from graphflops.attention.affine import AffineDomain
+from graphflops.attention.attention_use import Hidden, window
+from graphflops.attention.attention_use import Masking as Kind
+from graphflops.attention.concrete import ConcreteDomain, array_of_value
+from graphflops.attention.conditions import (
+    ALWAYS,
+    COLUMN,
+    HIDING,
+    ROW,
+    TRUE,
+    Case,
+    Cases,
+    Residue,
+    SameBlock,
+    bounds,
+    doubled_visible,
+)
+from graphflops.attention.index_propagation import Propagation, is_followed
+from graphflops.attention.match import Masking, Spelled
+from graphflops.attention.piecewise import Known, number_of
 from graphflops.attention.residues import DISTANCE
+from graphflops.attention.scopes import Restriction, Scope, Sense, scope_of_view
+from graphflops.attention.user_masks import Stated
 from graphflops.base.lazy import numpy as np
-from graphflops.dims import dim_max, same
+from graphflops.dims import Dim, dim_max, same
 from graphflops.errors import DimError, GraphflopsError
 from graphflops.graph import Ref
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from graphflops.attention.attention_use import Masking as Kind
-    from graphflops.attention.concrete import ConcreteDomain
-    from graphflops.attention.conditions import Case, Cases
-    from graphflops.attention.index_propagation import Propagation
-    from graphflops.attention.match import Masking, Spelled
-    from graphflops.attention.piecewise import Known
-    from graphflops.attention.scopes import Restriction, Scope, Sense
-    from graphflops.attention.user_masks import Stated
-    from graphflops.dims import Dim
-    from graphflops.view import Call, View
+from graphflops.view import Call, View
 
 _MOST_STEPS = 400  # looked at for one mask in the affine domain
 _MOST_ANCESTORS = 400
@@ -50,17 +58,19 @@ class Hiding(Struct, dict=True):
     """The masks of a program. stated: the user masks, by input name."""
 
     view: View
-    stated: Mapping[str, Stated] = field(default_factory=dict)
+    stated: Mapping[str, Stated]
     used: set[str] = field(default_factory=set)
     counted: dict[object, tuple[tuple[int, int, bool] | None, frozenset[str]]] = field(default_factory=dict)
     formulas: dict[object, Formula] = field(default_factory=dict)
     of_masks: dict[object, Hidden] = field(default_factory=dict)
+    affine: Propagation[Known] = field(default_factory=lambda: Propagation(AffineDomain(), _MOST_STEPS))
+    concrete: ConcreteDomain = field(default_factory=ConcreteDomain)
+    # Equal numbers for masks that are computed in the same way, as each layer of a decomposed program may do.
+    numbers: ValueNumbers = field(default_factory=lambda: ValueNumbers(by_contents=False))
 
     @cached_property
     def scope(self) -> Scope:
         """The program's values."""
-        from graphflops.attention.scopes import scope_of_view
-
         return scope_of_view(self.view)
 
     @cached_property
@@ -68,33 +78,11 @@ class Hiding(Struct, dict=True):
         """Names of the inputs that a caller passes in."""
         return {entry.name for entry in self.view.graph.inputs if entry.role == "user"}
 
-    @cached_property
-    def affine(self) -> Propagation[Known]:
-        """Masks as formulas."""
-        from graphflops.attention.affine import AffineDomain
-        from graphflops.attention.index_propagation import Propagation
-
-        return Propagation(AffineDomain(), _MOST_STEPS)
-
-    @cached_property
-    def concrete(self) -> ConcreteDomain:
-        """Masks as numbers."""
-        from graphflops.attention.concrete import ConcreteDomain
-
-        return ConcreteDomain()
-
-    @cached_property
-    def numbers(self) -> ValueNumbers:
-        """Equal numbers for masks that are computed in the same way, as each layer of a decomposed program may do."""
-        return ValueNumbers(by_contents=False)
-
     def formula(self, name: str, before: int) -> Formula:
         """The value of that name, which may broadcast, at a query and a key, as the call at that place finds it.
 
         Values with equal numbers are evaluated once.
         """
-        from graphflops.attention.conditions import COLUMN, ROW
-
         typed, constants = self.view.types.get(name), self.scope.constants
         if typed is None:
             return Formula(self.affine.domain.unknown(None), lost=False, open=True, used=frozenset())
@@ -136,8 +124,6 @@ class Hiding(Struct, dict=True):
 
     def restriction(self, call: Call, name: str, sense: Sense, shape: tuple[Dim, ...]) -> Restriction:
         """A mask as a call applies it."""
-        from graphflops.attention.scopes import Restriction
-
         return Restriction(self.scope, Ref(name), call.place, sense, shape[:-2])
 
     def restrictions(self, masking: Masking, shape: tuple[Dim, ...]) -> list[Restriction]:
@@ -153,18 +139,12 @@ class Hiding(Struct, dict=True):
             condition, number = call.value("mask"), call.argument("value")
         elif not keeps:
             number = call.argument("a")
-        hides = self.number(number, call) if name in ("where", "masked_fill") and condition else None
-        if hides is None or hides > HIDING:
+        is_choice = name in ("where", "masked_fill") and condition
+        if is_choice and isinstance(number, Ref):
+            number = number_of(self.formula(number.name, call.place).value)
+        if not is_choice or not isinstance(number, (int, float)) or number > HIDING:
             return []
         return [self.restriction(call, condition, "keep" if keeps else "drop", shape)]
-
-    def number(self, argument: object, call: Call) -> float | None:
-        """The number that an argument is for every pair."""
-        from graphflops.attention.piecewise import number_of
-
-        if isinstance(argument, Ref):
-            return number_of(self.formula(argument.name, call.place).value)
-        return argument if isinstance(argument, (int, float)) else None
 
     def hidden(self, restrictions: Sequence[Restriction], queries: Dim, keys: Dim) -> Hidden:
         """The pairs that several masks hide together."""
@@ -275,9 +255,6 @@ class ValueNumbers:
         return type(argument), argument
 
     def _made(self, scope: Scope, name: str, depth: int) -> Any:
-        from graphflops.attention.concrete import array_of_value
-        from graphflops.attention.index_propagation import is_followed
-
         maker, around, typed = scope.makers.get(name), scope.bound.get(name), scope.type_of(name)
         if scope.mutations.by_owner or depth > _DEEPEST:
             return scope, name
@@ -313,8 +290,7 @@ def pattern_of(visible: Cases, queries: Dim, keys: Dim) -> str:
 def _of_case(case: Case, queries: Dim, keys: Dim) -> str:
     blocks = [term.constant for term in case if isinstance(term, SameBlock)]
     steps = [term for term in case if isinstance(term, Residue)]
-    bounds = [term for term in case if not isinstance(term, (SameBlock, Residue))]
-    limits = {(term.row, term.column): term.constant for term in bounds}
+    limits = bounds(case)
     right, left = limits.pop(_KEYS_UP_TO, None), limits.pop(_KEYS_FROM, None)
     first = limits.pop(_FIRST_KEYS, None)
     if (
@@ -339,8 +315,3 @@ def _diagonals(left: Dim | None, right: Dim | None, queries: Dim, keys: Dim) -> 
     if left is None:
         return "causal" if is_causal else ""
     return f"causal, window {left + right + 1}" if is_causal else window(left, right)
-
-
-def window(before: Dim, after: Dim) -> str:
-    """The name of a window around a query's own place."""
-    return f"causal, window {before + 1}" if after == 0 else f"window {before} before, {after} after"

@@ -66,15 +66,6 @@ def _repeated(p: Evaluator[Any], step: Step, whole: Callable[[Any], Any]) -> Any
     return np.repeat(whole(step.argument("x")), times, p.number(step.argument("axis")))
 
 
-def _repeated_indices(p: Evaluator[Any], step: Step, whole: Callable[[Any], Any]) -> Any:
-    repeats = whole(step.argument("repeats"))
-    return np.repeat(np.arange(len(repeats)), repeats)
-
-
-def _rolled(p: Evaluator[Any], step: Step, whole: Callable[[Any], Any]) -> Any:
-    return np.roll(whole(step.argument("x")), p.number(step.argument("shifts")), _axes(p, step, "axes"))
-
-
 def _bucket(p: Evaluator[Any], step: Step, whole: Callable[[Any], Any]) -> Any:
     """The range between given edges that each number is in."""
     edges = whole(step.argument("edges"))
@@ -86,7 +77,13 @@ def _bucket(p: Evaluator[Any], step: Step, whole: Callable[[Any], Any]) -> Any:
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "cumsum": _cumsum, **dict.fromkeys(_REDUCTIONS, _reduced), "repeat_interleave": _repeated,
-    "repeat_indices": _repeated_indices, "roll": _rolled, "bucketize": _bucket, "searchsorted": _bucket,
+    "repeat_indices": lambda p, step, whole: np.repeat(
+        np.arange(len(times := whole(step.argument("repeats")))), times
+    ),
+    "roll": lambda p, step, whole: np.roll(
+        whole(step.argument("x")), p.number(step.argument("shifts")), _axes(p, step, "axes")
+    ),
+    "bucketize": _bucket, "searchsorted": _bucket,
 }  # fmt: skip
 WHOLE = frozenset(_FUNCTIONS)
 
@@ -111,14 +108,7 @@ class Propagation(Generic[V]):
     def __init__(self, domain: Domain[V], limit: int) -> None:
         self.domain = domain
         self.limit = limit  # steps looked at for one value
-        self.left = self.depth = self.before = 0
-        self.scope: Any = None
-        self.function: Scope | None = None
-        self.inputs: Mapping[str, V] = {}  # values of the inputs of a function, by name
         self.memo: dict[tuple[Any, ...], tuple[V, Indices]] = {}
-        # lost: whether an unknown value may become known by concrete evaluation. open: whether one stays unknown in any
-        # evaluation, because the caller passes it or its operator is not supported.
-        self.lost = self.open = self.missing = False
 
     def evaluate(
         self, scope: Scope, argument: Any, at: Indices, before: int, inputs: Mapping[str, V] | None = None
@@ -126,7 +116,10 @@ class Propagation(Generic[V]):
         """A value of a scope as the call at `before` finds it; inputs: those of the scope, where it is a function."""
         self.memo.clear()
         self.scope, self.before, self.left, self.depth = scope, before, self.limit, 0
-        self.function, self.inputs = (None, {}) if inputs is None else (scope, inputs)
+        self.function = None if inputs is None else scope
+        self.inputs: Mapping[str, V] = inputs or {}  # values of the inputs of a function, by name
+        # lost: whether an unknown value may become known by concrete evaluation. open: whether one stays unknown in any
+        # evaluation, because the caller passes it or its operator is not supported.
         self.lost = self.open = self.missing = False
         return self.operand(argument, at)
 

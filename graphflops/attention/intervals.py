@@ -24,10 +24,23 @@ _EXACT = 2.0**53  # from here on float64 does not hold every whole number
 
 
 class Interval(NamedTuple):
-    """The least and the greatest that values can be, as arrays."""
+    """The least and the greatest that values can be, or the first and the last index of an axis, as arrays."""
 
     low: Any
     high: Any
+
+    def __add__(self, other: Any) -> Interval:
+        low, high = other if isinstance(other, Interval) else (other, other)
+        return Interval(self.low + low, self.high + high)
+
+    def __mul__(self, factor: Any) -> Interval:
+        low, high = self.low * factor, self.high * factor
+        return Interval(low, high) if factor >= 0 else Interval(high, low)
+
+    @property
+    def is_one(self) -> bool:
+        """Whether each rectangle has one index."""
+        return bool((self.low == self.high).all())
 
 
 def extended(function: Function, values: Sequence[Interval | None]) -> Interval:
@@ -223,33 +236,12 @@ _MOST_SCORE = 1e3  # of scores before their function
 _OPEN = float("inf")
 
 
-class Span(NamedTuple):
-    """The first and the last index of an axis, as arrays: one of each for a rectangle."""
-
-    low: Any
-    high: Any
-
-    def __add__(self, other: Any) -> Span:
-        if isinstance(other, Span):
-            return Span(self.low + other.low, self.high + other.high)
-        return Span(self.low + other, self.high + other)
-
-    def __mul__(self, factor: Any) -> Span:
-        low, high = self.low * factor, self.high * factor
-        return Span(low, high) if factor >= 0 else Span(high, low)
-
-    @property
-    def is_one(self) -> bool:
-        """Whether each rectangle has one index."""
-        return bool((self.low == self.high).all())
-
-
 class IntervalDomain(Domain[Interval]):
     """Values as intervals. concrete: evaluates whole tensors, whose least and greatest elements are taken."""
 
     def __init__(self, concrete: ConcreteDomain) -> None:
         self.concrete = concrete
-        self.zero = Span(np.int64(0), np.int64(0))
+        self.zero = Interval(np.int64(0), np.int64(0))
 
     def unknown(self, dtype: DType | None) -> Interval:
         return Interval(0.0, 1.0) if dtype is not None and dtype.kind == "bool" else Interval(-_OPEN, _OPEN)
@@ -267,10 +259,10 @@ class IntervalDomain(Domain[Interval]):
         low, high = np.asarray(value.low), np.asarray(value.high)
         if not (np.isfinite(low).all() and np.isfinite(high).all()):
             return None
-        return Span(low.astype(np.int64), high.astype(np.int64))
+        return Interval(low.astype(np.int64), high.astype(np.int64))
 
     def from_index(self, index: Any, dtype: DType) -> Interval:
-        return fitted(Interval(*index), dtype)
+        return fitted(index, dtype)
 
     def wrapped(self, index: Any, size: Dim) -> Any:
         if index is None or (index.low >= 0).all():
@@ -321,14 +313,14 @@ class IntervalDomain(Domain[Interval]):
         if 0 in array.shape:
             return self.unknown(None)
         outside: Any = np.False_
-        left: list[Span] = []
+        left: list[Interval] = []
         for index, size in zip(at, array.shape, strict=True):
-            span = Span(np.int64(0), np.int64(size - 1)) if index is None else index
+            span = Interval(np.int64(0), np.int64(size - 1)) if index is None else index
             if np.ndim(span.low) == 0 and span.low == span.high and 0 <= span.low < size:
                 array = np.take(array, int(span.low), len(left))
                 continue
             outside = outside | (span.low < 0) | (span.high >= size)
-            left.append(Span(np.clip(span.low, 0, size - 1), np.clip(span.high, 0, size - 1)))
+            left.append(Interval(np.clip(span.low, 0, size - 1), np.clip(span.high, 0, size - 1)))
         if not left:
             found = Interval(np.float64(array), np.float64(array))
         elif all(span.is_one for span in left):

@@ -74,6 +74,10 @@ class Problem(Record, frozen=True):
         """What every kernel reads."""
         return (self.query, self.key, self.value)
 
+    def sizes(self, axis: int) -> tuple[Dim, ...]:
+        """Of an axis of query, key and value."""
+        return tuple([operand.type.shape[axis] for operand in self.operands])
+
 
 def attention_kernel(problem: Problem, platform: Platform) -> Choice:
     """The first kernel in PyTorch's order on a platform that accepts the operands."""
@@ -127,12 +131,11 @@ def _one_type(problem: Problem, bits: tuple[int, ...] = (16,)) -> str:
 
 
 def _same_batch(problem: Problem) -> str:
-    sizes = [operand.type.shape[0] for operand in problem.operands]
-    return "batch sizes differ" if _differ(*sizes) else ""
+    return "batch sizes differ" if _differ(*problem.sizes(0)) else ""
 
 
 def _same_heads(problem: Problem) -> str:
-    query, key, value = (operand.type.shape[1] for operand in problem.operands)
+    query, key, value = problem.sizes(1)
     if problem.is_grouped:
         return "" if not _differ(key, value) else "keys and values have different heads"
     return "numbers of heads differ without enable_gqa" if _differ(query, key, value) else ""
@@ -140,8 +143,7 @@ def _same_heads(problem: Problem) -> str:
 
 def _own_heads(problem: Problem) -> str:
     """Keys and values have as many heads as queries."""
-    heads = [operand.type.shape[1] for operand in problem.operands]
-    if problem.is_grouped and _differ(*heads):
+    if problem.is_grouped and _differ(*problem.sizes(1)):
         return "query heads share keys"
     return _same_heads(problem)
 
@@ -157,7 +159,7 @@ def _rows_in_order(problem: Problem) -> str:
 
 
 def _flash_width(problem: Problem) -> str:
-    widths = [operand.type.shape[-1] for operand in problem.operands]
+    widths = problem.sizes(-1)
     if _differ(*widths):
         return "query, key and value have different widths"
     return _too_wide(widths, _FLASH_WIDTH)
@@ -165,7 +167,7 @@ def _flash_width(problem: Problem) -> str:
 
 def _narrow_gradient(problem: Problem) -> str:
     """The gradients of wide heads need more shared memory than these devices have."""
-    width = problem.query.type.shape[-1]
+    width = problem.sizes(-1)[0]
     if not problem.wants_gradient or not isinstance(width, int) or width <= _GRADIENT_WIDTH:
         return ""
     is_run = width > _GRADIENT_WIDTH_WITHOUT_DROPOUT and problem.dropout == 0
@@ -173,17 +175,17 @@ def _narrow_gradient(problem: Problem) -> str:
 
 
 def _square_if_causal(problem: Problem) -> str:
-    lengths = (problem.query.type.shape[-2], problem.key.type.shape[-2])
-    return "causal with as many queries as keys only" if problem.is_causal and _differ(*lengths) else ""
+    is_long = _differ(*problem.sizes(-2)[:2])
+    return "causal with as many queries as keys only" if problem.is_causal and is_long else ""
 
 
 def _cudnn_shapes(problem: Problem) -> str:
-    width, value_width = _widths(problem)
+    width, _, value_width = problem.sizes(-1)
     if why := _too_wide((width, value_width), _CUDNN_WIDTH):
         return why
     if any(_is_not(size % 8, 0) for size in (width, value_width) if isinstance(size, int)):
         return f"head width {width} is no multiple of 8"
-    return "one key only" if problem.key.type.shape[2] == 1 else ""
+    return "one key only" if problem.sizes(2)[1] == 1 else ""
 
 
 def _cudnn_dropout(problem: Problem) -> str:
@@ -197,17 +199,12 @@ def _cudnn_problems(problem: Problem) -> str:
 
 
 def _cudnn_gradient(problem: Problem) -> str:
-    width, value_width = _widths(problem)
+    width, _, value_width = problem.sizes(-1)
     wide = ((_WIDE_KEYS, _CUDNN_GRADIENT_WIDTH), (_CUDNN_WIDTH, _CUDNN_WIDTH))
     is_narrow = not _too_wide((width, value_width), _CUDNN_GRADIENT_WIDTH)
     if not problem.wants_gradient or is_narrow or (width, value_width) in wide:
         return ""
     return f"no gradients of head widths {width} and {value_width}"
-
-
-def _widths(problem: Problem) -> tuple[Dim, Dim]:
-    """Of the heads of queries and of values."""
-    return problem.query.type.shape[-1], problem.value.type.shape[-1]
 
 
 def _cudnn_mask(problem: Problem) -> str:
@@ -222,12 +219,11 @@ def _cudnn_mask(problem: Problem) -> str:
 def _efficient_width(problem: Problem) -> str:
     dtype = problem.query.type.dtype
     alignment = max(4, _TENSOR_CORE_BITS // dtype.bits)
-    for operand in problem.operands:
-        width = operand.type.shape[-1]
+    widths = problem.sizes(-1)
+    for width in widths:
         if isinstance(width, int) and width % alignment:
             return f"head width {width} is no multiple of {alignment}"
-    widths = problem.query.type.shape[-1], problem.key.type.shape[-1]
-    return "query and key have different widths" if _differ(*widths) else ""
+    return "query and key have different widths" if _differ(*widths[:2]) else ""
 
 
 def _too_wide(widths: Iterable[Dim], most: int) -> str:

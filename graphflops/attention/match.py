@@ -90,12 +90,10 @@ def _softmaxes(view: View) -> Iterator[tuple[tuple[Call, ...], Call, str, str]]:
             if operand is not None and axis_of(call, operand.rank) == operand.rank - 1:
                 yield (call,), call, call.result, first_of(call)
         elif role == "power":
-            found = _written_out(call, view)
-            if found is not None:
-                yield found
+            yield from _written_out(call, view)
 
 
-def _written_out(power: Call, view: View) -> tuple[tuple[Call, ...], Call, str, str] | None:
+def _written_out(power: Call, view: View) -> Iterator[tuple[tuple[Call, ...], Call, str, str]]:
     """exp(x - max(x)) / sum(exp(x - max(x))), as decompositions write a softmax."""
     scores, calls = first_of(power), [power]
     maker = view.makers.get(scores)
@@ -109,18 +107,11 @@ def _written_out(power: Call, view: View) -> tuple[tuple[Call, ...], Call, str, 
     for user in users:
         if total is not None and user.operator.name == "div" and user.uses == (power.result, total.result):
             source, summed = view.types.get(power.result), view.types.get(total.result)
-            along = None if source is None or summed is None else _reduced(source, summed)
-            if source is not None and along == source.rank - 1:
-                return (*calls, total, user), user, user.result, scores
-    return None
-
-
-def _reduced(source: TensorType, summed: TensorType) -> int | None:
-    """The one axis that is 1 afterwards and was not before."""
-    if source.rank != summed.rank:
-        return None
-    axes = [axis for axis in range(source.rank) if source.shape[axis] != summed.shape[axis]]
-    return axes[0] if len(axes) == 1 and summed.shape[axes[0]] == 1 else None
+            if source is None or summed is None or source.shape[-1:] in ((), (1,)):
+                continue
+            if summed.shape == (*source.shape[:-1], 1):
+                yield (*calls, total, user), user, user.result, scores
+                return
 
 
 def _back(

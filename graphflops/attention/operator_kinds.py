@@ -19,28 +19,23 @@ Part = Literal[
 Role = Union[Part, Literal["power", "sum"]]
 
 # By canonical name; every other operator has the role of its kind.
+_BY_ROLE: dict[Role | None, str] = {
+    "product": "matmul bmm mm baddbmm einsum gemm int_matmul qlinear_matmul",
+    "softmax": "softmax masked_softmax",
+    "layout": "repeat repeat_interleave",
+    "part": "slice narrow split getitem",
+    None: "select chunk unbind diagonal unfold as_strided view_dtype",
+    "dropout": "bernoulli",
+    "scale": "mul div neg pow sqrt",
+    "bias": "add sub rsub add_relu add_n maximum minimum clamp clamp_min",
+    "choice": "where masked_fill masked_scatter nan_to_num",
+    "cap": "tanh",
+    "join": "cat",
+    "power": "exp exp2",
+    "sum": "sum",
+}
 _BY_NAME: Mapping[str, Role | None] = by_name(
-    {
-        **dict.fromkeys(
-            ("matmul", "bmm", "mm", "baddbmm", "einsum", "gemm", "int_matmul", "qlinear_matmul"), "product"
-        ),
-        **dict.fromkeys(("softmax", "masked_softmax"), "softmax"),
-        **dict.fromkeys(("repeat", "repeat_interleave"), "layout"),
-        **dict.fromkeys(("slice", "narrow", "split", "getitem"), "part"),
-        **dict.fromkeys(
-            ("select", "chunk", "unbind", "diagonal", "unfold", "as_strided", "view_dtype"), None
-        ),
-        "bernoulli": "dropout",
-        **dict.fromkeys(("mul", "div", "neg", "pow", "sqrt"), "scale"),
-        **dict.fromkeys(
-            ("add", "sub", "rsub", "add_relu", "add_n", "maximum", "minimum", "clamp", "clamp_min"), "bias"
-        ),
-        **dict.fromkeys(("where", "masked_fill", "masked_scatter", "nan_to_num"), "choice"),
-        "tanh": "cap",
-        "cat": "join",
-        **dict.fromkeys(("exp", "exp2"), "power"),
-        "sum": "sum",
-    }
+    {name: role for role, names in _BY_ROLE.items() for name in names.split()}
 )
 _BY_KIND: dict[str, Role] = {
     **dict.fromkeys(("view", "identity"), "layout"),

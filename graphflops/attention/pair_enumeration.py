@@ -6,13 +6,13 @@ Rectangles of pairs are evaluated first, in intervals; what that does not settle
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from graphflops.attention.concrete import MOST_STEPS, ConcreteDomain
 from graphflops.attention.conditions import ALWAYS, Cases, Residue, SameBlock
 from graphflops.attention.index_propagation import Propagation
-from graphflops.attention.intervals import IntervalDomain, Span
+from graphflops.attention.intervals import Interval, IntervalDomain
 from graphflops.attention.rectangles import HIDDEN, MIXED, SEEN, Counted, count
 from graphflops.attention.scopes import Restriction
 from graphflops.base.lazy import numpy as np
@@ -44,7 +44,7 @@ class Enumeration:
             for axis, size in enumerate(told_apart)
         ]
         i, j = (np.minimum(np.arange(2), size - 1) for size in (queries, keys))
-        shape = np.shape(self.visible_at(axes, i[:, None], j))
+        shape = np.shape(self.visible(axes, i[:, None], j))
         # Those of `lead` as far as what is visible depends on the axis, else 1.
         *self.sizes, height, width = [1] * (rank - len(shape)) + list(shape)
         self.problems = math.prod(self.sizes)  # how many slices these are; all others repeat them
@@ -54,30 +54,26 @@ class Enumeration:
 
     def pairs(self) -> int:
         """The visible pairs of all problems."""
-        found = count(self.visible, self.problems, 1, self.rows, self.columns, settled=self.settled)
+        found = count(self.visible, self.slices, self.rows, self.columns, settled=self.settled)
         return found.pairs * (self.queries // self.rows) * (self.keys // self.columns)
 
     def blocks(self, rows: int, columns: int) -> Counted:
         """The visible pairs of all problems, and the blocks of so many rows and columns that they are in."""
-        sizes = self.problems, 1, self.queries, self.keys
-        return count(self.visible, *sizes, rows, columns, settled=self.settled)
+        sizes = self.queries, self.keys, rows, columns
+        return count(self.visible, self.slices, *sizes, settled=self.settled)
 
-    def _slice(self, problem: int) -> list[Any]:
-        """The indices of a problem along the axes before those of queries and keys."""
-        indices = np.unravel_index(problem, self.sizes) if self.sizes else ()
-        return [np.int64(index) if known else None for index, known in zip(indices, self.known, strict=True)]
+    @property
+    def slices(self) -> Iterator[list[Any]]:
+        """The indices of each problem along the axes before those of queries and keys."""
+        for indices in np.ndindex(*self.sizes):
+            pairs = zip(indices, self.known, strict=True)
+            yield [np.int64(index) if known else None for index, known in pairs]
 
-    def visible(self, problem: int, _: int, rows: Any, columns: Any) -> Any:
-        """Where everything lets through, or may, in one problem."""
-        return self.visible_at(self._slice(problem), rows, columns)
-
-    def visible_in(self, batch: int, head: int, rows: Any, columns: Any) -> Any:
-        """Where everything lets through, or may, in one batch entry and head."""
-        return self.visible_at((batch, head), rows, columns)
-
-    def visible_at(self, lead: Sequence[Any], rows: Any, columns: Any) -> Any:
-        """Where everything lets through, or may."""
-        found = None if self.upper == ALWAYS else _holds(self.upper, rows, columns)
+    def visible(self, lead: Sequence[Any], rows: Any, columns: Any) -> Any:
+        """Where everything lets through, or may, in one batch entry and head, or several."""
+        found = None
+        if self.upper != ALWAYS:
+            _, found = _held(self.upper, Interval(rows, rows), Interval(columns, columns))
         for each in self.restrictions:
             value = self.points.restriction(each, (*lead, rows, columns))
             found = each.passes(value) if found is None else found & each.passes(value)
@@ -85,11 +81,11 @@ class Enumeration:
             self.exact = self.exact and (each.sense == "score" or bool(np.all(value.known)))
         return found
 
-    def settled(self, problem: int, _: int, *edges: Any) -> Any:
+    def settled(self, lead: Sequence[Any], *edges: Any) -> Any:
         """Of rectangles: whether everything lets all pairs through, or one restriction none."""
-        rows, columns = Span(*edges[:2]), Span(*edges[2:])
-        lead = [None if place is None else Span(place, place) for place in self._slice(problem)]
-        always, ever = _held_throughout(self.upper, rows, columns)
+        rows, columns = Interval(*edges[:2]), Interval(*edges[2:])
+        lead = [None if place is None else Interval(place, place) for place in lead]
+        always, ever = _held(self.upper, rows, columns)
         for each in self.restrictions:
             found = self.intervals.restriction(each, (*lead, rows, columns))
             passes, may_pass = each.certainty(found)
@@ -98,7 +94,7 @@ class Enumeration:
         return np.broadcast_to(state, np.shape(rows.low)).astype(np.int8)
 
 
-def _held_throughout(cases: Cases, rows: Span, columns: Span) -> tuple[Any, Any]:
+def _held(cases: Cases, rows: Interval, columns: Interval) -> tuple[Any, Any]:
     """Whether one of the cases holds for all pairs of rectangles, and whether one may hold for any."""
     always = ever = np.asarray(cases == ALWAYS)
     for case in cases if cases != ALWAYS else ():
@@ -107,27 +103,15 @@ def _held_throughout(cases: Cases, rows: Span, columns: Span) -> tuple[Any, Any]
             if isinstance(term, SameBlock):
                 (a, b), (c, d) = ([x // term.constant for x in span] for span in (rows, columns))
                 all_hold, may_hold = all_hold & (a == b) & (c == d) & (a == c), may_hold & (a <= d) & (c <= b)
-            elif isinstance(term, Residue):
-                all_hold = np.asarray(False)
-            elif isinstance(term.constant, int):
-                low, high = rows * term.row + columns * term.column + term.constant
-                all_hold, may_hold = all_hold & (low >= 0), may_hold & (high >= 0)
+                continue
+            if not isinstance(term.constant, int):
+                all_hold = all_hold & (not isinstance(term, Residue))
+                continue
+            low, high = rows * term.row + columns * term.column + term.constant
+            some, any_ = low >= 0, high >= 0
+            if isinstance(term, Residue):  # settled for single pairs
+                kept = np.isin(np.arange(term.modulus), term.remainders)[low % term.modulus]
+                some, any_ = kept & (low == high), kept | (low != high)
+            all_hold, may_hold = all_hold & some, may_hold & any_
         always, ever = always | all_hold, ever | may_hold
     return always, ever
-
-
-def _holds(cases: Cases, rows: Any, columns: Any) -> Any:
-    """Where one of the cases holds, or may."""
-    found = np.asarray(cases == ALWAYS)
-    for case in cases if cases != ALWAYS else ():
-        holds = np.asarray(True)
-        for term in case:
-            if isinstance(term, SameBlock):
-                holds = holds & (rows // term.constant == columns // term.constant)
-            elif isinstance(term, Residue) and isinstance(term.constant, int):
-                kept = np.isin(np.arange(term.modulus), term.remainders)
-                holds = holds & kept[(rows * term.row + columns * term.column + term.constant) % term.modulus]
-            elif not isinstance(term, Residue) and isinstance(term.constant, int):
-                holds = holds & (rows * term.row + columns * term.column + term.constant >= 0)
-        found = found | holds
-    return found

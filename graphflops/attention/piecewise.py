@@ -17,12 +17,11 @@ from graphflops.attention.conditions import (
     UNKNOWN,
     ZERO,
     Affine,
+    SameBlock,
     Truth,
     truth,
     where_not_negative,
     where_remainder,
-    where_same_block,
-    where_zero,
 )
 from graphflops.base.record import Record
 from graphflops.dims import Dim, Expr, mod
@@ -65,11 +64,9 @@ Known = Union[Truth, Number]
 UNKNOWN_NUMBER = Number(((TRUE, None),))
 
 
-def number(value: object) -> Number:
-    """A number that is the same for every pair; a whole one is affine."""
-    if isinstance(value, float) and abs(value) < _EXACT and value == int(value):
-        value = int(value)
-    return Number(((TRUE, Affine(0, 0, value) if isinstance(value, (int, Expr)) else value),))  # type: ignore[arg-type]
+def number(value: float | Expr) -> Number:
+    """A number that is the same for every pair."""
+    return Number(((TRUE, piece_of(value)),))
 
 
 def constant_of(piece: Piece) -> float | None:
@@ -110,7 +107,7 @@ def visible_where(value: Known, *, unknown: Truth = UNKNOWN) -> Truth:
         return value
 
     def visible(piece: Piece) -> Truth:
-        return unknown if piece is None else ~where_at_least(number(HIDING).pieces[0][1], piece)
+        return unknown if piece is None else ~where_at_least(piece_of(HIDING), piece)
 
     return _where(value, visible)
 
@@ -186,11 +183,13 @@ def times(a: Piece, b: Piece) -> Piece:
     return None
 
 
-def piece_of(value: float) -> Piece:
-    """A number as a piece."""
+def piece_of(value: float | Expr) -> Piece:
+    """A number as a piece; a whole one is affine."""
     if isinstance(value, float) and math.isnan(value):
         return None
-    return number(value).pieces[0][1]
+    if isinstance(value, float) and abs(value) < _EXACT and value == int(value):
+        value = int(value)
+    return Affine(0, 0, value) if isinstance(value, (int, Expr)) else value
 
 
 def where_at_least(a: Piece, b: Piece, more: int = 0) -> Truth:
@@ -198,22 +197,17 @@ def where_at_least(a: Piece, b: Piece, more: int = 0) -> Truth:
     x, y = constant_of(a), constant_of(b)
     if x is not None and y is not None:
         return truth(x > y if more else x >= y)
-    if isinstance(a, Remainder) and y is not None:
-        return a.where(lambda place: place > y if more else place >= y)
-    if isinstance(b, Remainder) and x is not None:
-        return b.where(lambda place: x > place if more else x >= place)
     if isinstance(a, Affine) and isinstance(b, Affine):
         return where_not_negative(a + b * -1 + -more)
+    if x is not None:
+        return ~where_at_least(b, a, 1 - more)
+    if isinstance(a, Remainder) and y is not None:
+        return a.where(lambda place: place > y if more else place >= y)
     if isinstance(a, (Affine, Quotient)) and y is not None:
         if math.isinf(y):
             return truth(y < 0)
         limit = math.floor(y) + 1 if more or y != int(y) else int(y)
         return _whole_at_least(a, limit)
-    if isinstance(b, (Affine, Quotient)) and x is not None:
-        if math.isinf(x):
-            return truth(x > 0)
-        limit = math.ceil(x) - 1 if more or x != int(x) else int(x)
-        return ~_whole_at_least(b, limit + 1)
     if isinstance(a, Quotient) and isinstance(b, Quotient) and a.divisor == b.divisor:
         difference = a.term + b.term * -1
         if difference.is_number and isinstance(difference.constant, int) and not difference.constant:
@@ -233,7 +227,8 @@ def where_equal(a: Piece, b: Piece) -> Truth:
     if x is not None and y is not None:
         return truth(x == y)
     if isinstance(a, Affine) and isinstance(b, Affine):
-        return where_zero(a + b * -1)
+        difference = a + b * -1
+        return where_not_negative(difference, difference * -1)
     for one, whole in ((a, y), (b, x)):
         if whole is not None and isinstance(one, Remainder):
             return one.where(whole.__eq__)
@@ -255,4 +250,4 @@ def _same_block(a: Affine, b: Affine, size: int) -> Truth:
     directions = {(a.row, a.column), (b.row, b.column)}
     if directions != {(1, 0), (0, 1)} or a.constant != b.constant or mod(a.constant, size) != 0:
         return UNKNOWN
-    return where_same_block(size)
+    return where_not_negative(SameBlock(0, 0, size))

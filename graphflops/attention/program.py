@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from graphflops.attention.attention_use import AttentionUse, Hidden
-from graphflops.attention.hidden_pairs import Hiding, window
+from graphflops.attention.attention_use import AttentionUse, Hidden, window
 from graphflops.attention.match import Spelled, spelled
 from graphflops.attention.operator_kinds import copies, role, role_of
 from graphflops.attention.user_masks import refuse_unused
@@ -17,6 +17,7 @@ from graphflops.ops import operator
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from graphflops.attention.hidden_pairs import Hiding
     from graphflops.attention.user_masks import Stated
     from graphflops.dims import Dim
     from graphflops.rules.flex import Seen
@@ -28,9 +29,8 @@ if TYPE_CHECKING:
 Shapes = tuple["Dim", "Dim", "Dim", "Dim", "Dim", "Dim", "Dim"]
 
 
-def fused(call: Call, hiding: Hiding) -> tuple[AttentionUse, Hidden] | None:
+def fused(call: Call, view: View, hiding: Callable[[], Hiding]) -> tuple[AttentionUse, Hidden] | None:
     """The attention that a call computes, and what its mask hides; None for other calls and for operands of unknown type."""
-    view = hiding.view
     family = _SIZES.get(call.operator.name)
     if family is None or call.row.state != "counted":
         return None
@@ -65,14 +65,16 @@ def fused(call: Call, hiding: Hiding) -> tuple[AttentionUse, Hidden] | None:
     return use, hidden
 
 
-def _hidden_by(call: Call, seen: Seen | None, hiding: Hiding, queries: Dim, keys: Dim) -> tuple[Hidden, Dim]:
+def _hidden_by(
+    call: Call, seen: Seen | None, hiding: Callable[[], Hiding], queries: Dim, keys: Dim
+) -> tuple[Hidden, Dim]:
     """What the mask of an operator hides, and the FLOPs on hidden pairs. seen: what is known of flexible attention."""
     mask, masked = call.value("mask"), call.cost.masked_flops
     if seen is not None:
         return Hidden(mask=seen.mask, pattern=seen.pattern), masked
     if masked != 0:
         return Hidden(mask="structure", pattern=_pattern_of(call)), masked
-    hidden = hiding.of_operator(call, mask, queries, keys) if mask else Hidden()
+    hidden = hiding().of_operator(call, mask, queries, keys) if mask else Hidden()
     return hidden, masked_part(call.cost.matrix_flops, hidden, queries, keys)
 
 
@@ -185,18 +187,18 @@ def hidden_in_gradients(group: Spelled, hidden: Hidden, view: View) -> dict[str,
     return {name: masked_part(flops, hidden, queries, keys) for name, flops in found.items()}
 
 
-def hidden_in_operator(call: Call, hiding: Hiding) -> dict[str, Dim]:
+def hidden_in_operator(call: Call, view: View, hiding: Callable[[], Hiding]) -> dict[str, Dim]:
     """Masked FLOPs of an operator that computes all gradients of an attention; {} for any other call."""
     if call.operator.name != "scaled_dot_product_attention_backward" or call.cost.masked_flops != 0:
         return {}
     mask = call.value("mask")
     if not mask:
         return {}
-    query, key = (hiding.view.types.get(call.value(name)) for name in ("query", "key"))
+    query, key = (view.types.get(call.value(name)) for name in ("query", "key"))
     if query is None or key is None or min(query.rank, key.rank) < 2:
         return {}
     queries, keys = query.shape[-2], key.shape[-2]
-    hidden = hiding.of_operator(call, mask, queries, keys)
+    hidden = hiding().of_operator(call, mask, queries, keys)
     return {call.name: masked_part(call.cost.matrix_flops, hidden, queries, keys)}
 
 
@@ -221,7 +223,7 @@ def attentions(view: View, stated: Mapping[str, Stated] | None = None) -> Found:
     stated: the user masks, by input name. Raises ModelError for one that contradicts the program.
     An attention with a size of 0, or whose sizes grow too large an expression, is left out.
     """
-    hiding = Hiding(view, stated or {})
+    hiding = cache(lambda: _hiding(view, stated or {}))
     found: list[tuple[int, AttentionUse]] = []
     masked: dict[str, Dim] = {}
     of_gradients: dict[str, Dim] = {}
@@ -239,20 +241,26 @@ def attentions(view: View, stated: Mapping[str, Stated] | None = None) -> Found:
 
     for call in [call for call in view.calls if call.operator.kind == "attention"]:
         with suppress(DimError, ZeroDivisionError):
-            operator = fused(call, hiding)
+            operator = fused(call, view, hiding)
             if operator is not None:
                 keep(*operator, call)
-            masked.update(hidden_in_operator(call, hiding))
+            masked.update(hidden_in_operator(call, view, hiding))
     has_softmax = any(role_of(call) in ("softmax", "power") for call in view.calls)
     for group in spelled(view) if has_softmax else ():
         with suppress(DimError, ZeroDivisionError):
-            hidden = hiding.of_spelled(group)
+            hidden = hiding().of_spelled(group) if group.masks else Hidden()
             keep(_use(group, hidden, view), hidden, group.first, group.second)
             masked.update(hidden_in_gradients(group, hidden, view))
-    if hiding.stated:
-        refuse_unused(hiding.stated, hiding.used)
+    if stated:
+        refuse_unused(stated, hiding().used)
     uses = [use for _, use in sorted(found, key=lambda entry: entry[0])]
     return Found(tuple(uses), masked, of_gradients, tuple(inputs))
+
+
+def _hiding(view: View, stated: Mapping[str, Stated]) -> Hiding:
+    from graphflops.attention.hidden_pairs import Hiding  # of no use to a program without masks
+
+    return Hiding(view, stated)
 
 
 def _use(group: Spelled, hidden: Hidden, view: View) -> AttentionUse:

@@ -1,28 +1,30 @@
 """Counts the visible pairs and blocks of a mask by evaluating it block by block, never on all pairs at once.
 
-numpy is imported when something is counted.
+Blocks that a band of diagonals touches are counted in closed form. numpy is imported when something is counted.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from itertools import product
+from operator import add
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from graphflops.attention.conditions import SIMPLE, Case, bounds
 from graphflops.base.lazy import numpy as np
 from graphflops.base.limits import spend
+from graphflops.dims import Dim, ceil_div, dim_min, floor_div
 from graphflops.errors import ModelError
+from graphflops.rules.shapes import doubled_pairs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
 
     from numpy.typing import NDArray
 
-    from graphflops.dims import Dim
-
     Whole = NDArray[np.int64]
-    Visible = Callable[[int, int, Whole, Whole], NDArray[np.bool_]]
-    Settled = Callable[[int, int, Whole, Whole, Whole, Whole], NDArray[np.int8]]
+    Visible = Callable[[Sequence[Any], Whole, Whole], NDArray[np.bool_]]
+    Settled = Callable[[Sequence[Any], Whole, Whole, Whole, Whole], NDArray[np.int8]]
 
 HIDDEN, SEEN, MIXED = 0, 1, 2
 MOST_PAIRS = 2**29  # evaluated for one mask: some seconds; more is refused
@@ -30,6 +32,7 @@ _AT_ONCE = 2**18  # pairs evaluated in one call
 _LEAST = 2**14  # pairs that take as long as the call itself
 _RECTANGLES = 1024  # evaluated in one call
 _FAN = 8  # a rectangle is cut into so many by so many
+_MOST_LINES = 2**20  # of blocks, one after the other
 _INNER = 128  # rows and columns of what a block larger than _AT_ONCE is cut into
 
 
@@ -65,34 +68,27 @@ class Counted:
         return Blocks(self.partial_blocks, self.full_blocks, self.partial_pairs, self.full_pairs)
 
     def __add__(self, other: Counted) -> Counted:
-        return Counted(
-            self.pairs + other.pairs,
-            self.partial_blocks + other.partial_blocks,
-            self.full_blocks + other.full_blocks,
-            self.partial_pairs + other.partial_pairs,
-            self.full_pairs + other.full_pairs,
-        )
+        return Counted(*map(add, astuple(self), astuple(other)))
 
 
 def count(
-    visible: Visible, batch: int, heads: int, queries: int, keys: int, block_rows: int = 128,
+    visible: Visible, slices: Iterable[Sequence[Any]], queries: int, keys: int, block_rows: int = 128,
     block_columns: int = 128, settled: Settled | None = None,
 ) -> Counted:  # fmt: skip
-    """Counts over `batch` x `heads` slices; pass 1 where the mask is the same for all of them.
+    """Counts over slices, by their indices of a batch entry and a head; pass one where the mask is the same for all.
 
-    visible: called with the indices of a batch entry and a head, and int64 arrays of query places [n, rows, 1] and key
+    visible: called with the indices of a slice, and int64 arrays of query places [n, rows, 1] and key
         places [n, 1, columns]; returns truth values that broadcast to [n, rows, columns].
-    settled: evaluates whole rectangles: called with a batch entry, a head, and the first and the last query, the
+    settled: evaluates whole rectangles: called with the indices of a slice, and the first and the last query, the
         first and the last key of each, as int64 arrays [n]; returns for each HIDDEN, SEEN, or MIXED if neither is certain.
 
     Raises ModelError where more than MOST_PAIRS pairs would have to be evaluated.
     """
     budget = _Budget()
     whole = Counted()
-    for b in range(batch):
-        for h in range(heads):
-            slice_ = _Slice(visible, settled, b, h, budget)
-            whole += slice_.blocks(0, queries, 0, keys, block_rows, block_columns)
+    for lead in slices:
+        slice_ = _Slice(visible, settled, lead, budget)
+        whole += slice_.blocks(0, queries, 0, keys, block_rows, block_columns)
     return whole
 
 
@@ -116,8 +112,7 @@ class _Slice:
 
     visible: Visible
     settled: Settled | None
-    b: int
-    h: int
+    lead: Sequence[Any]
     budget: _Budget
 
     def blocks(self, top: int, bottom: int, left: int, right: int, rows: int, columns: int) -> Counted:
@@ -144,7 +139,7 @@ class _Slice:
         self.budget.spend(edges[0].size)
         if self.settled is None:
             return np.full(edges[0].shape, MIXED, np.int8)
-        return self.settled(self.b, self.h, *edges)
+        return self.settled(self.lead, *edges)
 
     def evaluated(self, grid: Grid, blocks: Whole) -> Counted:
         """The count of single blocks, every pair evaluated."""
@@ -167,7 +162,7 @@ class _Slice:
             self.budget.spend(rows * columns * len(tall))
             rows_at = first_row[part, None, None] + np.minimum(row, tall - 1)
             columns_at = first_column[part, None, None] + np.minimum(column, wide - 1)
-            pairs = self.visible(self.b, self.h, rows_at, columns_at)
+            pairs = self.visible(self.lead, rows_at, columns_at)
             if (tall < rows).any() or (wide < columns).any():
                 pairs = pairs & (row < tall) & (column < wide)
             pairs = np.broadcast_to(pairs, (len(tall), rows, columns))
@@ -280,8 +275,79 @@ def count_listed(
             here = int(grid.area(rectangles).sum())
             blocks, area = blocks + rectangles.shape[1], area + here
             if visible is not None:
-                here = _Slice(visible, None, b, h, budget).evaluated(grid, rectangles).pairs
+                here = _Slice(visible, None, (b, h), budget).evaluated(grid, rectangles).pairs
             pairs += here
         figures.append((blocks, area, pairs))
     (partial_blocks, partial_pairs, some), (full_blocks, full_pairs, rest) = figures
     return Counted(some + rest, partial_blocks, full_blocks, partial_pairs, full_pairs)
+
+
+# Closed forms: the blocks that a band of diagonals touches within a rectangle
+
+
+def closed_blocks(case: Case, queries: int, keys: int, rows: int, columns: int) -> Blocks | None:
+    """Blocks of so many rows and columns that hold pairs for which all conditions hold.
+
+    None where the conditions are no edges of a rectangle and diagonals, or constants have no values.
+    """
+    limits = _limits(case)
+    limit = {direction: x for direction, x in (limits or {}).items() if isinstance(x, int)}
+    if limits is None or len(limit) < len(limits):
+        return None
+    left, right = limit.get((-1, 1), queries), limit.get((1, -1), keys)
+    top, bottom = max(0, -limit.get((1, 0), 0)), min(queries - 1, limit.get((-1, 0), queries))
+    first, last = max(0, -limit.get((0, 1), 0)), min(keys - 1, limit.get((0, -1), keys))
+    top, bottom = max(top, first - right), min(bottom, last + left)  # rows that see any key
+    if top > bottom or first > last or left + right < 0 or bottom // rows - top // rows > _MOST_LINES:
+        return None if top <= bottom and first <= last and left + right >= 0 else NO_BLOCKS
+    partial = full = pairs = 0
+    for line in range(top // rows, bottom // rows + 1):
+        begin, end = max(top, line * rows), min(bottom, line * rows + rows - 1)
+        low, high = max(first, begin - left) // columns, min(last, end + right) // columns
+        height = min(queries, line * rows + rows) - line * rows
+        pairs += height * (min(keys, (high + 1) * columns) - low * columns)
+        inside = 0
+        if end - begin + 1 == rows:
+            start, stop = max(first, end - left), min(last, begin + right) + 1  # keys that every row sees
+            inside = max(stop // columns - -(-start // columns), 0)
+        partial, full = partial + high - low + 1 - inside, full + inside
+    full_pairs = full * rows * columns
+    return Blocks(partial, full, pairs - full_pairs, full_pairs)
+
+
+def formulas(case: Case, length: Dim, block: int) -> Blocks | None:
+    """The same for as many queries as keys and square blocks, the length a formula; None where there is no closed form."""
+    limit = _limits(case)
+    if limit is None or not limit.keys() <= {(1, -1), (-1, 1)}:
+        return None
+    sides: list[int | None] = []
+    for constant in (limit.get((-1, 1)), limit.get((1, -1))):
+        if constant is not None and (not isinstance(constant, int) or constant < 0):
+            return None
+        sides.append(constant)
+    lines, whole = ceil_div(length, block), floor_div(length, block)
+    reach = [None if x is None else -(-x // block) for x in sides]  # in blocks
+    within = [None if x is None else (x - block + 1) // block for x in sides]
+    touched, full = _doubled_cells(lines, *reach), _doubled_cells(whole, *within)
+    rest = length - block * (lines - 1)  # places in the last line
+    inner = _doubled_cells(lines - 1, *reach)
+    beside = [lines - 1 if x is None else dim_min(x, lines - 1) if x else 0 for x in reach]
+    pairs = block * block * inner + 2 * block * rest * (beside[0] + beside[1]) + 2 * rest * rest
+    full_pairs = block * block * full
+    return Blocks(*(floor_div(x, 2) for x in (touched - full, full, pairs - full_pairs, full_pairs)))
+
+
+def _limits(case: Case) -> dict[tuple[int, int], Dim] | None:
+    """The constant of each condition by its direction; None where one is no edge of a rectangle and no diagonal."""
+    found = bounds(case)
+    return found if found.keys() <= {*SIMPLE} and len(found) == len(case) else None
+
+
+def _doubled_cells(lines: Dim, left: int | None, right: int | None) -> Dim:
+    """Twice the cells of a square with -left <= column - row <= right."""
+    if left is not None and right is not None and left + right < 0:
+        return 0
+    if {left, right} in ({None, 0}, {None, -1}):
+        # Without no lines at all, which is longer.
+        return lines * lines + (lines if 0 in (left, right) else -lines)
+    return doubled_pairs(lines, lines, left=left, right=right)

@@ -281,38 +281,21 @@ Indices = tuple[Any, ...]  # an index for each axis; None where it is not known 
 
 
 class Evaluator(Protocol[V]):
-    """Index propagation as operators and domains use it."""
+    """Index propagation as operators and domains use it: what each method does is said where it is (`Propagation`)."""
 
     domain: Domain[V]
     scope: Scope
     before: int
 
-    def value(self, name: str, at: Indices) -> V:
-        """The value of that name at an index."""
-
-    def operand(self, argument: Any, at: Indices) -> V:
-        """An operand that broadcasts to the result's index, or a number."""
-
-    def clipped(self, at: Indices, shape: tuple[Dim, ...]) -> Indices:
-        """Indices with that of an axis of size one replaced by 0."""
-
-    def number(self, argument: Any) -> Any:
-        """An argument that is a number or list of numbers."""
-
-    def type_of(self, argument: Any) -> TensorType | None:
-        """Type of an operand that is a tensor."""
-
-    def result_type(self, step: Step) -> DType | None:
-        """Element type of the result."""
-
-    def cast(self, step: Step, value: V) -> V | None:
-        """A value in the element type of a step's result."""
-
-    def span(self, start: Any, end: Any, size: Dim) -> tuple[Dim, Dim | None]:
-        """First index of a slice and the one past its last. Raises TypeError where they are not known."""
-
-    def from_end(self, place: int, size: Dim) -> Dim:
-        """A negative index of an axis, counted from the start."""
+    def value(self, name: str, at: Indices) -> V: ...
+    def operand(self, argument: Any, at: Indices) -> V: ...
+    def clipped(self, at: Indices, shape: tuple[Dim, ...]) -> Indices: ...
+    def number(self, argument: Any) -> Any: ...
+    def type_of(self, argument: Any) -> TensorType | None: ...
+    def result_type(self, step: Step) -> DType | None: ...
+    def cast(self, step: Step, value: V) -> V | None: ...
+    def span(self, start: Any, end: Any, size: Dim) -> tuple[Dim, Dim | None]: ...
+    def from_end(self, place: int, size: Dim) -> Dim: ...
 
 
 class Domain(ABC, Generic[V]):

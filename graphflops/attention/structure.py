@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from graphflops.attention.scopes import Evaluator, Indices, Step
@@ -27,9 +28,9 @@ def _of(p: Evaluator[Any], step: Step, at: Any, name: str = "x") -> Any:
     return p.value(argument.name, tuple(at)) if isinstance(argument, Ref) else None
 
 
-def _axis(p: Evaluator[Any], step: Step, rank: int, otherwise: Any = 0) -> int:
+def _axis(p: Evaluator[Any], step: Step, rank: int) -> int:
     """The axis that a step goes along, counted from the front; TypeError where it is not known."""
-    axis = p.number(step.argument("axis", otherwise))
+    axis = p.number(step.argument("axis", 0))
     if not isinstance(axis, int) or not rank:
         raise TypeError
     return axis % rank
@@ -92,16 +93,6 @@ def transpose(p: Evaluator[Any], step: Step, at: Indices) -> Any:
     return _of(p, step, inner)
 
 
-def matrix_transpose(p: Evaluator[Any], step: Step, at: Indices) -> Any:
-    """Swaps the last two axes, or leaves a vector as it is."""
-    return _of(p, step, at if len(at) < 2 else (*at[:-2], at[-1], at[-2]))
-
-
-def same_element(p: Evaluator[Any], step: Step, at: Indices) -> Any:
-    """The same element of the first operand, which may broadcast."""
-    return p.operand(step.argument("x"), at)
-
-
 def broadcast_in_dim(p: Evaluator[Any], step: Step, at: Indices) -> Any:
     """Broadcasts; the operand's axes are named."""
     axes = p.number(step.argument("axes"))
@@ -127,14 +118,6 @@ def part(p: Evaluator[Any], step: Step, at: Indices) -> Any:
             return None
         inner[axis] = index * each + start
     return _of(p, step, inner)
-
-
-def select(p: Evaluator[Any], step: Step, at: Indices) -> Any:
-    """One index of an axis."""
-    source = _source(p, step)
-    axis = _axis(p, step, source.rank)
-    place = p.domain.wrapped(p.domain.as_index(p.operand(step.argument("index"), ())), source.shape[axis])
-    return _of(p, step, (*at[:axis], place, *at[axis:]))
 
 
 def flip(p: Evaluator[Any], step: Step, at: Indices) -> Any:
@@ -182,18 +165,12 @@ def index(p: Evaluator[Any], step: Step, at: Indices) -> Any:
     return _of(p, step, [found[axis] if axis in found else next(rest) for axis in range(source.rank)])
 
 
-def index_select(p: Evaluator[Any], step: Step, at: Indices) -> Any:
-    """The axes of an index tensor in place of one axis."""
-    source, chosen = _source(p, step), p.type_of(step.argument("index"))
+def index_select(p: Evaluator[Any], step: Step, at: Indices, name: str = "x") -> Any:
+    """The axes of an index tensor, or of a number none, in place of one axis."""
+    source, chosen = _source(p, step, name), p.type_of(step.argument("index"))
     axis, rank = _axis(p, step, source.rank), 0 if chosen is None else chosen.rank
     place = _index(p, step.argument("index"), at[axis : axis + rank], source.shape[axis])
-    return _of(p, step, (*at[:axis], place, *at[axis + rank :]))
-
-
-def embedding(p: Evaluator[Any], step: Step, at: Indices) -> Any:
-    """Rows of a table by an index tensor."""
-    rows = _source(p, step, "weight").shape[0]
-    return _of(p, step, (_index(p, step.argument("index"), at[:-1], rows), at[-1]), "weight")
+    return _of(p, step, (*at[:axis], place, *at[axis + rank :]), name)
 
 
 def gather(p: Evaluator[Any], step: Step, at: Indices) -> Any:
@@ -261,27 +238,24 @@ def stack(p: Evaluator[Any], step: Step, at: Indices) -> Any:
     return found
 
 
-def slice_scatter(p: Evaluator[Any], step: Step, at: Indices) -> Any:
-    """One tensor with another in the place of a range of it."""
+def scatter(p: Evaluator[Any], step: Step, at: Indices) -> Any:
+    """One tensor with another in the place of a range of it, or at one index of an axis."""
     if step.argument("step", 1) != 1:
         return None
-    axis = _axis(p, step, len(at))
-    begin, end = p.span(step.argument("start"), step.argument("end"), _source(p, step).shape[axis])
-    inner = (*at[:axis], at[axis] + -begin, *at[axis + 1 :])
-    return _replaced(p, step, at, inner, p.domain.between(at[axis], begin, end))
-
-
-def select_scatter(p: Evaluator[Any], step: Step, at: Indices) -> Any:
-    """One tensor with another at one index of an axis."""
-    axis = _axis(p, step, len(at))
-    begin, _ = p.span(step.argument("index"), None, _source(p, step).shape[axis])
-    inside = p.domain.between(at[axis], begin, begin + 1)
-    return _replaced(p, step, at, (*at[:axis], *at[axis + 1 :]), inside)
-
-
-def _replaced(p: Evaluator[Any], step: Step, at: Indices, inner: Indices, inside: Any) -> Any:
+    inner, inside = _ranged(p, step, at, _source(p, step), step.operator.name == "slice_scatter")
     value = p.operand(step.argument("source"), inner)
     return p.domain.choose(inside, value, _of(p, step, at))
+
+
+def _ranged(
+    p: Evaluator[Any], step: Step, at: Indices, source: TensorType, is_slice: bool
+) -> tuple[Indices, Any]:
+    """The index in a slice of an axis, or in one place of it, of an element of the source; and where it is inside."""
+    axis = _axis(p, step, source.rank)
+    end = step.argument("end") if is_slice else None
+    begin, end = p.span(step.argument("start" if is_slice else "index"), end, source.shape[axis])
+    inside = p.domain.between(at[axis], begin, end if is_slice else begin + 1)
+    return (*at[:axis], *((at[axis] + -begin,) if is_slice else ()), *at[axis + 1 :]), inside
 
 
 # New tensors, and triangles
@@ -298,21 +272,6 @@ def arange(p: Evaluator[Any], step: Step, at: Indices) -> Any:
     if isinstance(start, float) and start.is_integer():
         start = int(start)
     return p.domain.from_index(at[0] * each + start, dtype)
-
-
-def filled(p: Evaluator[Any], step: Step, at: Indices) -> Any:
-    """One number everywhere."""
-    return p.cast(step, p.operand(step.argument("value"), ()))
-
-
-def number_filled(number: int) -> Follow:
-    """One number everywhere that the operator's name says."""
-    return lambda p, step, at: p.cast(step, p.domain.literal(number))
-
-
-def copy(p: Evaluator[Any], step: Step, at: Indices) -> Any:
-    """Another tensor, which may broadcast."""
-    return p.cast(step, p.operand(step.argument("source"), at))
 
 
 def eye(p: Evaluator[Any], step: Step, at: Indices) -> Any:
@@ -344,27 +303,35 @@ def inside(p: Evaluator[Any], step: Step, at: Indices, conditions: list[Any]) ->
     """The index in a view of the element at an index of its operand, under conditions that are added; None: not followed."""
     typed, name = _source(p, step), step.operator.name
     if name in ("slice", "select"):
-        axis = _axis(p, step, typed.rank)
-        start = step.argument("start" if name == "slice" else "index")
-        begin, end = p.span(start, step.argument("end"), typed.shape[axis])
-        if at[axis] is None or step.argument("step", 1) != 1:
+        if at[_axis(p, step, typed.rank)] is None or step.argument("step", 1) != 1:
             return None
-        conditions.append(p.domain.between(at[axis], begin, end if name == "slice" else begin + 1))
-        return (*at[:axis], *((at[axis] + -begin,) if name == "slice" else ()), *at[axis + 1 :])
+        place, condition = _ranged(p, step, at, typed, name == "slice")
+        conditions.append(condition)
+        return place
     result = p.type_of(Ref(step.result))
     same = result is not None and result.shape == typed.shape
     return at if (step.operator.kind == "identity" or name == "reshape") and same else None
 
 
+def _everywhere(number: int) -> Follow:
+    return lambda p, step, at: p.cast(step, p.domain.literal(number))
+
+
 FUNCTIONS: dict[str, Follow] = {
-    "expand": same_element, "broadcast_in_dim": broadcast_in_dim, "unsqueeze": unsqueeze, "squeeze": squeeze,
+    "expand": lambda p, step, at: p.operand(step.argument("x"), at),
+    "t": lambda p, step, at: _of(p, step, at if len(at) < 2 else (*at[:-2], at[-1], at[-2])),
+    "copy": lambda p, step, at: p.cast(step, p.operand(step.argument("source"), at)),
+    **dict.fromkeys(
+        ("full", "full_like", "new_full", "scalar_tensor", "fill"),
+        lambda p, step, at: p.cast(step, p.operand(step.argument("value"), ())),
+    ),
+    **dict.fromkeys(("zeros", "zeros_like", "new_zeros"), _everywhere(0)),
+    **dict.fromkeys(("ones", "ones_like", "new_ones"), _everywhere(1)),
+    "broadcast_in_dim": broadcast_in_dim, "unsqueeze": unsqueeze, "squeeze": squeeze,
     **dict.fromkeys(("reshape", "flatten", "unflatten", "ravel"), reshape), "permute": permute,
-    "transpose": transpose, "t": matrix_transpose, "slice": part, "narrow": part, "select": select,
-    "flip": flip, "repeat": tiled, "index": index, "index_select": index_select, "embedding": embedding,
+    "transpose": transpose, "slice": part, "narrow": part, "flip": flip, "repeat": tiled, "index": index,
+    "select": index_select, "index_select": index_select, "embedding": partial(index_select, name="weight"),
     "gather": gather, "gather_nd": gather_nd, "flat_apply": flat_apply, "cat": join, "stack": stack,
-    "slice_scatter": slice_scatter, "select_scatter": select_scatter, "arange": arange,
-    **dict.fromkeys(("full", "full_like", "new_full", "scalar_tensor", "fill"), filled),
-    **dict.fromkeys(("zeros", "zeros_like", "new_zeros"), number_filled(0)),
-    **dict.fromkeys(("ones", "ones_like", "new_ones"), number_filled(1)), "copy": copy, "eye": eye,
+    "slice_scatter": scatter, "select_scatter": scatter, "arange": arange, "eye": eye,
     "triu": triangle(True), "tril": triangle(False), "trilu": triangle(None),
 }  # fmt: skip

@@ -28,7 +28,7 @@ class Rendered:
         imported("graphflops.render.formats:save")(self._content(), path, form, **options)
 
     def __repr__(self) -> str:
-        return str(imported("graphflops.render.brief:brief")(self))
+        return str(imported("graphflops.render.summary:brief")(self))
 
     def _repr_html_(self) -> str:
         """What a notebook shows: HTML without script, style or line breaks, which conversions of notebooks keep."""

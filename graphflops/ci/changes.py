@@ -27,8 +27,8 @@ from graphflops.loading import analyze
 from graphflops.onnx_audit.audit import audit
 from graphflops.render import findings as render
 from graphflops.render.diff.texts import COMMENT, markdown
-from graphflops.render.fixes import offered
-from graphflops.render.markdown import escaped
+from graphflops.render.document import escaped
+from graphflops.render.findings import offered
 from graphflops.render.summary import headline
 from graphflops.render.text import assumptions, count_of
 from graphflops.render.text import listed as named
@@ -197,37 +197,30 @@ def _merged_into(head: str) -> str | None:
 
 def _available(base: str, notes: list[str]) -> str | None:
     """The commit, fetched if the checkout is shallow; None, and a note, if it cannot be."""
-    if not _has(base) and not (
-        succeeds(*_FETCH, "--depth=1", "origin", base, seconds=_SECONDS) and _has(base)
+    there = ("cat-file", "-e", f"{base}^{{commit}}")
+    fetch = (*_FETCH, "--depth=1", "origin", base)
+    if succeeds(*there, seconds=_SECONDS) or all(
+        succeeds(*each, seconds=_SECONDS) for each in (fetch, there)
     ):
-        notes.append(f"The base commit {base[:12]} cannot be fetched, so nothing is compared.")
-        return None
-    return base
-
-
-def _has(commit: str) -> bool:
-    return succeeds("cat-file", "-e", f"{commit}^{{commit}}", seconds=_SECONDS)
-
-
-def _common(base: str) -> str | None:
-    """The last commit that the base and the checkout have in common; a shallow history is fetched until it has one."""
-    for deepen in _histories(base):
-        if deepen and not succeeds(*deepen, seconds=_SECONDS):
-            return None
-        found = git("merge-base", base, "HEAD", check=False).decode().split()
-        if found:
-            return found[0]
+        return base
+    notes.append(f"The base commit {base[:12]} cannot be fetched, so nothing is compared.")
     return None
 
 
-def _histories(base: str) -> Iterator[tuple[str, ...]]:
-    """What to fetch before each look: first nothing, then more and more commits without their files."""
-    yield ()
-    if git("rev-parse", "--is-shallow-repository", check=False).strip() != b"true":
-        return
+def _common(base: str) -> str | None:
+    """The last commit that the base and the checkout have in common.
+
+    A shallow history is fetched until it has one, more and more commits without their files.
+    """
+    is_shallow = git("rev-parse", "--is-shallow-repository", check=False).strip() == b"true"
     here = git("rev-parse", "HEAD").decode().strip()
-    for count in _DEEPENED:
-        yield (*_FETCH, "--filter=blob:none", f"--deepen={count}", "origin", base, here)
+    for count in (0, *_DEEPENED) if is_shallow else (0,):
+        deepen = (*_FETCH, "--filter=blob:none", f"--deepen={count}", "origin", base, here)
+        if count and not succeeds(*deepen, seconds=_SECONDS):
+            return None
+        if found := git("merge-base", base, "HEAD", check=False).decode().split():
+            return found[0]
+    return None
 
 
 SUMMARY = 2**20  # bytes of a job's summary
@@ -236,34 +229,20 @@ _NAMED = 8  # models named that are identical in cost
 _REST = 200  # characters of the note on omitted sections
 
 
-def comment(
-    changes: Sequence[ModelChange] | None,
-    found: Sequence[ModelFindings] | None,
-    notes: Sequence[str],
-    mark: str,
-) -> str:
-    """The page as a comment that begins with a mark."""
-    return f"{mark}\n{_page(changes, found, notes, COMMENT - len(mark) - 1, len)}"
-
-
-def summary(
-    changes: Sequence[ModelChange] | None, found: Sequence[ModelFindings] | None, notes: Sequence[str]
-) -> str:
-    """The page as a job's summary.
+def page(
+    changes: Sequence[ModelChange] | None, found: Sequence[ModelFindings] | None, notes: Sequence[str],
+    mark: str = "",
+) -> str:  # fmt: skip
+    """The page as a job's summary, or where there is a mark as a comment that begins with it.
 
     changes: None where there is nothing to compare with. found: of the budget; None where there is none. notes: what
     the reader should know of the run.
     """
-    return _page(changes, found, notes, SUMMARY, lambda text: len(text.encode()))
+    limit = COMMENT - len(mark) - 1 if mark else SUMMARY
 
+    def size(text: str) -> int:
+        return len(text if mark else text.encode())
 
-def _page(
-    changes: Sequence[ModelChange] | None,
-    found: Sequence[ModelFindings] | None,
-    notes: Sequence[str],
-    limit: int,
-    size: Callable[[str], int],
-) -> str:
     parts = ["## Cost of models\n", *(f"\n{escaped(note)}\n" for note in notes)]
     broken = [model for model in found or () if any(found.severity != "note" for found in model.findings)]
     if found is not None:
@@ -278,14 +257,14 @@ def _page(
         parts.append(f"\nIdentical in cost: {escaped(named(same, _NAMED))}\n")
     room = limit - size("".join(parts)) - _REST
     # A character is 4 bytes at most.
-    share = max(_OF_ONE, room // max(len(listed), 1)) if size is len else room // 4
+    share = max(_OF_ONE, room // max(len(listed), 1)) if mark else room // 4
     for index, section in enumerate(_sections(listed, min(share, room - _REST))):
         room -= size(section)
         if room < 0:
             parts.append(f"\n… and {count_of(len(listed) - index, 'more changed model')}.\n")
             break
         parts.append(section)
-    return "".join(parts)
+    return "".join([f"{mark}\n"] * bool(mark) + parts)
 
 
 def _sections(changes: Sequence[ModelChange], share: int) -> Iterator[str]:

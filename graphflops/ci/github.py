@@ -22,7 +22,7 @@ from graphflops.base.patterns import matches_file
 from graphflops.budget import baseline, limits
 from graphflops.budget.amounts import percent
 from graphflops.budget.run import Checked, checked
-from graphflops.ci.changes import Event, ModelChange, base_of, changes, comment, event, loosened, summary
+from graphflops.ci.changes import Event, ModelChange, base_of, changes, event, loosened, page
 from graphflops.errors import FileError, GraphflopsError, inert_in_logs, shown
 from graphflops.exporters import MODEL_SUFFIXES
 from graphflops.render.sarif import sarif, source_files
@@ -59,8 +59,8 @@ class PullRequest:
 
     def existing(self) -> int | None:
         """The comment that an earlier run wrote."""
-        for page in range(1, _PAGES + 1):
-            comments = self._call("GET", f"issues/{self.number}/comments?per_page={_PER_PAGE}&page={page}")
+        for place in range(1, _PAGES + 1):
+            comments = self._call("GET", f"issues/{self.number}/comments?per_page={_PER_PAGE}&page={place}")
             if not isinstance(comments, list):
                 raise CommentError("the server's list of comments is none")
             for one in comments:
@@ -144,7 +144,7 @@ def _run(env: Mapping[str, str]) -> int:
     found = None if budget is None else _checked(budget, inputs, base, notes)
     cache = env.get("GRAPHFLOPS_CACHE") or None
     changed = list(changes(base, _wanted(inputs, budget), cache)) if base else None
-    text = summary(changed, found.found if found else None, notes)
+    text = page(changed, found.found if found else None, notes)
     _append(env.get("GITHUB_STEP_SUMMARY"), text)
     _annotate(found)
     if inputs.sarif and found is not None:
@@ -238,7 +238,7 @@ def _commented(
         return "none"
     api = env.get("GITHUB_API_URL", "https://api.github.com")
     place = PullRequest(api, env.get("GITHUB_REPOSITORY", ""), run_for.pull_request, inputs.token)
-    body = comment(changed, found, notes, MARK)
+    body = page(changed, found, notes, MARK)
     try:
         existing = place.existing()
         if existing is not None:

@@ -88,23 +88,23 @@ def audit(
         return
     if not models:
         raise click.UsageError("name a MODEL, or say --explain CODE")
+    from graphflops.versions.git import located
+
     codes, sizes = _what(given)
     is_fix = given["fix"] or given["dry_run"] or given["diff"]
-    odd = [name for name, is_given in given.items() if is_given and not is_fix]
-    if odd:
+    if odd := [name for name, is_given in given.items() if is_given and not is_fix]:
         raise click.UsageError(f"--{odd[0].replace('_', '-')} goes with --fix")
+    is_fixed = False
     if is_fix:
         if output.form or top or statistics:
             raise click.UsageError("--format, --top and --statistics are of findings: audit the fixed file")
-        _fixed(ctx, models, codes, sizes, output.path, given, fail_on)
-        return
-    from graphflops.versions.git import located
-
-    output = output.of("Findings", top=top, statistics=statistics or None)
-    found, errors = _audited(models, codes, **sizes)
-    if found.models:
-        output.write(found, top=top, statistics=statistics or None, locate=located)
-    _exit(ctx, found, errors, fail_on)
+        found, errors, is_fixed = _fix(models, codes, sizes, output.path, given)
+    else:
+        output = output.of("Findings", top=top, statistics=statistics or None)
+        found, errors = _audited(models, codes, **sizes)
+        if found.models:
+            output.write(found, top=top, statistics=statistics or None, locate=located)
+    _exit(ctx, found, errors, fail_on, is_told=is_fixed and given["exit_code"])
 
 
 def _what(given: dict[str, Any]) -> tuple[Sequence[str], dict[str, Any]]:
@@ -117,21 +117,10 @@ def _what(given: dict[str, Any]) -> tuple[Sequence[str], dict[str, Any]]:
     return chosen(given.pop("select"), given.pop("ignore")), sizes
 
 
-def _fixed(
-    ctx: click.Context, models: Sequence[str], codes: Sequence[str], sizes: dict[str, Any],
-    output: str | None, fixing: dict[str, bool], fail_on: _FailOn,
-) -> None:  # fmt: skip
-    """Fixes models; exits as without --fix by what remains, and with 3 where --exit-code is to tell of a fix."""
-    from graphflops.onnx_audit.audit import audit_findings
-
-    done, errors = _fix(models, codes, sizes, output, fixing)
-    _exit(ctx, audit_findings([each.after.of_model() for each in done]), errors, fail_on)
-    if fixing["exit_code"] and any(each.fixed for each in done):
-        ctx.exit(3)
-
-
-def _exit(ctx: click.Context, found: Findings, errors: Sequence[str], fail_on: _FailOn) -> None:
-    """Exits with 1 where a model cannot be audited, with 3 where a finding is severe enough."""
+def _exit(
+    ctx: click.Context, found: Findings, errors: Sequence[str], fail_on: _FailOn, *, is_told: bool
+) -> None:
+    """Exits with 1 where a model cannot be audited, with 3 where a finding is severe enough, or a fix is to be told."""
     from graphflops.report.findings import SEVERITIES
 
     for error in errors:
@@ -139,7 +128,7 @@ def _exit(ctx: click.Context, found: Findings, errors: Sequence[str], fail_on: _
     if errors:
         ctx.exit(1)
     severe = [] if fail_on == "never" else SEVERITIES[: SEVERITIES.index(fail_on) + 1]
-    if any(finding.severity in severe for entry in found.models for finding in entry.findings):
+    if is_told or any(finding.severity in severe for entry in found.models for finding in entry.findings):
         ctx.exit(3)
 
 
@@ -167,7 +156,7 @@ def _audited(models: Sequence[str], codes: Sequence[str], **sizes: Any) -> tuple
 
 def _explanation(code: str) -> str:
     """What a check looks for, or a line for each check."""
-    from graphflops.onnx_audit.catalogue import checks
+    from graphflops.onnx_audit.audit import checks
     from graphflops.report.contradictions import DIAGNOSTICS
     from graphflops.time_audit import SLOW_CHECKS
 
@@ -187,9 +176,11 @@ def _explanation(code: str) -> str:
 
 def _fix(
     models: Sequence[str], codes: Collection[str], sizes: Any, output: str | None, given: dict[str, bool]
-) -> tuple[list[Fixed], list[str]]:
-    """Fix models and say what was fixed; with the errors of those that cannot be fixed."""
+) -> tuple[Findings, list[str], bool]:
+    """Fix models and say what was fixed: what remains, the errors of those that cannot be fixed, and whether any was."""
     from importlib.util import find_spec
+
+    from graphflops.onnx_audit.audit import audit_findings
 
     if output is not None and (len(models) > 1 or given["in_place"]):
         raise click.UsageError("--output names the one file that is written: give one MODEL, no --in-place")
@@ -203,14 +194,15 @@ def _fix(
         except GraphflopsError as error:
             said = str(error)
             errors.append(said if said.startswith(shown(model)) else f"{shown(model)}: {said}")
-    return done, errors
+    remaining = audit_findings([each.after.of_model() for each in done])
+    return remaining, errors, any(each.fixed for each in done)
 
 
 def _one(model: str, codes: Collection[str], sizes: Any, output: str | None, given: dict[str, bool]) -> Fixed:
     from graphflops.base.limits import next_analysis
     from graphflops.budget.ignores import read_ignores
     from graphflops.onnx_fix.fix import fixed
-    from graphflops.render.fixes import fixes
+    from graphflops.render.findings import fixes
 
     next_analysis()
     if model.endswith(".pt2"):
@@ -230,7 +222,7 @@ def _one(model: str, codes: Collection[str], sizes: Any, output: str | None, giv
 def _target(model: str, output: str | None, in_place: bool) -> str:
     """Where the fixed file goes; FileError where that would harm a file, or part the model from its data."""
     from graphflops.exporters import onnx
-    from graphflops.onnx_audit.model import Model
+    from graphflops.onnx_audit.registry import Model
     from graphflops.onnx_audit.safety import external
 
     target = model if in_place else output or f"{os.path.splitext(model)[0]}.fixed.onnx"

@@ -1,4 +1,4 @@
-"""`graphflops diff`: what changed between two models, reports or revisions."""
+"""What changed: `graphflops diff` between two models, reports or revisions, `history` over commits, `textconv` for git."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from graphflops.base.limits import LimitPassed
 from graphflops.commands import files, model_options, options
-from graphflops.errors import FileError, shown
+from graphflops.errors import FileError, GraphflopsError, shown
 from graphflops.versions.revisions import ModelFile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from graphflops.comparison.result import Comparison
     from graphflops.graph import Graph
 
 _SEVERAL = ("table", "markdown")  # formats whose texts can be concatenated
@@ -43,14 +43,9 @@ Pair = tuple["ModelFile | Graph | None", "ModelFile | Graph | None", bool]
 @options.of_the_file
 @click.pass_context
 def diff(
-    ctx: click.Context,
-    /,
-    sides: tuple[str, ...],
-    cut: dict[str, Any],
-    output: files.Output,
-    exit_code: bool,
+    ctx: click.Context, /, sides: tuple[str, ...], cut: dict[str, Any], output: files.Output, exit_code: bool,
     **given: Any,
-) -> None:
+) -> None:  # fmt: skip
     """What changed from OLD to NEW, by how much, and in which module.
 
     OLD and NEW are a .pt2, an .onnx, a saved JSON report, REVISION:PATH, or a library's model by name (timm:resnet50), which
@@ -67,14 +62,21 @@ def diff(
     if output.form not in _SEVERAL and len(pairs) != 1:
         what = f"{len(pairs)} models differ"
         raise click.UsageError(f"{what}: name one behind --, or ask for table or markdown")
+    from graphflops.comparison.models import compare
+    from graphflops.loading import import_rules
+
+    import_rules(given.pop("rule_files"))
     texts: list[str | bytes] = []
     differs = False
     for old, new, named in pairs:
-        comparison = None if old is None or new is None else _compared(old, new, **given)
-        differs = differs or comparison is None or not comparison.same
-        if comparison is None:
+        if old is None or new is None:
+            differs = True
             texts.append(_alone(old, new))
-        elif named or not comparison.same:
+            continue
+        with files.Progress() as progress:
+            comparison = compare(old, new, progress=progress, **given)
+        differs = differs or not comparison.same
+        if named or not comparison.same:
             texts.append(output.text(comparison, **cut))
     text = texts[0] if len(texts) == 1 else "\n".join(map(str, texts)) or "no model differs\n"
     files.write(text, output.path)
@@ -86,17 +88,6 @@ def _alone(old: ModelFile | Graph | None, new: ModelFile | Graph | None) -> str:
     there = old or new
     assert isinstance(there, ModelFile)
     return f"{shown(there.path)}: {'gone' if new is None else 'new'}, nothing to compare with\n"
-
-
-def _compared(
-    old: ModelFile | Graph, new: ModelFile | Graph, *, rule_files: tuple[str, ...], **given: Any
-) -> Comparison:
-    from graphflops.comparison.models import compare
-    from graphflops.loading import import_rules
-
-    import_rules(rule_files)
-    with files.Progress() as progress:
-        return compare(old, new, progress=progress, **given)
 
 
 def _pairs(sides: Sequence[str], paths: Sequence[str] | None) -> list[Pair]:
@@ -164,3 +155,64 @@ def _where(path: str, old: str, new: str | None, names: Sequence[str]) -> list[t
         return [(path, path)]
     renamed = [pair for pair in revisions.changed(old, new, []) if path in pair and None not in pair]
     return renamed or [(path if here[0] else None, path if here[1] else None)]
+
+
+@click.command(cls=options.PathsCommand)
+@click.argument("sides", nargs=-1, metavar="[OLD..NEW] -- MODEL")
+@options.whole("--last", "At most the last N commits. Default: 50.", most=10_000, default=50)
+@options.sizes
+@options.assume
+@options.output_of("History")
+@options.of_the_file
+@click.pass_context
+def history(
+    ctx: click.Context, /, sides: tuple[str, ...], last: int, output: files.Output, **given: Any
+) -> None:
+    """What MODEL cost at each commit that changed it, the oldest first; a renamed file is followed.
+
+    Nothing is checked out. Without a range: all commits up to HEAD.
+
+    \b
+    graphflops history main~20..HEAD -- model.onnx
+    graphflops history model.pt2 --output history.html
+    """
+    from graphflops.loading import analyze, import_rules
+    from graphflops.versions.revisions import history as found
+    from graphflops.versions.revisions import range_of
+
+    output = output.of("History")
+    behind = ctx.meta.get(options.PATHS)
+    paths, ranges = (behind, sides) if behind else (sides[-1:], sides[:-1])
+    if len(paths) != 1 or len(ranges) > 1:
+        raise click.UsageError("name one MODEL, and before -- at most one range OLD..NEW")
+    span = range_of(ranges[0]) if ranges else None
+    if ranges and span is None:
+        raise click.UsageError(f"{shown(ranges[0])} is no range OLD..NEW")
+    import_rules(given.pop("rule_files"))
+    output.write(found(paths[0], span, last, lambda file: analyze(file, **given)))
+
+
+@click.command(cls=options.LimitedCommand)
+@click.argument("model", type=click.Path())
+def textconv(model: str) -> None:
+    """The cost of MODEL as stable text, for `git diff` and `git log -p`: exact, one line for each module and operator.
+
+    For a file that is not a model, the text is one line that says so, with exit code 0: else git would show no diff.
+
+    \b
+    echo '*.onnx diff=graphflops' >> .gitattributes
+    git config diff.graphflops.textconv 'graphflops textconv'
+    git config diff.graphflops.cachetextconv true
+    """
+    files.write(_text(model), None)
+
+
+def _text(model: str) -> str:
+    try:  # the time is over for imports too
+        from graphflops.render.viewers import textconv as text
+        from graphflops.versions.revisions import file_here
+
+        with file_here(model) as file:
+            return text(files.report_of(file, quiet=True))
+    except (GraphflopsError, RecursionError, MemoryError, LimitPassed) as error:
+        return f"not analyzed: {shown(str(error).removeprefix(f'{shown(model)}: '), 500)}\n"

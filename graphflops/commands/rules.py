@@ -21,11 +21,11 @@ def rules(
     graphflops rules --format csv
     """
     from graphflops.loading import import_rules
-    from graphflops.render import rules as tables
+    from graphflops.render import derived
 
     if model is None:
         import_rules(rule_files)
-        listing = tables.registered()
+        listing = derived.registered()
     else:
-        listing = tables.used(files.report_of(model, model_name=model_name, rule_files=rule_files))
+        listing = derived.used(files.report_of(model, model_name=model_name, rule_files=rule_files))
     output.of("Listing").write(listing)

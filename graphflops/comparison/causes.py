@@ -19,10 +19,10 @@ from graphflops.comparison.result import (
     Figure,
     Fold,
     GrowthChange,
+    JointSize,
     ModuleChange,
     Resized,
 )
-from graphflops.comparison.sides import JointSize
 from graphflops.dims import Dim, Expr, evaluate
 
 _SIZED = frozenset({"shape", "heads", "parameters"})  # facts that a changed size explains
@@ -241,18 +241,13 @@ def _together(names: Sequence[str]) -> str:
 def _times(members: Sequence[ModuleChange], name: str) -> Mapping[str, Figure]:
     figures: Mapping[str, Figure] = getattr(members[0], name)
     n = len(members)
-    if n == 1:
-        return figures
 
-    def value(number: int | None) -> int | None:
-        return None if number is None else number * n
+    def whole(figure: Figure) -> Figure:
+        values = (figure.before_value, figure.after_value)
+        known = (None if value is None else value * n for value in values)
+        return Figure(figure.before * n, figure.after * n, *known)
 
-    return {
-        name: Figure(
-            figure.before * n, figure.after * n, value(figure.before_value), value(figure.after_value)
-        )
-        for name, figure in figures.items()
-    }
+    return figures if n == 1 else {name: whole(figure) for name, figure in figures.items()}
 
 
 _MODULES = 20  # modules named for one change

@@ -11,9 +11,8 @@ from typing import Any, TypeVar
 from graphflops.comparison.align import align
 from graphflops.comparison.calls import Numbers, aligned, rewired, told
 from graphflops.comparison.causes import bounds, causes, crossings, folded, growth
-from graphflops.comparison.constants import is_export, under_common_names
 from graphflops.comparison.entries import Trees, attributed, by_operator, by_source, differs, listed, shared
-from graphflops.comparison.export_check import ledger
+from graphflops.comparison.export_check import is_export, ledger, under_common_names
 from graphflops.comparison.result import (
     Cause,
     Comparison,
@@ -51,9 +50,8 @@ def compared(old: Report, new: Report, uniform: Callable[[str], float | None] = 
     trees, numbers = _trees(old, new)
     sizes, export = trees.joined, trees.export
     has_modules = not export or all(any(row.module for row in report.rows) for report in (old, new))
-    found, rank = listed(trees), _rank(sizes)
-    entries = _handed_over(found.modules) if export else found.modules
-    modules = _ranked(entries, rank) if has_modules else []
+    (found, unchanged, renumbered), rank = listed(trees), _rank(sizes)
+    modules = _ranked(_handed_over(found) if export else found, rank) if has_modules else []
     folds = _ranked(folded(modules), rank)
     totals = _totals(old, new, sizes, trees.kinds, training=trees.training)
     before, after = old.coverage.unknown_ops, new.coverage.unknown_ops
@@ -76,23 +74,16 @@ def compared(old: Report, new: Report, uniform: Callable[[str], float | None] = 
         growth=tuple(growth(totals["forward"], sizes.sizes, folds)),
         crossings=tuple(crossings(totals["forward"], sizes.sizes, bounds(sizes.sizes), sizes.values)),
         modules=tuple(modules),
-        unchanged=found.unchanged if has_modules else 0,
-        renumbered=tuple(found.renumbered),
-        **_groups(trees, numbers, rank),
+        unchanged=unchanged if has_modules else 0,
+        renumbered=tuple(renumbered),
+        **_changed([] if export else by_operator(trees, numbers), rank, "ops"),
+        **_changed(by_source(trees, numbers), rank, "sources"),
         folded=tuple(folds),
         causes=tuple(_ranked(causes(folds), rank)),
         ledger=ledger(old, new, sizes, unknown, inputs, uniform) if export else (),
         calls=calls | _changed_calls(old, new, modules),
     )
     return replace(comparison, same=_is_same(comparison))
-
-
-def _groups(trees: Trees, numbers: Numbers, rank: Rank) -> dict[str, Any]:
-    """Operators, but not of an export, and source lines that changed."""
-    ops, unchanged_ops = _changed([] if trees.export else by_operator(trees, numbers), rank)
-    sources, unchanged_sources = _changed(by_source(trees, numbers), rank)
-    found = {"ops": ops, "unchanged_ops": unchanged_ops}
-    return found | {"sources": sources, "unchanged_sources": unchanged_sources}
 
 
 def _stored(old: Report, new: Report) -> Iterator[DtypeChange]:
@@ -127,11 +118,11 @@ def _trees(old: Report, new: Report) -> tuple[Trees, Numbers]:
     return made, numbers
 
 
-def _changed(groups: Iterable[GroupChange], rank: Rank) -> tuple[tuple[GroupChange, ...], int]:
+def _changed(groups: Iterable[GroupChange], rank: Rank, name: str) -> dict[str, Any]:
     """The groups that changed, by how much, and how many did not."""
     every = list(groups)
     changed = _ranked([group for group in every if differs(group)], rank)
-    return tuple(changed), len(every) - len(changed)
+    return {name: tuple(changed), f"unchanged_{name}": len(every) - len(changed)}
 
 
 def _ranked(changes: Iterable[Ranked], rank: Rank) -> list[Ranked]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from graphflops.comparison.align import Pairs, differ, out_of_order
 from graphflops.comparison.calls import (
-    NumberedRow,
     Numbers,
     RowPair,
     different,
@@ -40,18 +39,14 @@ class Trees:
     training: bool
 
 
-@dataclass(slots=True)
-class ModuleChanges:
-    """The entries in program order, the number of unchanged modules, and the modules that only have another path."""
+def listed(trees: Trees) -> tuple[list[ModuleChange], int, list[tuple[str, str]]]:
+    """One entry for each module that changed, is new, is gone or moved, in program order.
 
-    modules: list[ModuleChange] = field(default_factory=list)
-    unchanged: int = 0
-    renumbered: list[tuple[str, str]] = field(default_factory=list)
-
-
-def listed(trees: Trees) -> ModuleChanges:
-    """One entry for each module that changed, is new, is gone or moved."""
-    found = ModuleChanges()
+    With the number of unchanged modules, and the paths of those that only have another one.
+    """
+    modules: list[ModuleChange] = []
+    renumbered: list[tuple[str, str]] = []
+    unchanged = 0
     # Exporters order what does not depend on one another anew.
     earlier = {} if trees.export else _reordered(trees)
     stack = [trees.new]
@@ -60,17 +55,17 @@ def listed(trees: Trees) -> ModuleChanges:
         ours = trees.pairs.old.get(module)
         if ours is None:
             whole = not any(part in trees.pairs.old for part in module.below())
-            found.modules += _alone(trees, None, module, whole=whole)
+            modules += _alone(trees, None, module, whole=whole)
         elif ours in trees.pairs.replaced:
             whole = True
-            found.modules.append(_entry(trees, "changed", ours, module, whole=True))
+            modules.append(_entry(trees, "changed", ours, module, whole=True))
         else:
             whole = ours.signature == module.signature
-            entry = _paired(trees, ours, module, earlier.get(ours), found.renumbered)
+            entry = _paired(trees, ours, module, earlier.get(ours), renumbered)
             if entry is not None:
-                found.modules.append(entry)
+                modules.append(entry)
             else:
-                found.unchanged += module.size if whole else 1
+                unchanged += module.size if whole else 1
         if not whole:
             stack += [*module.children.values()][::-1]
     stack = [trees.old]
@@ -79,10 +74,10 @@ def listed(trees: Trees) -> ModuleChanges:
         whole = module in trees.pairs.replaced
         if module not in trees.pairs.new:
             whole = not any(part in trees.pairs.new for part in module.below())
-            found.modules += _alone(trees, module, None, whole=whole)
+            modules += _alone(trees, module, None, whole=whole)
         if not whole:
             stack += [*module.children.values()][::-1]
-    return found
+    return modules, unchanged, renumbered
 
 
 def _reordered(trees: Trees) -> dict[ComparedModule, Fact]:
@@ -148,21 +143,18 @@ def _alone(
 
 def _counts(trees: Trees, module: ComparedModule, *, whole: bool) -> bool:
     """True if the module has work or parameters; of an export only matrix work and unknown calls count as work."""
-    calls = _calls(module, whole=whole)
-    if _holds(module, whole=whole):
-        return True
-    if not trees.export:
-        return bool(calls)
+    calls, held = _own(module, whole=whole)
+    if held or not trees.export:
+        return bool(held or calls)
     work = trees.kinds.figures(calls, (), None)["matrix_flops"]
     return work.differs or trees.kinds.unknown(calls) > 0
 
 
-def _calls(module: ComparedModule | None, *, whole: bool) -> Counts:
-    return () if module is None else module.counts if whole else module.own
-
-
-def _holds(module: ComparedModule | None, *, whole: bool) -> int:
-    return 0 if module is None else module.holds if whole else module.parameters
+def _own(module: ComparedModule | None, *, whole: bool) -> tuple[Counts, int]:
+    """The calls and the parameters of a module itself, or of everything in it."""
+    if module is None:
+        return (), 0
+    return (module.counts, module.holds) if whole else (module.own, module.parameters)
 
 
 def _entry(
@@ -170,17 +162,20 @@ def _entry(
     order: Fact | None = None,
 ) -> ModuleChange:  # fmt: skip
     """The entry of a module: its figures on both sides, and its differences."""
-    before, after = _calls(ours, whole=whole), _calls(theirs, whole=whole)
-    held = (_holds(ours, whole=whole), _holds(theirs, whole=whole))
+    (before, held), (after, now_held) = (_own(side, whole=whole) for side in (ours, theirs))
     said: list[Fact] = [order] if order is not None else []
     pairs: list[RowPair] = []
     if ours is not None and theirs is not None:
         if differ(ours, theirs):
             said.append(Fact("type", ours.kind, theirs.kind))
         if not whole:
-            pairs = [] if trees.export else different(*map(_rows, trees.reports, (ours, theirs)))
+            calls = (
+                [(report.rows[index], kind) for index, kind in side.calls]
+                for report, side in zip(trees.reports, (ours, theirs), strict=True)
+            )
+            pairs = [] if trees.export else different(*calls)
             said += _own_facts(trees, ours, theirs, pairs)
-    figures = trees.kinds.figures(before, after, held)
+    figures = trees.kinds.figures(before, after, (held, now_held))
     backward: Mapping[str, Figure] = {}
     if trees.training:
         backward = trees.kinds.figures(before, after, None, backward=True)
@@ -218,10 +213,6 @@ def _own_facts(
         yield from _work(trees, ours.own, theirs.own)
     else:
         yield from facts(pairs, trees.joined, (ours.path, theirs.path))
-
-
-def _rows(report: Report, module: ComparedModule) -> list[NumberedRow]:
-    return [(report.rows[index], kind) for index, kind in module.calls]
 
 
 def _work(trees: Trees, before: Counts, after: Counts) -> Iterator[Fact]:
@@ -312,15 +303,12 @@ def _aligned(trees: Trees) -> Iterator[tuple[str, str]]:
     """Pairs of source lines of equal calls in paired modules, in order."""
     old, new = (report.rows for report in trees.reports)
     for ours, theirs in trees.pairs.new.items():
-        places: dict[int, list[int]] = {}
+        places: dict[int, deque[int]] = {}
         for index, kind in theirs.calls:
-            places.setdefault(kind, []).append(index)
-        used: Counter[int] = Counter()
+            places.setdefault(kind, deque()).append(index)
         for index, kind in ours.calls:
-            partners = places.get(kind, ())
-            if used[kind] < len(partners):
-                yield old[index].source, new[partners[used[kind]]].source
-                used[kind] += 1
+            if partners := places.get(kind):
+                yield old[index].source, new[partners.popleft()].source
         if len(ours.calls) == len(theirs.calls):  # changed calls at the same place count too
             for (index, _), (other, _) in zip(ours.calls, theirs.calls, strict=True):
                 if old[index].op == new[other].op:

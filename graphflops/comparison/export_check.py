@@ -1,29 +1,167 @@
 """The ledger of an export check: what differs from the program, what explains it, and what remains unexplained.
 
-Compared are matrix work by module, element types, and trained parameters; of both programs only what depends on the inputs.
+Compared are matrix work by module, element types, and trained parameters; of both programs only what depends on the inputs,
+under the names that both have.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import get_args
 
-from graphflops.comparison.constants import Constants, constants, plain, work
 from graphflops.comparison.result import InputChange, LedgerEntry, LedgerKind, LedgerStatus, UnknownChange
 from graphflops.comparison.sizes import JointSizes, Renamed
-from graphflops.comparison.stored_uses import Matcher, StoredUses
+from graphflops.comparison.stored_uses import STORED, Constants, ConstantUse, Matcher, entry, plain
+from graphflops.cost import Cost
 from graphflops.dims import Dim, evaluate
 from graphflops.ops import operator
 from graphflops.report import Report, Row
+
+_FEW = 4  # a prefix leads to more than one in so many names: optimizers of graphs rename many
+
+
+def is_export(old: Report, new: Report) -> bool:
+    """True for a program and its export, which keeps the work and not the operators."""
+    return (old.origin.format == "onnx") != (new.origin.format == "onnx")
+
+
+def under_common_names(
+    old: Report, new: Report, uniform: Callable[[str], float | None]
+) -> tuple[Report, Report, Callable[[str], float | None]]:
+    """Of an export check both programs by the names inside of the module that the inner one is, and `uniform` by those."""
+    if not is_export(old, new):
+        return old, new, uniform
+    if prefix := _prefix(old, new):
+        return old, _unwrapped(new, prefix)[0], uniform
+    if prefix := _prefix(new, old):
+        old, names = _unwrapped(old, prefix)
+        return old, new, lambda name: uniform(names.get(name, name))
+    return old, new, uniform
+
+
+def _prefix(inner: Report, outer: Report) -> str:
+    """How names of the outer program begin that are the inner one's behind it; "" where more are equal as they are."""
+    found, names = _names(inner), _names(outer)
+    met: Counter[str] = Counter()
+    for name in names:
+        ends = [0, *(place + 1 for place, sign in enumerate(name) if sign == "_"), len(name) + 1]
+        met.update({name[: end - 1] if end else "" for end in ends if name[end:] in found})
+    best = max(met, key=lambda prefix: (met[prefix], -len(prefix)), default="")
+    return best if met[best] > max(met[""], min(len(found), len(names)) // _FEW) else ""
+
+
+def _names(report: Report) -> set[str]:
+    """Modules with products and stored tensors, as either exporter would spell them."""
+    modules = {row.module for row in report.rows if row.cost.matrix_flops != 0}
+    return {plain(name) for name in (*modules, *_stored(report))}
+
+
+def _stored(report: Report) -> dict[str, None]:
+    made = {named.name for named in report.inputs}.union(n.name for row in report.rows for n in row.outputs)
+    return dict.fromkeys(n.name for row in report.rows for n in row.inputs if n.name not in made)
+
+
+def _unwrapped(report: Report, prefix: str) -> tuple[Report, Mapping[str, str]]:
+    """The program with what is in a module under its names there; by new name of a stored tensor the old one."""
+    stored = _stored(report)
+    inside = {name: _inside(name, prefix) for name in stored}
+    names = {name: new for name, new in inside.items() if new not in stored}
+    rows = tuple(
+        row._replace(
+            module=_inside(row.module, prefix),
+            inputs=tuple(named._replace(name=names.get(named.name, named.name)) for named in row.inputs),
+        )
+        for row in report.rows
+    )
+    modules = {_inside(path, prefix): type_ for path, type_ in report.modules.items()}
+    held = {_inside(path, prefix): count for path, count in report.parameter_modules.items()}
+    found = replace(report, rows=rows, modules=modules, parameter_modules=held)
+    return found, {new: old for old, new in names.items()}
+
+
+def _inside(name: str, prefix: str) -> str:
+    """A path or the name of a stored tensor without the prefix; one beside it as it is."""
+    kind = next((kind for kind in STORED if name.startswith(kind)), "")
+    rest = name.removeprefix(kind)
+    if plain(name) == prefix or plain(name).startswith(f"{prefix}_"):
+        rest = rest[len(prefix) + 1 :]
+    return kind + rest
+
+
+def constants(report: Report, renamed: Callable[[Dim], Dim]) -> Constants:
+    """Separate what depends on the program's inputs from what does not; all depends on inputs that nobody knows.
+
+    renamed: the joint sizes for the program's own.
+    """
+    regions = tuple(f"{row.node}/" for row in report.rows if row.regions)
+    found = Constants(modules_guessed=not any(row.module_type for row in report.rows))
+    needed, found.unused = _by_need(report, regions)
+    changing = {named.name for named in report.inputs}
+    made = {named.name for row in report.rows for named in row.outputs}
+    roots: dict[str, tuple[str, ...]] = {}
+    computed: dict[str, bool] = {}
+    uses: dict[tuple[str, str], ConstantUse] = {}
+    for row in needed:
+        nested = bool(regions) and row.node.startswith(regions)
+        for name, type_ in row.inputs:
+            if name not in made and name not in changing and not nested:
+                found.types.setdefault(name, (tuple(map(renamed, type_.shape)), type_.dtype))
+                roots.setdefault(name, (name,))
+        read = row.inputs[operator(row.op).reads_sizes :]
+        used = [named for named in read if named.name not in changing]
+        # Results that do not follow from the operands listed.
+        is_drawn = operator(row.op).kind in ("random", "sequence")
+        if nested or row.regions or not report.inputs or len(used) < len(read) or is_drawn:
+            found.rows.append(row)
+            changing.update(named.name for named in row.outputs)
+            for name, type_ in used:
+                if roots.get(name) and (name, row.module) not in uses:
+                    shape, works = tuple(map(renamed, type_.shape)), computed.get(name, False)
+                    use = ConstantUse(name, row.module, roots[name], shape, type_.dtype, works)
+                    uses[name, row.module] = use
+            continue
+        if row.cost.matrix_flops != 0:
+            found.folded.append(row)
+        origin = tuple(dict.fromkeys(root for name, _ in used for root in roots.get(name, ())))
+        works = row.state != "free" or any(computed.get(name, False) for name, _ in used)
+        for name, _ in row.outputs:
+            roots[name], computed[name] = origin, works
+    found.uses = [*uses.values()]
+    return found
+
+
+def _by_need(report: Report, regions: tuple[str, ...]) -> tuple[list[Row], list[Row]]:
+    """The calls that results of the program depend on, all where the results are not known; and the other matrix work.
+
+    regions: how names of calls in nested graphs begin. These, calls that write to an operand and unknown ones are needed.
+    """
+    wanted = set(report.outputs)
+    needed, unused = [], []
+    for row in reversed(report.rows):
+        nested = row.regions or (regions and row.node.startswith(regions))
+        acts = nested or not row.outputs or row.state == "unknown" or operator(row.op).mutates
+        if not report.outputs or acts or not wanted.isdisjoint(name for name, _ in row.outputs):
+            needed.append(row)
+            wanted.update(name for name, _ in row.inputs)
+        elif row.cost.matrix_flops != 0:
+            unused.append(row)
+    return needed[::-1], unused[::-1]
+
+
+def work(rows: Iterable[Row]) -> dict[str, Cost]:
+    """Cost by module."""
+    found: defaultdict[str, list[Cost]] = defaultdict(list)
+    for row in rows:
+        found[row.module].append(row.cost)
+    return {module: Cost.sum(costs) for module, costs in found.items()}
+
 
 _CANNOT_RUN = "GF118"
 _PROBES = (1, 2, 3)  # multiples of the sizes compared at, where formulas are spelled differently
 _SIZE = 64  # of a size without a value
 _SMALL_INTEGERS = frozenset(("int8", "uint8", "int4", "uint4"))
-_UNEXPLAINED = ("work", "element_types", "parameters_lost", "weight_shapes", "unknown", "cannot_run")
-_COSTLY = ("sizes_fixed", "attention_unfused", "heads_expanded")
 _ORDER = get_args(LedgerStatus)  # entries are listed in this order
 
 
@@ -40,7 +178,7 @@ class ExportCheck:
     def entries(self, uniform: Callable[[str], float | None]) -> Iterator[LedgerEntry]:
         yield from self._work()
         yield from self._element_types()
-        yield from _parameters(Matcher(self.before, self.after, uniform).matched(), uniform)
+        yield from Matcher(self.before, self.after, uniform).entries()
         yield from self._attention()
         yield from self._aside("constants_folded", self.before.folded, self.after.folded)
         yield from self._aside("unused_left_out", self.before.unused, self.after.unused)
@@ -69,8 +207,8 @@ class ExportCheck:
                 unexplained.append(path)
         unexplained.sort(key=lambda path: -abs(self.number(before[path]) - self.number(after[path])))
         totals = [sum((flops[path] for path in unexplained), 0) for flops in (before, after)]
-        yield from _entry("work", unexplained, *(self.text(total) for total in totals))
-        yield from _entry("repeated_work_merged", merged)
+        yield from entry("work", unexplained, *(self.text(total) for total in totals))
+        yield from entry("repeated_work_merged", merged)
 
     def _flops(self, rows: Sequence[Row], *, old: bool) -> defaultdict[str, Dim]:
         renamed: Renamed = self.joined.old if old else self.joined.new
@@ -92,7 +230,7 @@ class ExportCheck:
         """Products that no result depends on with the inputs, unless the export makes them too."""
         before, after = self._flops(ours, old=True), self._flops(theirs, old=False)
         if not self.equal(sum(before.values(), 0), sum(after.values(), 0)):
-            yield from _entry(kind, [row.node for row in ours])
+            yield from entry(kind, [row.node for row in ours])
 
     def number(self, quantity: Dim) -> int:
         """A quantity at the sizes compared at, others at a size of our own."""
@@ -113,8 +251,8 @@ class ExportCheck:
         gained = {path: after[path] - before[path] for path in changed}
         quantized = [path for path, names in gained.items() if names <= _SMALL_INTEGERS]
         other = [path for path in changed if path not in quantized]
-        yield from _entry("element_types", other, _listed(before, other), _listed(after, other))
-        yield from _entry("quantized", quantized, _listed(before, quantized), _listed(after, quantized))
+        yield from entry("element_types", other, _listed(before, other), _listed(after, other))
+        yield from entry("quantized", quantized, _listed(before, quantized), _listed(after, quantized))
 
     def _attention(self) -> Iterator[LedgerEntry]:
         """Attentions that are one operator in the program and several in the export; heads copied for them."""
@@ -126,8 +264,8 @@ class ExportCheck:
         modules = {row.module for row in unfused}
         before = self._traffic(self.before.rows, self.joined.old, modules)
         after = self._traffic(self.after.rows, self.joined.new, modules)
-        yield from _entry("attention_unfused", [row.module for row in unfused], str(before), str(after))
-        yield from _entry("heads_expanded", [row.module for row in unfused if _shares_heads(row)])
+        yield from entry("attention_unfused", [row.module for row in unfused], str(before), str(after))
+        yield from entry("heads_expanded", [row.module for row in unfused if _shares_heads(row)])
 
     def _traffic(self, rows: Sequence[Row], renamed: Renamed, modules: Container[str]) -> int:
         """Bytes that calls of these modules read and write, at the sizes compared at."""
@@ -145,55 +283,27 @@ def ledger(
     """
     check = ExportCheck(old, new, joined, constants(old, joined.old), constants(new, joined.new))
     found = [*_of_the_whole(new, joined, unknown, inputs), *check.entries(uniform)]
-    return tuple(sorted(found, key=lambda entry: _ORDER.index(entry.status)))
+    return tuple(sorted(found, key=lambda one: _ORDER.index(one.status)))
 
 
 def _of_the_whole(
     new: Report, joined: JointSizes, unknown: Iterable[UnknownChange], inputs: Iterable[InputChange]
 ) -> Iterator[LedgerEntry]:
     """Differences that no module has: calls without a cost, inputs and sizes."""
-    cannot = dict.fromkeys(entry.node for entry in new.diagnostics if entry.code == _CANNOT_RUN)
-    yield from _entry("cannot_run", [*cannot])
+    cannot = dict.fromkeys(one.node for one in new.diagnostics if one.code == _CANNOT_RUN)
+    yield from entry("cannot_run", [*cannot])
     changes = [*unknown]
-    counts = (sum(entry.before for entry in changes), sum(entry.after for entry in changes))
-    yield from _entry("unknown", [entry.op for entry in changes], *map(str, counts))
-    for entry in inputs:
-        types = [(side or "").partition("[")[0] for side in (entry.before, entry.after)]
-        if entry.before is not None and entry.after is not None and types[0] != types[1]:
-            yield from _entry("element_types", [entry.name], *types)
+    counts = (sum(one.before for one in changes), sum(one.after for one in changes))
+    yield from entry("unknown", [one.op for one in changes], *map(str, counts))
+    for one in inputs:
+        types = [(side or "").partition("[")[0] for side in (one.before, one.after)]
+        if one.before is not None and one.after is not None and types[0] != types[1]:
+            yield from entry("element_types", [one.name], *types)
     fixed = ((size, size.after) for size in joined.sizes if size.fixed)
     places = [f"{size.place} at {size.at(at) if isinstance(at, int) else at}" for size, at in fixed]
-    yield from _entry("sizes_fixed", places)
+    yield from entry("sizes_fixed", places)
     if any(remark.name == "sizes-differ" for remark in joined.remarks):
-        yield from _entry("work", ["the sizes differ"])
-
-
-def _parameters(found: StoredUses, uniform: Callable[[str], float | None]) -> Iterator[LedgerEntry]:
-    """What became of the parameters. An exporter leaves out what changes nothing: biases and scales not yet trained."""
-    zeros = [name for name in found.lost if uniform(name) in (0, 1)]
-    yield from _entry("parameters_lost", [plain(name) for name in found.lost if name not in zeros])
-    yield from _entry("zeros_left_out", [plain(name) for name in zeros])
-    for name, before, after in found.shapes:
-        yield from _entry("weight_shapes", [name], before, after)
-    for before, after in dict.fromkeys((before, after) for _, before, after in found.dtypes):
-        names = [name for name, *types in found.dtypes if types == [before, after]]
-        yield from _entry("element_types", names, before, after)
-    yield from _entry("batch_norms_folded", found.norms)
-    yield from _entry("shifts_left_out", found.shifts)
-    yield from _entry("parameters_folded", found.folded)
-    yield from _entry("weights_packed", found.packed)
-    yield from _entry("weights_shared", found.shared)
-    yield from _entry("weights_split", found.split)
-    yield from _entry("weights_quantized", found.quantized)
-    yield from _entry("constants_lifted", found.extra)
-
-
-def _entry(
-    kind: LedgerKind, names: Sequence[str], before: str = "", after: str = ""
-) -> Iterator[LedgerEntry]:
-    if names:
-        status: LedgerStatus = "unexplained" if kind in _UNEXPLAINED else "explained"
-        yield LedgerEntry(kind, "costs_more" if kind in _COSTLY else status, tuple(names), before, after)
+        yield from entry("work", ["the sizes differ"])
 
 
 def _with_all_around(flops: Mapping[str, Dim]) -> defaultdict[str, Dim]:

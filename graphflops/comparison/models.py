@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from graphflops.comparison.compare import compared
 from graphflops.comparison.result import Comparison
-from graphflops.dims import evaluate
+from graphflops.dims import Dim, evaluate
 from graphflops.errors import DimError, ModelError, shown
 from graphflops.graph import Graph, Stored
 from graphflops.loading import Model, analyze, is_report
@@ -31,57 +31,16 @@ from graphflops.training import Training
 from graphflops.versions.revisions import ModelFile
 
 
-def dims_for(graphs: Sequence[Graph], dims: Mapping[str, int]) -> list[dict[str, int]]:
-    """What to bind in each program: a symbol that only one of them has is, in the other, the axis that tells it.
+def _told(own: OpenSizes, every: Sequence[OpenSizes], name: str) -> list[tuple[str, Dim | None]]:
+    """The axes of a program that tell a size, each with what it is of it; None for the size itself.
 
-    A name that neither has goes to both, which then say what they have. Raises ModelError for a symbol that stands at
-    another axis in each.
+    A symbol that only another program has is told by the axis at which it stands there. A name that no program has goes to
+    all of them, which then say what they have.
     """
-    every = [open_sizes(graph) for graph in graphs]
-    found = [{name: _given(own, every, name, value) for name, value in dims.items()} for own in every]
-    return [dict(given for given in one.values() if given is not None) for one in found]
-
-
-def inputs_for(
-    graphs: Sequence[Graph], inputs: Mapping[str, Sequence[int]]
-) -> list[dict[str, Sequence[int]]]:
-    """The shapes for the inputs of each program; one for an unknown input goes to both, whose analysis then raises."""
-    names = [_tensors(graph) for graph in graphs]
-    anywhere = {name for known in names for name in known}
-    return [
-        {
-            name: shape
-            for name, shape in inputs.items()
-            if name in known or matching(name, known) or not (name in anywhere or matching(name, anywhere))
-        }
-        for known in names
-    ]
-
-
-def names_for(graphs: Sequence[Graph], names: Mapping[str, str]) -> list[dict[str, str]]:
-    """The names for sizes of each program; one for a size that neither has goes to both, whose analysis then raises."""
-    every = [open_sizes(graph) for graph in graphs]
-    found = [{label: _place(own, every, place) for label, place in names.items()} for own in every]
-    return [{label: place for label, place in one.items() if place is not None} for one in found]
-
-
-def _given(own: OpenSizes, every: Sequence[OpenSizes], name: str, value: int) -> tuple[str, int] | None:
-    """A size by the name that a program has for it, with its value there; None for one that only another program has."""
-    _refuse_two(every, name)
     if own.places(name) or not any(one.places(name) for one in every):
-        return name, value
-    told = [one.at_axis(name) for one in every if name in one.symbols]
-    sizes = ((axis, evaluate(size, {name: value})) for axis, size in told if axis in own.axes)
-    return next(((axis, size) for axis, size in sizes if size is not None), None)
-
-
-def _place(own: OpenSizes, every: Sequence[OpenSizes], place: str) -> str | None:
-    """What a program calls the size of a name; None for a size that it does not have."""
-    _refuse_two(every, place)
-    if own.places(place) or not any(one.places(place) for one in every):
-        return place
-    told = [one.at_axis(place) for one in every if place in one.symbols]
-    return next((axis for axis, size in told if axis in own.axes and not is_computed(size)), None)
+        return [(name, None)]
+    told = (one.at_axis(name) for one in every if name in one.symbols)
+    return [(axis, size) for axis, size in told if axis in own.axes]
 
 
 def _refuse_two(every: Sequence[OpenSizes], name: str) -> None:
@@ -210,13 +169,37 @@ def _each(
     inputs: Mapping[str, Sequence[int]],
     names: Mapping[str, str],
 ) -> tuple[list[Any], list[dict[str, Any]]]:
-    """The graphs of both models, and the given sizes by the names that each of them has for these."""
+    """The graphs of both models, and the given sizes by the names that each of them has for these.
+
+    Raises ModelError for a symbol that stands at another axis in each.
+    """
     from graphflops.analysis import as_graph
 
     graphs = [as_graph(model, model_name) for model in models]
+    every, ranks = [open_sizes(graph) for graph in graphs], [_tensors(graph) for graph in graphs]
+    anywhere = {name for known in ranks for name in known}
     dims = {names.get(name, name): value for name, value in dims.items()}
-    sizes = zip(dims_for(graphs, dims), inputs_for(graphs, inputs), names_for(graphs, names), strict=True)
-    return [*graphs], [{"dims": bound, "inputs": shapes, "names": called} for bound, shapes, called in sizes]
+    for name in (*dims, *names.values()):
+        _refuse_two(every, name)
+    sizes = []
+    for own, known in zip(every, ranks, strict=True):
+        bound: dict[str, int] = {}
+        called: dict[str, str] = {}
+        for name, value in dims.items():
+            told = _told(own, every, name)
+            at = ((axis, value if size is None else evaluate(size, {name: value})) for axis, size in told)
+            bound.update([(axis, each) for axis, each in at if each is not None][:1])
+        for label, name in names.items():
+            axes = [axis for axis, size in _told(own, every, name) if size is None or not is_computed(size)]
+            if axes:
+                called[label] = axes[0]
+        shapes = {
+            name: shape
+            for name, shape in inputs.items()
+            if name in known or matching(name, known) or not (name in anywhere or matching(name, anywhere))
+        }
+        sizes.append({"dims": bound, "inputs": shapes, "names": called})
+    return [*graphs], sizes
 
 
 def _titled(report: Report, side: object) -> Report:

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from graphflops.comparison.result import Remark
-from graphflops.comparison.sides import JointSize
+from graphflops.comparison.result import JointSize, Remark
 from graphflops.cost import QUANTITIES, Cost
 from graphflops.dims import Dim, Expr, evaluate, symbol
 from graphflops.dims.solving import affine, common
@@ -87,21 +86,20 @@ def join(old: Report, new: Report) -> JointSizes:
     sizes: list[JointSize] = []
     remarks: list[Remark] = []
     for one, name in zip(classes, names, strict=True):
-        sides = tuple(_Known.of(reports[side], one, axes, side) for side in (0, 1))
-        settled = [side.settled for side in sides]
+        sides = [_known(reports[side], one, axes, side) for side in (0, 1)]
+        settled, hints = [_first(side[:2]) for side in sides], [side[2] for side in sides]
         value = None
         if None in settled or settled[0] == settled[1]:
-            rest = [*(side.hint for side in sides), *(side.assumed for side in sides)]
-            value = next((v for v in (*settled, *rest) if v is not None), None)
+            value = _first([*settled, *hints, *(side[3] for side in sides)])
         if value is not None:
             values[name] = value
         for side, other in ((0, settled[1]), (1, settled[0])):
-            number = other if sides[side].bound is None else None
+            number = other if sides[side][0] is None else None
             size = one.scales[side].of(symbol(name) if number is None else number)
             renamed[side].update(dict.fromkeys(one.own[side], size))
-        assumed = settled == [None, None] and all(side.hint is None for side in sides) and value is not None
+        assumed = settled == hints == [None, None] and value is not None
         sizes.append(_joint(name, one, reports, axes, sides, value, assumed))
-        remarks += _remarks(sizes[-1], settled, [side.hint for side in sides])
+        remarks += _remarks(sizes[-1], settled, hints)
     sizes.sort(key=lambda size: size.before_value == size.after_value and not (size.opened or size.fixed))
     both = [Renamed(own, report.names) for own, report in zip(renamed, reports, strict=True)]
     return JointSizes(tuple(sizes), tuple(remarks), both[0], both[1], values)
@@ -134,7 +132,7 @@ def _joint(
     name: str, one: _Class, reports: tuple[Report, Report], axes: tuple[_Axes, _Axes],
     sides: Sequence[_Known], value: int | None, assumed: bool,
 ) -> JointSize:  # fmt: skip
-    ours, theirs = (one.own[side][0] if one.own[side] else sides[side].fixed for side in (0, 1))
+    ours, theirs = (one.own[side][0] if one.own[side] else sides[side][1] for side in (0, 1))
     infos = [report.symbols[own] for report, names in zip(reports, one.own, strict=True) for own in names]
     places = tuple(dict.fromkeys(place for info in infos for place in info.where))
     computed: dict[str, Dim] = {}
@@ -155,8 +153,8 @@ def _joint(
         ours,
         theirs,
         value,
-        sides[0].value,
-        sides[1].value,
+        _first(sides[0]),
+        _first(sides[1]),
         assumed,
         max([low for low in lows if low is not None], default=None),
         min([high for high in highs if high is not None], default=None),
@@ -175,35 +173,21 @@ def _limits(report: Report, one: _Class, side: int) -> tuple[int | None, int | N
     return max(lows, default=None), min(highs, default=None)
 
 
-class _Known(NamedTuple):
-    """What one program knows about a size: value given by the user, fixed number, example of the export, assumed value."""
+# What one program knows about a size: the user's value, a fixed number, the example of the export, an assumed value.
+_Known = tuple["int | None", "int | None", "int | None", "int | None"]
 
-    bound: int | None
-    fixed: int | None
-    hint: int | None
-    assumed: int | None
 
-    @property
-    def settled(self) -> int | None:
-        """The given value, else the fixed number."""
-        return self.fixed if self.bound is None else self.bound
+def _known(report: Report, one: _Class, axes: tuple[_Axes, _Axes], side: int) -> _Known:
+    infos, scale = [report.symbols[name] for name in one.own[side]], one.scales[side]
+    bound, hint, assumed = (
+        next((scale.joint(info.value) for info in infos if info.given_by == giver), None)
+        for giver in ("user", "hint", "assumption")
+    )
+    return bound, None if infos else _fixed(one.own[1 - side], axes[1 - side], axes[side]), hint, assumed
 
-    @property
-    def value(self) -> int | None:
-        """The given value, else the fixed number, else the example, else the assumed value."""
-        found = (self.settled, self.hint, self.assumed)
-        return next((value for value in found if value is not None), None)
 
-    @staticmethod
-    def of(report: Report, one: _Class, axes: tuple[_Axes, _Axes], side: int) -> _Known:
-        infos = [report.symbols[name] for name in one.own[side]]
-        scale = one.scales[side]
-
-        def first(given_by: str) -> int | None:
-            return next((scale.joint(info.value) for info in infos if info.given_by == given_by), None)
-
-        fixed = None if infos else _fixed(one.own[1 - side], axes[1 - side], axes[side])
-        return _Known(first("user"), fixed, first("hint"), first("assumption"))
+def _first(values: Iterable[int | None]) -> int | None:
+    return next((value for value in values if value is not None), None)
 
 
 def _same_inputs(old: Sequence[Named], new: Sequence[Named]) -> dict[str, str]:
@@ -272,16 +256,14 @@ def _classes(old: Report, new: Report, axes: tuple[_Axes, _Axes]) -> list[_Class
         # One of the name at another axis is another size.
         if alone and not all(name in side.of for side in axes):
             unite((0, name), (1, name))
-    distinct = {id(members): members for members in group.values()}.values()
-    return [_class(members, scales) for members in distinct]
-
-
-def _class(members: Sequence[_Place], scales: Mapping[_Place, _Scale]) -> _Class:
-    own = tuple([[name for side, name in members if side == which] for which in (0, 1)])
-    each = tuple(
-        [scales.get((side, names[0]), _Scale()) if names else _Scale() for side, names in enumerate(own)]
-    )
-    return _Class((own[0], own[1]), (each[0], each[1]))
+    classes = []
+    for members in {id(members): members for members in group.values()}.values():
+        own = [[name for side, name in members if side == which] for which in (0, 1)]
+        each = [
+            scales.get((side, names[0]), _Scale()) if names else _Scale() for side, names in enumerate(own)
+        ]
+        classes.append(_Class((own[0], own[1]), (each[0], each[1])))
+    return classes
 
 
 def _common_scales(

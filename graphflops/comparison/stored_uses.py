@@ -1,33 +1,95 @@
-"""Finds each trained parameter of a program in its export: by name, by module, as a part, or folded into another."""
+"""What one program computes with and what it only looks up; and each trained parameter of it in its export.
+
+A value is constant where it follows from stored tensors and from sizes alone, as positions do. The constants that calls on
+other values use are compared in an export check: before them a transposed, folded or dequantized weight looks different,
+there it does not. A parameter is found by name, by module, as a part, or folded into another.
+"""
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
-from graphflops.comparison.constants import Constants, ConstantUse, plain
+from graphflops.comparison.result import LedgerEntry, LedgerKind, LedgerStatus
 from graphflops.dims import Dim, prod
+from graphflops.exporters.sources import unquantized
 from graphflops.ops import operator
 from graphflops.report import Row
+from graphflops.tensor import DType
+
+_NO_WORD = re.compile(r"\W", re.ASCII)
+_PARAMETER, STORED = "p_", ("p_", "b_", "c_")  # how torch.export begins the names of what it lifts to inputs
+
+
+@dataclass(frozen=True, slots=True)
+class ConstantUse:
+    """A constant that calls of one module use."""
+
+    value: str
+    module: str
+    roots: tuple[str, ...]  # the stored tensors it follows from
+    shape: tuple[Dim, ...]
+    dtype: DType
+    computed: bool  # more than views lie between the roots and the use
+
+    @property
+    def numel(self) -> Dim:
+        return prod(self.shape)
 
 
 @dataclass(slots=True)
-class StoredUses:
-    """What became of the parameters of a program, each by its name."""
+class Constants:
+    """The constants of a program and the calls that are not."""
 
-    lost: dict[str, str] = field(default_factory=dict)  # nothing in the export stands for it, with its module
-    # (name, before, after) of those that differ, as `dtypes`
-    shapes: list[tuple[str, str, str]] = field(default_factory=list)
-    dtypes: list[tuple[str, str, str]] = field(default_factory=list)
-    packed: list[str] = field(default_factory=list)  # several became one, or one became several
-    shared: list[str] = field(default_factory=list)  # several equal ones became one
-    split: list[str] = field(default_factory=list)  # one that modules shared became several
-    quantized: list[str] = field(default_factory=list)  # stored as integers with a scale
-    norms: list[str] = field(default_factory=list)  # modules of batch norms folded into the product before
-    shifts: list[str] = field(default_factory=list)  # those folded without a bias
-    folded: list[str] = field(default_factory=list)  # computed with when the file was made
-    extra: list[str] = field(default_factory=list)  # what the export stores beside
+    rows: list[Row] = field(default_factory=list)  # calls whose results depend on the program's inputs
+    folded: list[Row] = field(default_factory=list)  # others with matrix work
+    # Calls with matrix work that no result of the program depends on.
+    unused: list[Row] = field(default_factory=list)
+    # The file records no module; they are read from names, which optimizers of graphs change.
+    modules_guessed: bool = False
+    uses: list[ConstantUse] = field(default_factory=list)  # each constant by each module whose calls use it
+    types: dict[str, tuple[tuple[Dim, ...], DType]] = field(default_factory=dict)  # by name of what is stored
+
+    def trained(self) -> list[ConstantUse]:
+        """Uses of parameters of a program that torch.export wrote, of all that is stored where names do not tell.
+
+        The first root of each is a parameter.
+        """
+        told = any(name.startswith(STORED) for name in self.types)
+        found = []
+        for use in self.uses:
+            roots = [root for root in use.roots if root.startswith(_PARAMETER) or not told]
+            if roots:
+                found.append(replace(use, roots=tuple(dict.fromkeys((*roots, *use.roots)))))
+        return found
+
+
+@lru_cache(maxsize=10_000)
+def plain(name: str) -> str:
+    """The name of a stored tensor as either exporter would spell it."""
+    for prefix in STORED:
+        if name.startswith(prefix):
+            return name[len(prefix) :].lower()
+    return _NO_WORD.sub("_", unquantized(name)).lower()
+
+
+_UNEXPLAINED = ("work", "element_types", "parameters_lost", "weight_shapes", "unknown", "cannot_run")
+_COSTLY = ("sizes_fixed", "attention_unfused", "heads_expanded")
+# What else becomes of parameters, in the order of the ledger.
+_OTHERS: tuple[LedgerKind, ...] = (
+    "batch_norms_folded", "shifts_left_out", "parameters_folded", "weights_packed", "weights_shared",
+    "weights_split", "weights_quantized", "constants_lifted",
+)  # fmt: skip
+
+
+def entry(kind: LedgerKind, names: Iterable[str], before: str = "", after: str = "") -> Iterator[LedgerEntry]:
+    """An entry of the ledger; none without names."""
+    if listed := tuple(names):
+        status: LedgerStatus = "unexplained" if kind in _UNEXPLAINED else "explained"
+        yield LedgerEntry(kind, "costs_more" if kind in _COSTLY else status, listed, before, after)
 
 
 class Matcher:
@@ -35,7 +97,9 @@ class Matcher:
 
     def __init__(self, old: Constants, new: Constants, uniform: Callable[[str], float | None]) -> None:
         self.old, self.new, self.uniform = old, new, uniform
-        self.found = StoredUses()
+        self.found: dict[LedgerKind, list[str]] = defaultdict(list)
+        self.shapes: list[tuple[str, str, str]] = []  # name, before, after
+        self.dtypes: dict[tuple[str, str], list[str]] = defaultdict(list)  # by before and after
         self.left = old.trained()
         # Constants that may stand for a parameter, also in integers, as a quantizer stores it.
         self.free = [use for use in new.uses if use.roots and use.dtype.name not in ("bool", "int64")]
@@ -43,8 +107,21 @@ class Matcher:
         self.partners: dict[str, set[str]] = defaultdict(set)
         self.met: set[tuple[str, str]] = set()  # parameters that were paired, with the module of the use
 
-    def matched(self) -> StoredUses:
-        """What became of each parameter."""
+    def entries(self) -> Iterator[LedgerEntry]:
+        """What became of the parameters. An exporter leaves out what changes nothing: biases and scales not yet trained."""
+        lost = self._lost()
+        zeros = [name for name in lost if self.uniform(name) in (0, 1)]
+        yield from entry("parameters_lost", [plain(name) for name in lost if name not in zeros])
+        yield from entry("zeros_left_out", map(plain, zeros))
+        for name, *sides in self.shapes:
+            yield from entry("weight_shapes", [name], *sides)
+        for types, names in self.dtypes.items():
+            yield from entry("element_types", names, *types)
+        for kind in _OTHERS:
+            yield from entry(kind, self.found[kind])
+
+    def _lost(self) -> list[str]:
+        """The parameters that nothing in the export stands for; what became of the others is noted."""
         norms = _norms(self.old.rows)
         gone = norms.keys() - _norms(self.new.rows).keys()
         aside = [use for use in self.left if use.module in gone]
@@ -58,13 +135,11 @@ class Matcher:
         self._pair(lambda ours, theirs: ours.module == theirs.module and self._is_as_large(ours, theirs))
         self._pair(lambda ours, theirs: _near(ours.module, theirs.module) and ours.numel == theirs.numel)
         self._fold_norms(aside, norms)
-        for use in self.left:
-            # Another value computed from it is there.
-            if not (use.computed and (use.roots[0], use.module) in self.met):
-                self.found.lost[use.roots[0]] = use.module
         self._sharing()
-        self.found.extra = sorted({use.value for use in self.free})
-        return self.found
+        self.found["constants_lifted"] = sorted({use.value for use in self.free})
+        # Of one in `met` another value computed from it is there.
+        lost = [use for use in self.left if not (use.computed and (use.roots[0], use.module) in self.met)]
+        return [*dict.fromkeys(use.roots[0] for use in lost)]
 
     def _pair(self, fits: Callable[[ConstantUse, ConstantUse], bool]) -> None:
         rest = []
@@ -103,16 +178,16 @@ class Matcher:
         self.met.add((ours.roots[0], ours.module))
         name = plain(ours.roots[0])
         if ours.computed and not theirs.computed and not _same_name(ours, theirs):
-            self.found.folded.append(name)
+            self.found["parameters_folded"].append(name)
             return
         before, after = self.old.types[ours.roots[0]], self.new.types[_root(theirs, ours)]
         if _same_name(ours, theirs) and before[0] != after[0]:
-            self.found.shapes.append((name, _shape(before[0]), _shape(after[0])))
+            self.shapes.append((name, _shape(before[0]), _shape(after[0])))
         if before[1] != after[1]:
             if after[1].kind in ("int", "uint") and before[1].is_floating:
-                self.found.quantized.append(name)
+                self.found["weights_quantized"].append(name)
             else:
-                self.found.dtypes.append((name, before[1].name, after[1].name))
+                self.dtypes[before[1].name, after[1].name].append(name)
 
     def _share(self) -> None:
         """Parameters for which the export uses one, in the same module, that another parameter was paired with."""
@@ -156,7 +231,7 @@ class Matcher:
     def _packed(self, ours: Sequence[ConstantUse], theirs: Sequence[ConstantUse]) -> None:
         self.left = [use for use in self.left if use not in ours]
         self.free = [use for use in self.free if use not in theirs]
-        self.found.packed += [plain(use.roots[0]) for use in ours]
+        self.found["weights_packed"] += [plain(use.roots[0]) for use in ours]
 
     def _fold_norms(self, aside: Iterable[ConstantUse], norms: Mapping[str, Row]) -> None:
         """Batch norms whose product has a bias in the export are folded into it; the parameters of others are lost.
@@ -179,9 +254,9 @@ class Matcher:
             bare = [module for module in bare if self._shifts_nothing(norms[module])]
         for module, uses in found.items():
             if shifted.get(module):
-                self.found.norms.append(module)
+                self.found["batch_norms_folded"].append(module)
             elif module in bare:
-                self.found.shifts.append(module)
+                self.found["shifts_left_out"].append(module)
             else:
                 self.left += uses
         self.free = [one for one in self.free if not any(_int(one.numel) == _int(use.numel) for use in aside)]
@@ -207,10 +282,11 @@ class Matcher:
             for partner in partners:
                 by_partner[partner].add(roots[value])
             ours[roots[value]] |= partners
-        self.found.shared = sorted(plain(n) for names in by_partner.values() if len(names) > 1 for n in names)
+        shared = [names for names in by_partner.values() if len(names) > 1]
+        self.found["weights_shared"] = sorted(plain(name) for names in shared for name in names)
         stored = {use.value: use.roots[0] for use in self.new.uses}
         places = {root: {stored[value] for value in values} for root, values in ours.items()}
-        self.found.split = sorted(plain(root) for root, found in places.items() if len(found) > 1)
+        self.found["weights_split"] = sorted(plain(root) for root, found in places.items() if len(found) > 1)
 
 
 def _axes(use: ConstantUse, side: Constants) -> set[tuple[Dim, ...]]:

@@ -139,16 +139,6 @@ _NOTHING = Cost()
 Counts = tuple[tuple[int, int], ...]  # calls by kind, in the order of the kinds
 
 
-@dataclass(frozen=True, slots=True)
-class InternedCall:
-    """The operator and cost of equal calls; costs are in joint sizes."""
-
-    op: str
-    unknown: bool
-    cost: Cost
-    backward: Cost
-
-
 class InternedCalls:
     """Numbers for the distinct calls of both programs, and sums of their costs.
 
@@ -156,7 +146,9 @@ class InternedCalls:
     """
 
     def __init__(self, value: Callable[[Dim], int | None]) -> None:
-        self.kinds: list[InternedCall] = []
+        self.kinds: list[
+            tuple[bool, tuple[Cost, Cost]]
+        ] = []  # whether it is unknown, and costs in joint sizes
         self._value = value
         self._numbers: dict[Hashable, int] = {}
         self._figures: dict[Hashable, Mapping[str, Figure]] = {}
@@ -164,19 +156,16 @@ class InternedCalls:
 
     def of(self, report: Report, renamed: Renamed) -> list[int | None]:
         types: dict[int, Hashable] = {}
-        costs: dict[int, Cost] = {}
+        costs: dict[int, Cost] = {id(None): _NOTHING}
         numbers: list[int | None] = []
         for row in report.rows:
             if row.state == "free" and not row.cost and not row.backward:
                 numbers.append(None)
                 continue
-            cost = costs.get(id(row.cost))
-            if cost is None:
-                cost = costs[id(row.cost)] = renamed.cost(row.cost)
-            backward = _NOTHING
-            if row.backward is not None:
-                known = costs.get(id(row.backward))
-                backward = costs[id(row.backward)] = renamed.cost(row.backward) if known is None else known
+            for one in (row.cost, row.backward):
+                if one is not None and id(one) not in costs:
+                    costs[id(one)] = renamed.cost(one)
+            cost, backward = costs[id(row.cost)], costs[id(row.backward)]
             tensors = []
             for _, type_ in (*row.inputs, *row.outputs):
                 seen = types.get(id(type_))
@@ -187,13 +176,13 @@ class InternedCalls:
             key = (what, cost, backward, renamed(row.times), *tensors)
             number = self._numbers.setdefault(key, len(self.kinds))
             if number == len(self.kinds):
-                self.kinds.append(InternedCall(row.op, row.state == "unknown", cost, backward))
+                self.kinds.append((row.state == "unknown", (cost, backward)))
             numbers.append(number)
         return numbers
 
     def unknown(self, counts: Counts) -> int:
         """How many of these calls have no known cost."""
-        return sum(times for number, times in counts if self.kinds[number].unknown)
+        return sum(times for number, times in counts if self.kinds[number][0])
 
     def figures(
         self, before: Counts, after: Counts, parameters: tuple[int, int] | None, *, backward: bool = False
@@ -219,8 +208,7 @@ class InternedCalls:
     def _sum(self, counts: Counts, backward: bool) -> Cost:
         known = self._sums.get((counts, backward))
         if known is None:
-            kinds = ((self.kinds[number], times) for number, times in counts)
-            known = Cost.sum((kind.backward if backward else kind.cost) * times for kind, times in kinds)
+            known = Cost.sum(self.kinds[number][1][backward] * times for number, times in counts)
             self._sums[counts, backward] = known
         return known
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Literal
 
 from graphflops.base.record import Record
+from graphflops.cost import Cost
 from graphflops.dims import Dim
 from graphflops.errors import ModelError, shown
 from graphflops.open_sizes import of_report
@@ -51,29 +52,21 @@ def outside_of_calls(report: Report) -> dict[str, float]:
 
     The CPU takes them for the loss, for autograd and for the guards of a compiled program. Phases without any are left out.
     """
-    rows, found = report.rows, {}
+    time, step = report.totals.time, report.step_time
+    whole = {} if time is None else {"forward": time.seconds}
+    if time is not None and step is not None and report.training is not None:
+        backward, optimizer = (
+            0.0 if totals is None or totals.time is None else totals.time.seconds
+            for totals in (report.backward, report.optimizer)
+        )
+        both = (step.seconds - optimizer) / report.training.accumulate
+        whole = {"forward": both - backward, "backward": backward}
     inside = {
-        "forward": sum(row.time.seconds for row in rows if row.time is not None),
-        "backward": sum(row.backward_time.seconds for row in rows if row.backward_time is not None),
+        "forward": sum(row.time.seconds for row in report.rows if row.time is not None),
+        "backward": sum(row.backward_time.seconds for row in report.rows if row.backward_time is not None),
     }
-    for phase, seconds in _micro_step(report).items():
-        if seconds - inside[phase] > _ROUNDING:
-            found[phase] = seconds - inside[phase]
-    return found
-
-
-def _micro_step(report: Report) -> dict[str, float]:
-    """Seconds of the forward and the backward of one micro-step, or of an inference."""
-    if report.totals.time is None:
-        return {}
-    if report.step_time is None or report.training is None:
-        return {"forward": report.totals.time.seconds}
-    backward, optimizer = (
-        0.0 if totals is None or totals.time is None else totals.time.seconds
-        for totals in (report.backward, report.optimizer)
-    )
-    both = (report.step_time.seconds - optimizer) / report.training.accumulate
-    return {"forward": both - backward, "backward": backward}
+    outside = {phase: seconds - inside[phase] for phase, seconds in whole.items()}
+    return {phase: seconds for phase, seconds in outside.items() if seconds > _ROUNDING}
 
 
 Use = Literal["looks up", "picks", "collects", "image", "signal"]
@@ -135,10 +128,8 @@ def _uses(report: Report, inputs: Mapping[str, Named]) -> Iterator[tuple[Use, st
                 yield use, holds[operand.name], operand
         if changing:
             computed.update([named.name for named in row.outputs])
-        is_kept = kind in _KEEPING or (
-            kind == "gather" and changing == [named.name for named in row.inputs[:1]]
-        )  # rows of the operand
-        if is_kept and len(changing) == 1 and changing[0] in holds:
+        is_of_rows = kind == "gather" and changing == [named.name for named in row.inputs[:1]]
+        if (is_of_rows or kind in _KEEPING) and len(changing) == 1 and changing[0] in holds:
             holds.update((named.name, holds[changing[0]]) for named in row.outputs)
 
 
@@ -202,32 +193,23 @@ def per_item(report: Report, axis: str) -> PerItem:
     reached = sum(max(size, used[name]) for name, size in sizes.items())
     active = round(sum(min(size, used[name]) for name, size in sizes.items()))
     attention = value_of(report, sum(use.flops for use in report.attentions)) / items
-    cost = report.totals.cost
-    matrix, masked = value_of(report, cost.matrix_flops), value_of(report, cost.masked_flops)
-    forward = Convention(
-        matrix / items, (matrix - masked) / items, 2 * weights + attention, 2 * reached + attention
-    )
-    training, unknown = _training(report, items, forward), report.coverage.unknown
-    time, step = report.totals.time, report.step_time
+
+    def counted(cost: Cost, active: float, total: float) -> Convention:
+        matrix, masked = value_of(report, cost.matrix_flops), value_of(report, cost.masked_flops)
+        return Convention(matrix / items, (matrix - masked) / items, active, total)
+
+    cost, times = report.totals.cost, 1 + _BACKWARD_OF_PRODUCT
+    forward = counted(cost, 2 * weights + attention, 2 * reached + attention)
+    thrice = [times * part for part in (forward.dense, forward.visible, forward.active, forward.total)]
+    # Of one micro-step, which is what takes the items in.
+    training = counted(cost + report.backward.cost, *thrice[2:]) if report.backward else Convention(*thrice)
+    time, step, unknown = report.totals.time, report.step_time, report.coverage.unknown
     return PerItem(
         axis, items, length, forward, training, active, stored, unknown,
         None if time is None else time.seconds / items,
         None if step is None else step.seconds / items / (report.training or Training()).accumulate,
         any(each is not None and each.is_lower_bound for each in (time, step)),
     )  # fmt: skip
-
-
-def _training(report: Report, items: int, forward: Convention) -> Convention:
-    times = 1 + _BACKWARD_OF_PRODUCT
-    if report.backward is None:
-        return Convention(
-            *(times * part for part in (forward.dense, forward.visible, forward.active, forward.total))
-        )
-    cost = report.totals.cost + report.backward.cost  # of one micro-step, which is what takes the items in
-    matrix, masked = value_of(report, cost.matrix_flops), value_of(report, cost.masked_flops)
-    return Convention(
-        matrix / items, (matrix - masked) / items, times * forward.active, times * forward.total
-    )
 
 
 def _items(report: Report, axis: str) -> tuple[int, int | None]:
@@ -248,9 +230,8 @@ def value_of(report: Report, quantity: object) -> int:
     """A quantity at the known sizes; ModelError where one has no value."""
     value = report.value(quantity)  # type: ignore[arg-type]
     if value is None:
-        raise ModelError(
-            f"FLOPs per item need a value for every size: {quantity} is open; give it with --dim"
-        )
+        what = f"FLOPs per item need a value for every size: {quantity} is open"
+        raise ModelError(f"{what}; give it with --dim")
     return value
 
 
@@ -317,9 +298,7 @@ def model_flops(report: Report, *, visible: bool) -> Mapping[str, int]:
         if row.cost.matrix_flops != 0:
             forward, backward = (
                 value_of(report, cost.matrix_flops) - visible * value_of(report, cost.masked_flops)
-                if cost
-                else 0
-                for cost in (row.cost, row.backward)
+                for cost in (row.cost, row.backward or Cost())
             )
             found[row.matrix_dtype] += forward + min(backward, _BACKWARD_OF_PRODUCT * forward)
     return +found

@@ -5,20 +5,20 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from graphflops.base.record import Record
 from graphflops.base.rendered import Rendered
 from graphflops.dims import Dim
 from graphflops.errors import GraphflopsError, shown
 from graphflops.report import Report
-from graphflops.report.call_time import PhaseTime
 from graphflops.report.contradictions import impossible
+from graphflops.report.timeline import PhaseTime
 
 _ERROR = 500  # characters of an error
 
 
-@dataclass(frozen=True, slots=True)
-class ModelCost:
+class ModelCost(Record, frozen=True):
     """Totals of one model; those of the whole step in a training analysis."""
 
     matrix_flops: Dim  # a number, or a formula where a size has no value, as the other `Dim`s
@@ -30,12 +30,11 @@ class ModelCost:
     seconds: float  # how long the analysis took
     time: PhaseTime | None = None  # of the last phase on a device; None without one
     device_bytes: int | None = None  # of the same
-    values: Mapping[str, int] = field(default_factory=dict)  # the sizes with a value
-    assumed: Mapping[str, int] = field(default_factory=dict)  # those of them that are assumed
+    values: Mapping[str, int] = {}  # the sizes with a value
+    assumed: Mapping[str, int] = {}  # those of them that are assumed
 
 
-@dataclass(frozen=True, slots=True)
-class OverviewLine:
+class OverviewLine(Record, frozen=True):
     """One model under the name that the user gave it. error: why it could not be analyzed, or a call of it cannot run."""
 
     model: str

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import product
 from typing import Any
 
+from graphflops.base.record import Record
 from graphflops.base.rendered import Rendered
 from graphflops.cost import QUANTITIES
 from graphflops.derived.items import throughput
@@ -18,8 +20,8 @@ from graphflops.ops import Op
 from graphflops.passes.bind import axes_of_inputs, known_sizes, outside, refuse_broken
 from graphflops.passes.sizes import refuse_impossible
 from graphflops.report import Report, Totals, known_values, without_assumed
-from graphflops.report.call_time import PhaseTime
 from graphflops.report.size_names import span
+from graphflops.report.timeline import PhaseTime
 
 _ADVICE = "analyze the model itself"
 
@@ -40,8 +42,14 @@ def resized(report: Report, dims: Mapping[str, int], inputs: Mapping[str, Sequen
     diagnostics = (*report.diagnostics, *outside(given, report.symbols))
     changed = replace(changed, symbols=symbols, diagnostics=diagnostics)
     refuse_impossible(changed.symbols, changed.inputs, changed.rows)
-    resized_report = _with_memory_use(_with_peaks(report, changed))
-    return _without_times(resized_report) if given else resized_report
+    changed = _with_peaks(report, changed)
+    if changed.memory_use:
+        from graphflops.memory.allocator import Allocator
+        from graphflops.memory.ledger import at_sizes
+
+        used = [at_sizes(entry, changed.values, Allocator(), changed.rows) for entry in changed.memory_use]
+        changed = replace(changed, memory_use=tuple(used))
+    return _without_times(changed) if given else changed
 
 
 def values_at(report: Report, sizes: Mapping[str, int]) -> dict[str, int]:
@@ -62,13 +70,10 @@ def refuse_guarded(report: Report, values: Mapping[str, int]) -> None:
     """Raise ModelError for values of symbols at which the program does not run: they break what it requires."""
     if report.guards:
         axes, known = of_report(report).axes, known_values(without_assumed(report.symbols))
-        after = {**report.values, **values}
-        refuse_broken(
-            report.guards,
-            {**known, **known_sizes(axes, known)},
-            {**after, **known_sizes(axes, after)},
-            report.names,
+        before, after = (
+            {**given, **known_sizes(axes, given)} for given in (known, {**report.values, **values})
         )
+        refuse_broken(report.guards, before, after, report.names)
 
 
 class _Substitution:
@@ -112,16 +117,6 @@ def _with_peaks(old: Report, new: Report) -> Report:
     return replace(new, totals=totals, backward=backward)
 
 
-def _with_memory_use(report: Report) -> Report:
-    if not report.memory_use:
-        return report
-    from graphflops.memory.allocator import Allocator
-    from graphflops.memory.ledger import at_sizes
-
-    entries = [at_sizes(entry, report.values, Allocator(), report.rows) for entry in report.memory_use]
-    return replace(report, memory_use=tuple(entries))
-
-
 def _without_times(report: Report) -> Report:
     """The report without predicted times: they are no formulas, and hold at the sizes that they were predicted for alone."""
     if not report.device:
@@ -129,17 +124,10 @@ def _without_times(report: Report) -> Report:
     backward, optimizer = (
         None if part is None else replace(part, time=None) for part in (report.backward, report.optimizer)
     )
-    return replace(
-        report,
-        device="",
-        network="",
-        profile_errors={},
-        rows=tuple([row._replace(time=None, backward_time=None) for row in report.rows]),
-        totals=replace(report.totals, time=None),
-        backward=backward,
-        optimizer=optimizer,
-        step_time=None,
-    )
+    rows = tuple([row._replace(time=None, backward_time=None) for row in report.rows])
+    totals = replace(report.totals, time=None)
+    timeless = replace(report, rows=rows, totals=totals, backward=backward, optimizer=optimizer)
+    return replace(timeless, device="", network="", profile_errors={}, step_time=None)
 
 
 def _at_its_peak(report: Report, totals: Totals) -> Totals:
@@ -162,8 +150,7 @@ def _at_its_peak(report: Report, totals: Totals) -> Totals:
 MOST = 10_000  # points
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
+class Point(Record, frozen=True):
     """Cost of a program at one choice of sizes; None for a quantity whose formula has another size without a value."""
 
     sizes: Mapping[str, int]
@@ -171,8 +158,8 @@ class Point:
     cost: Mapping[str, int | None]
     peak_bytes: int | None
     time: PhaseTime | None = None  # of the same, predicted for these sizes; None without a device
-    rates: Mapping[str, float] = field(default_factory=dict)  # how many tokens, images and the like a second
-    serving: Mapping[str, float] = field(default_factory=dict)  # a decoder's step, named by fitting/cells.py
+    rates: Mapping[str, float] = {}  # how many tokens, images and the like a second
+    serving: Mapping[str, float] = {}  # a decoder's step, named by fitting/cells.py
     is_lower_bound: bool = False  # calls of unknown cost are in no figure
 
     @property
@@ -233,9 +220,10 @@ def sweep(report: Report, sizes: Mapping[str, Sequence[int]]) -> list[Point]:
     Raises ModelError for a name that no open size of the report has or that is given twice, for an axis that cannot have a
     size, where a size of a result is negative, and for more than 10,000 points.
     """
-    given = [symbol for name in sizes for symbol in _symbols(report, name)]
-    twice = next((symbol for symbol in given if given.count(symbol) > 1), None)
-    if twice is not None:
+    parts = [of_report(report).sizes_of(name).values() for name in sizes]
+    named = [{name for size in one if isinstance(size, Expr) for name in size.symbols} for one in parts]
+    given = Counter(symbol for symbols in named for symbol in symbols)
+    if twice := next((symbol for symbol in given if given[symbol] > 1), None):
         raise ModelError(f"the sweep gives {shown(report.names[twice])} twice: every size once")
     count = math.prod(map(len, sizes.values()))
     if count > MOST:
@@ -256,12 +244,6 @@ def sweep(report: Report, sizes: Mapping[str, Sequence[int]]) -> list[Point]:
     return points
 
 
-def _symbols(report: Report, name: str) -> frozenset[str]:
-    """The symbols that a size of this name is made of."""
-    sizes = of_report(report).sizes_of(name).values()
-    return frozenset().union(*(size.symbols for size in sizes if isinstance(size, Expr)))
-
-
 def beyond(report: Report, sizes: Mapping[str, Sequence[int]]) -> list[str]:
     """One line for each size with values outside the range for which the program was exported."""
     lines = []
@@ -269,12 +251,8 @@ def beyond(report: Report, sizes: Mapping[str, Sequence[int]]) -> list[str]:
         for size in of_report(report).sizes_of(name).values():
             info = None if is_computed(size) else report.symbols.get(str(size))
             low, high = (None, None) if info is None else (info.minimum, info.maximum)
-            outside = [
-                value
-                for value in values
-                if (low is not None and value < low) or (high is not None and value > high)
-            ]
-            if outside:
+            least, most = -math.inf if low is None else low, math.inf if high is None else high
+            if outside := [value for value in values if not least <= value <= most]:
                 told = ", ".join(f"{value:,}" for value in outside[:3]) + (", …" if len(outside) > 3 else "")
                 lines.append(f"{shown(name)} = {told}: the program was exported for {span(low, high)}")
                 break

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from graphflops.derived.items import outside_of_calls
 from graphflops.ops import operator
 from graphflops.report import Report, Row
-from graphflops.report.call_time import CallTime
+from graphflops.report.timeline import CallTime
 
 _NOTHING = 1e-12  # seconds
 

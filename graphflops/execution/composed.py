@@ -42,16 +42,12 @@ def pairwise_distance(
     return t.linalg_vector_norm(t.add(t.sub(x1, x2), eps), p, (-1,), keepdim)
 
 
-@composite("norm.Scalar", "norm.ScalarOpt_dim")
-def norm(
-    t: Calls, x: Operand, p: float | None = 2, dim: Axes | None = None, keepdim: bool = False
-) -> Operand:
-    return t.linalg_vector_norm(x, 2 if p is None else p, dim, keepdim)
-
-
-@composite("frobenius_norm.dim", "linalg_norm.default")
-def frobenius_norm(t: Calls, x: Operand, dim: Axes | None = None, *options: Any) -> Operand:
-    return t.linalg_vector_norm(x, 2, dim, *options)
+composite("norm.Scalar", "norm.ScalarOpt_dim")(
+    lambda t, x, p=2, dim=None, keepdim=False: t.linalg_vector_norm(x, 2 if p is None else p, dim, keepdim)
+)
+composite("frobenius_norm.dim", "linalg_norm.default")(
+    lambda t, x, dim=None, *options: t.linalg_vector_norm(x, 2, dim, *options)
+)
 
 
 # Cells (RNN.cpp); those with gates have a kernel of their own on a GPU
@@ -67,19 +63,16 @@ def rnn_cell(t: Calls, x: Operand, hx: Operand, w_ih: Operand, w_hh: Operand, *b
 # Products (LinearAlgebra.cpp)
 
 
-@composite("outer", "ger")
-def outer(t: Calls, a: Operand, b: Operand) -> Operand:
-    return t.mul(t.view(a, (*a.shape, 1)), b)
+composite("outer", "ger")(lambda t, a, b: t.mul(t.view(a, (*a.shape, 1)), b))
 
 
 @composite("kron")
 def kron(t: Calls, a: Operand, b: Operand) -> Operand:
     rank = max(a.rank, b.rank)
-    shapes = [(1,) * (rank - x.rank) + x.shape for x in (a, b)]
-    columns: list[Dim] = [size for own in shapes[0] for size in (own, 1)]
-    rows: list[Dim] = [size for own in shapes[1] for size in (1, own)]
-    product = t.mul(t.reshape(a, tuple(columns)), t.reshape(b, tuple(rows)))
-    return t.view(product, tuple([m * n for m, n in zip(*shapes, strict=True)]))
+    pairs = [*zip(*((1,) * (rank - x.rank) + x.shape for x in (a, b)), strict=True)]
+    columns = tuple([size for own, _ in pairs for size in (own, 1)])
+    rows = tuple([size for _, own in pairs for size in (1, own)])
+    return t.view(t.mul(t.reshape(a, columns), t.reshape(b, rows)), tuple([m * n for m, n in pairs]))
 
 
 @composite("einsum")
@@ -182,9 +175,7 @@ def float_power(t: Calls, base: Operand | float, exponent: Operand | float) -> O
     return t.call("aten.pow.Scalar" if kinds == "Scalar_Tensor" else f"aten.pow.{kinds}", *pair)
 
 
-@composite("msort")
-def msort(t: Calls, x: Operand) -> Operand:
-    return t.sort(x, dim=0)
+composite("msort")(lambda t, x: t.sort(x, dim=0))
 
 
 @composite("nanmean")
@@ -239,10 +230,14 @@ def instance_norm(
 
 # Choices and repeats
 
-
-@composite("where.ScalarOther", "where.ScalarSelf")
-def where(t: Calls, condition: Operand, *choices: Operand | float) -> Operand:
-    return t.where(condition, *[x if isinstance(x, Operand) else t.full((), x) for x in choices])
+composite("where.ScalarOther", "where.ScalarSelf")(
+    lambda t, condition, *choices: t.where(
+        condition, *[x if isinstance(x, Operand) else t.full((), x) for x in choices]
+    )
+)
+composite("tile")(lambda t, x, dims: t.repeat(x, (1,) * (x.rank - len(dims)) + dims))
+composite("hstack")(lambda t, tensors: t.cat(tensors, 0 if tensors[0].rank == 1 else 1))
+composite("vstack")(lambda t, tensors: t.cat([t.unsqueeze(x, 0) if x.rank == 1 else x for x in tensors], 0))
 
 
 @composite("repeat_interleave.self_int")
@@ -257,30 +252,13 @@ def repeat_interleave(t: Calls, x: Operand, repeats: int, dim: int | None = None
     return t.flatten(copy, axis - 1, axis)
 
 
-@composite("tile")
-def tile(t: Calls, x: Operand, dims: Axes) -> Operand:
-    return t.repeat(x, (1,) * (x.rank - len(dims)) + dims)
-
-
-@composite("hstack")
-def hstack(t: Calls, tensors: tuple[Operand, ...]) -> Operand:
-    return t.cat(tensors, 0 if tensors[0].rank == 1 else 1)
-
-
-@composite("vstack")
-def vstack(t: Calls, tensors: tuple[Operand, ...]) -> Operand:
-    return t.cat([t.unsqueeze(x, 0) if x.rank == 1 else x for x in tensors], 0)
-
-
 # Fourier transforms (SpectralOps.cpp): padded operands, cuFFT's transform, what scales the result
 
 _TRANSFORMS = [
     f"fft_{inverse}{real}fft{rank}" for inverse in ("", "i") for real in ("", "r") for rank in ("", "2", "n")
 ]
-_LAST_AXES = {
-    "t": (-1,),
-    "2": (-2, -1),
-}  # axes that are meant without names, by the last letter of the operator
+# Axes that are meant without names, by the last letter of the operator.
+_LAST_AXES = {"t": (-1,), "2": (-2, -1)}
 
 
 @composite(*_TRANSFORMS)
@@ -325,27 +303,24 @@ def _resized(t: Calls, x: Operand, place: int, size: Dim) -> Operand:
     return t.constant_pad_nd(x, (*(0, 0) * (x.rank - 1 - place), 0, size - before))
 
 
-@kernel("_fft_c2c", "_fft_r2c")
-def transform_kernels(t: Calls, x: Operand, dim: Axes, scaled: int, flag: bool) -> None:
-    """The transform of cuFFT. flag: whether it goes forward, or leaves out the frequencies that others tell."""
-    _scaled(t, t.call(f"prims.{t.of.node.operator.word.removeprefix('_')}.default", x, dim, flag), scaled)
+@kernel("_fft_c2c", "_fft_r2c", "_fft_c2r")
+def transform_kernels(t: Calls, x: Operand, dim: Axes, scaled: int, how: Any) -> None:
+    """The transform of cuFFT, which may overwrite its operand where the result is real: then it gets a copy.
 
-
-@kernel("_fft_c2r")
-def inverse_kernels(t: Calls, x: Operand, dim: Axes, scaled: int, last: Dim) -> None:
-    """CuFFT may overwrite its operand, so it gets a copy."""
-    _scaled(t, t.call("prims.fft_c2r.default", t.clone(x), dim, last_dim_size=last), scaled)
-
-
-def _scaled(t: Calls, made: Operand, scaled: int) -> None:
+    how: whether it goes forward, or leaves out the frequencies that others tell; of a real result the size of its last axis.
+    """
+    word = t.of.node.operator.word
+    if word == "_fft_c2r":
+        made = t.call("prims.fft_c2r.default", t.clone(x), dim, last_dim_size=how)
+    else:
+        made = t.call(f"prims.{word.removeprefix('_')}.default", x, dim, how)
     if scaled:
         t.mul_(made, 1.0)
 
 
-@gradient("_fft_c2c")
-def complex_gradient(t: Calls, x: Operand, dim: Axes, scaled: int, forward: bool) -> None:
-    """The transform the other way."""
-    t.call("aten._fft_c2c.default", t.g, dim, scaled, not forward)
+gradient("_fft_c2c")(  # the transform the other way
+    lambda t, x, dim, scaled, forward: t.call("aten._fft_c2c.default", t.g, dim, scaled, not forward)
+)
 
 
 @gradient("_fft_r2c")

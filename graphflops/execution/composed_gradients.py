@@ -10,7 +10,6 @@ from collections.abc import Callable
 from math import inf, pi
 from typing import Any
 
-from graphflops.base.record import Record
 from graphflops.dims import ceil_div, prod
 from graphflops.errors import RuleError
 from graphflops.execution import composed_losses
@@ -191,10 +190,9 @@ def cdist_backward(t: Calls, x1: Operand, x2: Operand, p: float = 2, compute_mod
 
 # Elementwise
 
-
-@gradient("nan_to_num")
-def nan_to_num(t: Calls, x: Operand, *numbers: float) -> Operand:
-    return t.mul(t.g, t.inside(lambda t: t.mul(t.ne(t.abs(x), inf), t.eq(x, x))))
+gradient("nan_to_num")(
+    lambda t, x, *numbers: t.mul(t.g, t.inside(lambda t: t.mul(t.ne(t.abs(x), inf), t.eq(x, x))))
+)
 
 
 @gradient("atan2")
@@ -256,10 +254,7 @@ def part_scatter_backward(t: Calls, x: Operand, source: Operand, *where: Any) ->
 
 # Reductions
 
-
-@kernel("count_nonzero")
-def count_nonzero(t: Calls, x: Operand, dim: int | tuple[int, ...] | None = None) -> Operand:
-    return t.sum(t.ne(x, 0), (dim,) if isinstance(dim, int) else dim)
+kernel("count_nonzero")(lambda t, x, dim=None: t.sum(t.ne(x, 0), (dim,) if isinstance(dim, int) else dim))
 
 
 @kernel("logsumexp")
@@ -272,19 +267,15 @@ def logsumexp(t: Calls, x: Operand, dim: int | tuple[int, ...], keepdim: bool = 
 
 @gradient("logcumsumexp")
 def logcumsumexp(t: Calls, x: Operand, dim: int) -> Operand:
-    lowest = t.full((), -inf)
-    size = t.inside(lambda t: t.log(t.abs(t.g)))
-    signs = [
-        t.inside(lambda t, compare: t.where(t.call(f"aten.{compare}.Scalar", t.g, 0), size, lowest), compare)
-        for compare in ("gt", "lt")
-    ]
-
     def backwards(t: Calls, x: Operand) -> Operand:
         return t.flip(t.logcumsumexp(t.flip(x, dims=(dim,)), dim), dims=(dim,))
 
     def of_sign(t: Calls, logarithm: Operand) -> Operand:
         return t.exp(t.add(t.inside(backwards, t.sub(logarithm, t.out)), x))
 
+    lowest = t.full((), -inf)
+    size = t.inside(lambda t: t.log(t.abs(t.g)))
+    signs = [t.inside(lambda t, sign: t.where(sign(t.g, 0), size, lowest), each) for each in (t.gt, t.lt)]
     return t.sub(*[t.inside(of_sign, sign) for sign in signs])
 
 
@@ -297,39 +288,24 @@ def aminmax(t: Calls, x: Operand, dim: int | None = None, keepdim: bool = False)
         return t.div(t.mul(g, mask), t.sum(mask, axes, True))
 
     shape = tuple([1 if axis in axes else size for axis, size in enumerate(x.shape)])
-    each = [
-        t.inside(of_extreme, t.view(own, shape), t.view(extreme, shape))
-        for own, extreme in zip(t.gradients, t.results, strict=True)
-    ]
-    return t.add(*each)
+    pairs = zip(t.gradients, t.results, strict=True)
+    return t.add(*[t.inside(of_extreme, t.view(g, shape), t.view(extreme, shape)) for g, extreme in pairs])
 
 
 # Shares of the gradient at the places of an index, computed for both operands
 
 
-class _Places(Record, frozen=True):
-    """The places of an index along an axis, by which an operator takes and adds."""
+class _Places:
+    """The places of an index along an axis: taken from, added to, and reduced by the operator itself on other operands."""
 
-    t: Calls
-    axis: int
-    places: Operand
+    def __init__(self, t: Calls, axis: int, places: Operand) -> None:
+        self.is_index = t.of.node.operator.word == "index_reduce"  # else `scatter_reduce`
+        take, add = ("index_select", "index_add") if self.is_index else ("gather", "scatter_add")
 
-    @property
-    def is_index(self) -> bool:
-        """Whether the operator is `index_reduce`, else `scatter_reduce`."""
-        return self.t.of.node.operator.word == "index_reduce"
+        def at(op: str) -> Callable[..., Operand]:
+            return lambda x, *source: t.call(op, x, axis, places, *source)
 
-    def taken(self, x: Operand) -> Operand:
-        take = self.t.index_select if self.is_index else self.t.gather
-        return take(x, self.axis, self.places)
-
-    def added(self, x: Operand, source: Operand) -> Operand:
-        add = self.t.index_add if self.is_index else self.t.scatter_add
-        return add(x, self.axis, self.places, source)
-
-    def again(self, x: Operand, source: Operand, *how: Any) -> Operand:
-        """The operator itself on other operands."""
-        return self.t.call(self.t.of.node.op, x, self.axis, self.places, source, *how)
+        self.taken, self.added, self.again = at(f"aten.{take}"), at(f"aten.{add}"), at(t.of.node.op)
 
 
 @gradient("index_reduce", "scatter_reduce.two")

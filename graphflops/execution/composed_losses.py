@@ -21,9 +21,7 @@ def _positive(t: Calls, x: Operand) -> Operand:
     return t.clamp_min_(x, 0)
 
 
-@composite("l1_loss")
-def l1_loss(t: Calls, x: Operand, target: Operand, reduction: int = MEAN) -> Operand:
-    return t.reduced(t.abs(t.sub(x, target)), reduction)
+composite("l1_loss")(lambda t, x, target, reduction=MEAN: t.reduced(t.abs(t.sub(x, target)), reduction))
 
 
 @composite("kl_div")

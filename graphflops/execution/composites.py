@@ -179,13 +179,15 @@ class Expanded(Record, frozen=True):
 
 def expanded(calls: Sequence[PricedCall], values: Values) -> Expanded:
     """The calls that run."""
-    if not any(_function(op, COMPOSITES) for op in {call.node.op for call in calls}):
+    if not any(name in COMPOSITES for op in {call.node.op for call in calls} for name in _names(op)):
         return Expanded(calls, values, {}, {}, [(call, place) for place, call in enumerate(calls)])
     found, given = list[PricedCall](), list[tuple[PricedCall, int]]()
     made, until, outer = dict(values), dict[str, int](), dict[str, Node]()
     for call in calls:
-        inner = Calls(call, values)
-        if inside := _inside(call, inner):
+        has_one_result = len(call.node.outputs) == 1 and call.node.outputs[0] is not None
+        if has_one_result and (applied := _applied(COMPOSITES, call, values)):
+            inner, result = applied
+            inside = inner.result(result)
             first, last = len(found), len(found) + len(inside) - 1
             made.update(inner.values)
             until.update({name: first + inner.until.get(name, last - first) for name in inner.values})
@@ -222,44 +224,33 @@ def gradient_calls(call: PricedCall, values: Values) -> Inside | None:
 def _unseen(
     functions: Mapping[str, Composite], call: PricedCall, values: Values, results: Sequence[Value]
 ) -> Inside | None:
-    """The calls of ATen's function; none where there is no function, or for other arguments than its."""
-    function = _function(call.node.op, functions)
-    if function is None or call.estimate.unknown:
+    applied = _applied(functions, call, values, is_seen=False)
+    if applied is None:
         return None
-    t = Calls(call, values, is_seen=False)
-    try:
-        _applied(function, t)
-    except (GraphflopsError, TypeError):
-        return None
+    t, _ = applied
     own = total(x.nbytes for x in results if isinstance(x, TensorType))
     return Inside(t.calls, t.known, t.beside(own))
 
 
-def _function(op: str, functions: Mapping[str, Composite]) -> Composite | None:
-    return next((functions[name] for name in _names(op) if name in functions), None)
+def _applied(
+    functions: Mapping[str, Composite], call: PricedCall, values: Values, *, is_seen: bool = True
+) -> tuple[Calls, Any] | None:
+    """The calls of ATen's function, and what it returns; None where there is none, or for other arguments than its."""
+    function = next((functions[name] for name in _names(call.node.op) if name in functions), None)
+    if function is None or call.estimate.unknown:
+        return None
+    t = Calls(call, values, is_seen=is_seen)
+    kwargs = {name: _mapped(value, t.operand) for name, value in call.node.kwargs}
+    try:
+        return t, function(t, *_mapped(call.node.args, t.operand), **kwargs)
+    except (GraphflopsError, TypeError):
+        return None
 
 
 @lru_cache(maxsize=4096)
 def _names(op: str) -> tuple[str, ...]:
     spelled = operator(op)
     return (f"{spelled.word}.{spelled.variant}", spelled.word) if spelled.dialect == "aten" else ()
-
-
-def _applied(function: Composite, t: Calls) -> Any:
-    args = _mapped(t.of.node.args, t.operand)
-    kwargs = {name: _mapped(value, t.operand) for name, value in t.of.node.kwargs}
-    return function(t, *args, **kwargs)
-
-
-def _inside(call: PricedCall, inner: Calls) -> list[PricedCall]:
-    """The calls of a composite; none of other calls, nor where the arguments are not those of ATen's function."""
-    function, outputs = _function(call.node.op, COMPOSITES), call.node.outputs
-    if function is None or call.estimate.unknown or len(outputs) != 1 or outputs[0] is None:
-        return []
-    try:
-        return inner.result(_applied(function, inner))
-    except (GraphflopsError, TypeError):
-        return []
 
 
 def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:

@@ -48,21 +48,19 @@ def as_run(
     instead: dict[str, str] = {}  # by result of a call that goes: the value that takes its place
     kept, unmasked = [], []
     for call in calls:
-        mask = ""
+        mask, use = "", uses.get(call.node.name)
         if call.node.operator.name == _SDPA and isinstance(given := call.node.arguments().get("mask"), Ref):
             mask = given.name
-        is_flag = _is_flag(uses.get(call.node.name)) and (eager is None or bool(_hides(call, eager)))
+        is_flag = _is_flag(use) and (eager is None or bool(_hides(call, eager)))
         if mask in made and (mask in nothing or is_flag):
             call = _without_mask(call, mask, is_causal=mask not in nothing)
             unmasked.append(call.node.name)
-        elif (
-            (other := _other_operand(call, nothing)) is not None
-            and call.node.outputs[0] is not None
-            and (eager is None or call.node.outputs[0] in eager.left_out)
-            and ((use := uses.get(call.node.name)) is None or use.masked_flops == 0)
-        ):
-            instead[call.node.outputs[0]] = instead.get(other, other)
-            continue
+        elif call.node.operator.name in _COMBINES and not nothing.isdisjoint(call.uses):
+            out, others = call.node.outputs[0], [name for name in call.uses if name not in nothing]
+            is_left_out = out is not None and (eager is None or out in eager.left_out)
+            if others and is_left_out and (use is None or use.masked_flops == 0):  # it adds a mask of nothing
+                instead[out or ""] = instead.get(others[0], others[0])
+                continue
         kept.append(call.renamed(instead) if instead.keys() & set(call.uses) else call)
     return with_shared_heads(_used(kept, made), unmasked, values)
 
@@ -103,13 +101,6 @@ def _is_flag(use: AttentionUse | None) -> bool:
         return False
     causal = use.queries == use.keys and 2 * use.queries * use.masked_flops == use.flops * (use.queries - 1)
     return causal or use.masked_flops == 0
-
-
-def _other_operand(call: PricedCall, nothing: set[str]) -> str | None:
-    """The other operand of a call that adds a mask which hides nothing."""
-    if call.node.operator.name not in _COMBINES or nothing.isdisjoint(call.uses):
-        return None
-    return next((name for name in call.uses if name not in nothing), None)
 
 
 def _without_mask(call: PricedCall, mask: str, *, is_causal: bool) -> PricedCall:

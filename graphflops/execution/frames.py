@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import compress
 
 from graphflops.execution.python_frame import (
     Frame,
@@ -69,13 +70,9 @@ class References:
         self.own = module_variables(nodes)
         # Results of a softmax, also converted or with some of them dropped.
         self.distributions: set[str] = set()
-        computing = zip(nodes, self.reads, strict=True)
-        self.readers = Counter(
-            value
-            for node, read in computing
-            if node.outputs and node.operator.kind != "view"
-            for value in set(read)
-        )
+        computing = [node.outputs and node.operator.kind != "view" for node in nodes]
+        read_for_results = compress(self.reads, computing)
+        self.readers = Counter(value for read in read_for_results for value in set(read))
 
     def lifetimes(self) -> Lifetimes:
         """How long Python refers to each tensor."""

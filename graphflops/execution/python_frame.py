@@ -13,7 +13,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Literal
 
 from msgspec import Struct, field
 
@@ -30,13 +29,10 @@ from graphflops.execution.source_lines import (
 from graphflops.graph import Node
 from graphflops.tensor import DType
 
-Fact = Literal[
-    "export-only mask", "mask of nothing", "dictionary of operands", "results collected", "no weights"
-]
 _TRANSFORMERS = r"(?:^|[/\\])transformers[/\\](?:models[/\\]\w+[/\\]\w+|masking_utils|modeling_\w+)\.py$"
 _DEBERTA = r"(?:^|[/\\])transformers[/\\]models[/\\](?:deberta|deberta_v2)[/\\]\w+\.py$"
 # By fact: the path of the file, and what the line has.
-_FACTS: dict[Fact, tuple[str, str]] = {
+_FACTS = {
     # An attention mask that is built only if it has to be. Whether padding hides anything is a question about data, which
     # an export cannot ask, so there it is always built.
     "export-only mask": (
@@ -50,15 +46,12 @@ _FACTS: dict[Fact, tuple[str, str]] = {
     # The model always asks its encoder for the results of all layers.
     "results collected": (_DEBERTA, r"^output_states, attn_weights = layer_module\("),
     # Modules return None beside their result unless attention weights are asked for.
-    "no weights": (
-        _DEBERTA,
-        r"^(?:attention_output, att_matrix|output_states, attn_weights) =",
-    ),
+    "no weights": (_DEBERTA, r"^(?:attention_output, att_matrix|output_states, attn_weights) ="),
 }
 
 
 @lru_cache(maxsize=4096)
-def has_fact(fact: Fact, file: str, text: str) -> bool:
+def has_fact(fact: str, file: str, text: str) -> bool:
     """Whether something is known of a line of a file."""
     path, words = _FACTS[fact]
     return re.search(path, file) is not None and re.search(words, text) is not None
@@ -228,9 +221,8 @@ def _without_numbers(module: str) -> str:
 
 def has_dtype(node: Node) -> bool:
     """Whether a softmax converts its operand first."""
-    return node.operator.kind == "softmax" and any(
-        isinstance(argument, DType) for argument in node.arguments().values()
-    )
+    given = node.arguments().values() if node.operator.kind == "softmax" else ()
+    return any(isinstance(argument, DType) for argument in given)
 
 
 def module_variables(nodes: Sequence[Node]) -> dict[str, str]:

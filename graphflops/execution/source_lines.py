@@ -75,47 +75,33 @@ def code_lines(python_stack: str, module_stack: str) -> tuple[CodeLine, ...]:
 
     Each forward in a stack is that of the next module; further ones are inherited by the last.
     """
-    modules = _modules(module_stack)
+    modules = [path for path in map(_module, module_stack.split(";")) if path is not None] or [""]
     depth, last = -1, len(modules) - 1
     lines: list[CodeLine] = []
-    for frame, known in _frames(python_stack):
+    for frame in _frames(python_stack):
         depth += depth < last and frame[1] == "forward"
-        module = modules[max(0, depth)]
-        line = known.get(module)
-        if line is None:
-            line = known[module] = _line(frame, module)
-        lines.append(line)
+        lines.append(_line(frame, modules[max(0, depth)]))
     return tuple(lines)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=16_384)
 def _line(frame: tuple[str, str, int, str], module: str) -> CodeLine:
     """A line of a frame in a module; equal ones are one object, and compared as such."""
     return CodeLine(*frame, module)
 
 
 @lru_cache(maxsize=4096)
-def _modules(module_stack: str) -> list[str]:
-    """The paths of the modules of a stack, outermost first; one without a path for none."""
-    return [path for path in map(_module, module_stack.split(";")) if path is not None] or [""]
-
-
-@lru_cache(maxsize=4096)
 def _module(entry: str) -> str | None:
-    """The path of one of them; None for what is not one."""
+    """The path of a module of a stack; None for what is not one."""
     parts = entry.split(",")
     return module_path(parts[1]) if len(parts) > 2 else None
 
 
 @lru_cache(maxsize=1024)
-def _frames(python_stack: str) -> list[tuple[tuple[str, str, int, str], dict[str, CodeLine]]]:
-    """File, function, number and text of each line of a stack; equal layers share the stack. Also its lines by module."""
-    found = _LINE.findall(python_stack)[:_MOST_FRAMES]
-    return [
-        ((file, function, int(number), text.strip()), {})
-        for file, number, function, text in found
-        if not _OF_EXPORT.search(file)
-    ]
+def _frames(python_stack: str) -> list[tuple[str, str, int, str]]:
+    """File, function, number and text of each line of a stack; equal layers share the stack."""
+    found = [entry for entry in _LINE.findall(python_stack)[:_MOST_FRAMES] if not _OF_EXPORT.search(entry[0])]
+    return [(file, function, int(number), text.strip()) for file, number, function, text in found]
 
 
 class Statement(Struct, frozen=True):
@@ -194,14 +180,10 @@ def statements(text: str, own: str = "") -> tuple[Statement, ...]:
 @lru_cache(maxsize=4096)
 def module_variable(text: str, path: str) -> str:
     """The variable that holds a module, where a line calls the one inside of it at a path: `self` of `self.a(x)`."""
-    for tree in _parsed(text):
-        for part in ast.walk(tree):
-            if (
-                isinstance(part, ast.Attribute)
-                and part.attr in path.split(".")
-                and isinstance(part.value, ast.Name)
-            ):
-                return part.value.id
+    for part in (part for tree in _parsed(text) for part in ast.walk(tree)):
+        match part:
+            case ast.Attribute(ast.Name(name), word) if word in path.split("."):
+                return name
     return ""
 
 
@@ -281,6 +263,9 @@ def _statement(tree: ast.stmt, own: str) -> Statement:
     words = {part: _words(part, own) for part in parts}
     targets = _targets(tree) or tuple(part.target.id for part in parts if isinstance(part, ast.NamedExpr))
     first, is_last = _first_call(value), isinstance(tree, ast.Return)
+    callee = None if first is None else first.func
+    if isinstance(callee, ast.Subscript):
+        callee = callee.value  # `self.layers` of `self.layers[i](x)`
     last = value
     while isinstance(last, ast.Tuple) and last.elts:
         last = last.elts[-1]
@@ -294,7 +279,7 @@ def _statement(tree: ast.stmt, own: str) -> Statement:
         names=frozenset(part.id for part in parts if isinstance(part, ast.Name) and part not in fields),
         mentioned=frozenset(part.id for part in parts if isinstance(part, ast.Name)),
         numbered=frozenset(name for part in parts if (name := _numbered(part))),
-        calls_variable=first is not None and not isinstance(_called(first), ast.Attribute),
+        calls_variable=callee is not None and not isinstance(callee, ast.Attribute),
         given=_given(first),
         takes_first=_takes_first(value),
         joins=any(
@@ -310,23 +295,21 @@ def _statement(tree: ast.stmt, own: str) -> Statement:
 
 
 def _targets(tree: ast.stmt) -> tuple[str, ...]:
-    """The variables that a statement binds, as they are written: `x`, `self.cache`, `found[i]`."""
+    """The variables that a statement binds, as they are written: `x`, `self.cache`; `found[]` for any element of one."""
     if isinstance(tree, ast.Assign):
         target: ast.AST = tree.targets[0]
     elif isinstance(tree, ast.AugAssign) or (isinstance(tree, ast.AnnAssign) and tree.value is not None):
         target = tree.target
     else:
         return ()
-    elements = target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
-    return tuple(_target(part.value if isinstance(part, ast.Starred) else part) for part in elements)
-
-
-def _target(part: ast.AST) -> str:
-    """The name of what a statement binds; `found[]` for any element of what a variable holds."""
-    match part:
-        case ast.Subscript(value, ast.Name() | ast.BinOp() | ast.Attribute()):
-            return f"{ast.unparse(value)}[]"
-    return ast.unparse(part)
+    found = []
+    for part in target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]:
+        match part.value if isinstance(part, ast.Starred) else part:
+            case ast.Subscript(value, ast.Name() | ast.BinOp() | ast.Attribute()):
+                found.append(f"{ast.unparse(value)}[]")
+            case element:
+                found.append(ast.unparse(element))
+    return tuple(found)
 
 
 def _numbered(part: ast.AST) -> str:
@@ -344,11 +327,6 @@ def _first_call(value: ast.AST) -> ast.Call | None:
         found = value if isinstance(value, ast.Call) else found
         value = value.func if isinstance(value, ast.Call) else value.value
     return found
-
-
-def _called(call: ast.Call) -> ast.AST:
-    """What a call calls, without an index: `self.layers` of `self.layers[i](x)`."""
-    return call.func.value if isinstance(call.func, ast.Subscript) else call.func
 
 
 def _given(call: ast.AST | None) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from graphflops.exporters import onnx_proto, reason, regular_file
 from graphflops.exporters.archive import Pages, refusal
 from graphflops.exporters.archive import kind_of as archive_kind
 from graphflops.exporters.onnx_graph import Program
-from graphflops.exporters.onnx_values import checked
+from graphflops.exporters.onnx_proto import checked
 from graphflops.graph import Graph, Origin
 
 _WHOLE_BYTES = 16 * 2**20  # a larger file is not read whole: most of it is weights

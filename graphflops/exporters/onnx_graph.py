@@ -12,6 +12,22 @@ from msgspec.structs import replace
 
 from graphflops.errors import FileError, shown
 from graphflops.exporters.onnx_modules import placed
+from graphflops.exporters.onnx_proto import (
+    GRAPH,
+    GRAPHS,
+    PLAIN,
+    SMALL,
+    TENSOR,
+    TYPE,
+    checked,
+    graphs_in,
+    kind_of,
+    named_once,
+    number_of_elements,
+    role_of,
+    statistics,
+    type_of,
+)
 from graphflops.exporters.onnx_scope import (
     Body,
     Call,
@@ -28,27 +44,11 @@ from graphflops.exporters.onnx_scope import (
 from graphflops.exporters.onnx_sizes import Declared, Sizes, inferred, ranges
 from graphflops.exporters.onnx_tensors import (
     constant_of,
-    contents_of,
     memory_of,
     sparse_of,
+    stored,
     stored_names,
     tensor_of,
-)
-from graphflops.exporters.onnx_values import (
-    GRAPH,
-    GRAPHS,
-    PLAIN,
-    SMALL,
-    TENSOR,
-    TYPE,
-    checked,
-    graphs_in,
-    kind_of,
-    named_once,
-    number_of_elements,
-    role_of,
-    statistics,
-    type_of,
 )
 from graphflops.exporters.sources import Evidence, OnnxPlaces, original_names
 from graphflops.graph import (
@@ -103,14 +103,14 @@ class Program:
         for message in unknown_versions(model):
             self.note("GF209", "", message)
         scope = Scope(self.root, opsets_of(model.opset_import))
-        stored = stored_names(proto)
+        kept = stored_names(proto)
         for value in proto.input:
-            if value.name not in stored:
+            if value.name not in kept:
                 name = self.names.define(value.name, scope, "an input")
                 self.inputs.append(Input(name, "user"))
                 self.types[name] = self.sizes.of_program_input(value.type, name)
         has_defaults = model.ir_version >= _OLDEST_IR_WITH_DEFAULTS
-        defaults = frozenset(value.name for value in proto.input) & stored if has_defaults else frozenset()
+        defaults = frozenset(value.name for value in proto.input) & kept if has_defaults else frozenset()
         self.store(proto, scope, original_names(proto), defaults)
         outputs = self.body(proto, scope)
         nodes, inputs, modules = placed(
@@ -130,7 +130,7 @@ class Program:
             declared=Declared(self.root.declared, self.sizes),
             fallback_types=inferred,
             notes=tuple(note for notes in self._notes.values() for note in notes),
-            contents=contents_of(origin.path, self._protos),
+            contents=lambda name: stored(origin.path, *self._protos.get(name, (None, ""))),
         )
 
     def note(self, code: str, node: str, message: str) -> None:
@@ -230,12 +230,9 @@ class Program:
         """A graph in an attribute of a call."""
         body = Body(scope.body)
         inner = replace(scope, body=body, names={}, around=scope, wanted={})
-        stored = stored_names(proto)
-        inputs = [
-            Input(self.names.define(value.name, inner, "an input"), "user")
-            for value in proto.input
-            if value.name not in stored
-        ]
+        kept = stored_names(proto)
+        given = [value.name for value in proto.input if value.name not in kept]
+        inputs = [Input(self.names.define(value, inner, "an input"), "user") for value in given]
         self.store(proto, inner, {}, frozenset())
         outputs = self.body(proto, inner)
         graph = Graph(

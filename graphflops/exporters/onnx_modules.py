@@ -209,17 +209,15 @@ def _with_nested(node: Node, moved: Mapping[str, str]) -> Node:
     """The call, the calls of graphs in its attributes under their new paths."""
     if not any(isinstance(value, Graph) for _, value in node.kwargs):
         return node
-    return replace(node, kwargs=tuple([(key, _moved(value, moved)) for key, value in node.kwargs]))
-
-
-def _moved(value: Argument, moved: Mapping[str, str]) -> Argument:
-    if not isinstance(value, Graph):
-        return value
     known: dict[str, str] = {}
-    nodes = [
-        _with_nested(replace(node, module=renamed(node.module, moved, known)), moved) for node in value.nodes
-    ]
-    return replace(value, nodes=tuple(nodes))
+
+    def inside(value: Argument) -> Argument:
+        if not isinstance(value, Graph):
+            return value
+        nodes = [replace(each, module=renamed(each.module, moved, known)) for each in value.nodes]
+        return replace(value, nodes=tuple([_with_nested(each, moved) for each in nodes]))
+
+    return replace(node, kwargs=tuple([(key, inside(value)) for key, value in node.kwargs]))
 
 
 def renamed(path: str, paths: Mapping[str, str], known: dict[str, str]) -> str:

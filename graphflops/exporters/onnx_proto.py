@@ -1,4 +1,4 @@
-"""ONNX's protobuf messages, and serialized models without their weights.
+"""ONNX's protobuf messages: models without their weights; types of values, kinds of attributes, roles of stored tensors.
 
 Importing the package `onnx` takes 0.3 s, most of it for numpy. The module of message classes takes a fifth of that and is
 the only one imported here. Both ways give the same classes.
@@ -9,13 +9,19 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from graphflops.base.protobuf import field, varint
+from graphflops.base.protobuf import field
+from graphflops.dims import Dim
+from graphflops.errors import DimError, FileError, shown
 from graphflops.exporters.archive import Pages
+from graphflops.graph import Argument, Graph, InputRole, Opaque, Type
+from graphflops.ops import operator
+from graphflops.rules.onnx.entries import onnx_dtype
+from graphflops.tensor import DType, OptionalType, SequenceType, TensorType, UnknownType
 
 Buffer = bytes | memoryview
 
@@ -91,59 +97,40 @@ def without_weights(data: bytes | Pages) -> bytes:
 
 def _slimmed(data: memoryview | Pages, at: int, end: int, kind: str, depth: int) -> Iterator[Buffer]:
     """The parts of the message in data[at:end] that are kept, joined where they are neighbours."""
-    kept_from = at
-    dropped = []
-    while at < end:
-        start = at
-        tag, at = data[at], at + 1  # numbers of one byte without a call: nearly all
-        if tag > 0x7F:
-            tag, at = _varint(data, start, end)
-        number, wire = tag >> 3, tag & 7
-        if wire == _LENGTH:
-            length, body = data[at], at + 1
-            if length > 0x7F:
-                length, body = _varint(data, at, end)
-            at = body + length
-            if at > end:
-                raise ValueError("a field is longer than its message")
-            if length <= KEPT_BYTES:
-                continue
-            if kind == "tensor" and number in _DATA_FIELDS:
+    kept_from, dropped = at, []
+    for number, body, stop, start in fields(data, at, end):
+        length = stop - body
+        if length <= KEPT_BYTES:
+            continue
+        if kind == "tensor" and number in _DATA_FIELDS:
+            yield data[kept_from:start]
+            kept_from = stop
+            dropped.append(f"{_DATA_FIELDS[number]}:{length}")
+        elif number in _INSIDE[kind] and depth < _MOST_NESTED:
+            pieces = list(_slimmed(data, body, stop, _INSIDE[kind][number], depth + 1))
+            if sum(map(len, pieces)) != length:
                 yield data[kept_from:start]
-                kept_from = at
-                dropped.append(f"{_DATA_FIELDS[number]}:{length}")
-            elif number in _INSIDE[kind] and depth < _MOST_NESTED:
-                pieces = list(_slimmed(data, body, at, _INSIDE[kind][number], depth + 1))
-                if sum(map(len, pieces)) != length:
-                    yield data[kept_from:start]
-                    yield from [bytes(varint(tag) + varint(sum(map(len, pieces)))), *pieces]  # as one field
-                    kept_from = at
-        elif wire == _VARINT:
-            _, at = _varint(data, at, end)
-        elif wire in (_FIXED64, _FIXED32):
-            if kind == "tensor" and number in _DATA_FIELDS:  # one field per element: not worth the walk
-                break
-            at += 8 if wire == _FIXED64 else 4
-        else:
-            raise ValueError("groups are not used")
+                yield field(number, b"".join(pieces))
+                kept_from = stop
     yield data[kept_from:end]
     for text in dropped:
         yield field(13, field(1, DROPPED.encode()) + field(2, text.encode()))  # TensorProto.external_data
 
 
-def fields(data: memoryview, at: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Number, begin and end of each field with a length, in the message in data[at:end]; other fields are skipped.
+def fields(data: memoryview | Pages, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+    """Of each field with a length in the message in data[at:end]: its number, begin and end, and where its tag begins.
 
     Raises ValueError or IndexError for bytes that are not a message.
     """
     while at < end:
+        start = at
         tag, at = _varint(data, at, end)
         number, wire = tag >> 3, tag & 7
         if wire == _LENGTH:
             length, at = _varint(data, at, end)
             if at + length > end:
                 raise ValueError("a field is longer than its message")
-            yield number, at, at + length
+            yield number, at, at + length, start
             at += length
         elif wire == _VARINT:
             _, at = _varint(data, at, end)
@@ -167,3 +154,143 @@ def _varint(data: memoryview | Pages, at: int, end: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, at + 1
         shift += 7
+
+
+# Values, attributes and stored tensors.
+
+_LARGEST_BYTES = 2**63
+_MOST_AXES = 256  # a file with more is damaged or malicious
+SMALL = 64  # elements; a larger integer tensor is weights in a quantised model, not a shape
+_STATISTICS = ("mean", "var")  # parameters of operators that take state, not trained weights
+
+
+def require_holdable(what: str, sizes: Sequence[int], nbytes: int) -> None:
+    """Raises FileError for a size larger than any machine's memory."""
+    if nbytes >= _LARGEST_BYTES:
+        raise FileError(f"{what} has the sizes {list(sizes)}, more than any machine can hold")
+
+
+def require_axes(count: int) -> None:
+    """Raises FileError for more axes than any tensor has."""
+    if count > _MOST_AXES:
+        raise FileError(f"a tensor has {count} axes: the file is damaged")
+
+
+def type_of(proto: Any, size: Callable[[Any, int], Dim]) -> Type:
+    """The type that a TypeProto states; `size` reads one size, given with its axis."""
+    kind = proto.WhichOneof("value")
+    if kind in ("tensor_type", "sparse_tensor_type"):
+        tensor = getattr(proto, kind)
+        dtype = dtype_of(tensor.elem_type) if tensor.elem_type else None
+        if dtype is None or not tensor.HasField("shape"):
+            return UnknownType(dtype)
+        require_axes(len(tensor.shape.dim))
+        return TensorType(tuple([size(dim, axis) for axis, dim in enumerate(tensor.shape.dim)]), dtype)
+    if kind in ("sequence_type", "optional_type"):
+        held = getattr(proto, kind)
+        element = type_of(held.elem_type, size) if held.HasField("elem_type") else None
+        typed = element if isinstance(element, (TensorType, SequenceType, OptionalType)) else None
+        return SequenceType(typed) if kind == "sequence_type" else OptionalType(typed)
+    return UnknownType() if kind is None else Opaque(kind.removesuffix("_type"))
+
+
+def dtype_of(code: int) -> DType:
+    """The element type by its number; raises FileError for one that no ONNX version has."""
+    try:
+        return onnx_dtype(code)
+    except DimError:
+        raise FileError(
+            f"element type {code} is not one of ONNX: update graphflops, or export again"
+        ) from None
+
+
+def checked(name: str | bytes) -> str:
+    """The name; raises FileError for one that is not UTF-8, which protobuf returns as bytes."""
+    if isinstance(name, bytes):
+        raise FileError(f"the name {shown(repr(name))} is not UTF-8")
+    return name
+
+
+def text(value: bytes) -> str:
+    """A string of the file; bytes that are not UTF-8 are replaced."""
+    return value.decode("utf-8", "replace")
+
+
+def statistics(nodes: Iterable[Any]) -> set[str]:
+    """Names of the stored tensors that calls use as state, not as parameters."""
+    return {node.input[place] for node in nodes for place in _state(node.op_type) if place < len(node.input)}
+
+
+@lru_cache(maxsize=1024)
+def _state(op_type: str) -> tuple[int, ...]:
+    """Places of the operands that are state."""
+    parameters = operator(f"onnx.{op_type}").parameters
+    return tuple([place for place, name in enumerate(parameters) if name in _STATISTICS])
+
+
+def graphs_in(value: Argument) -> Sequence[Graph]:
+    """The graphs that an attribute holds."""
+    if isinstance(value, tuple):
+        return [part for part in value if isinstance(part, Graph)]
+    return (value,) if isinstance(value, Graph) else ()
+
+
+def role_of(typed: TensorType, target: str, is_state: bool) -> InputRole:
+    """The role of a stored tensor, guessed from its type and name: files do not state it."""
+    if is_state:
+        return "buffer"
+    elements = number_of_elements(typed)
+    if elements == 1 and "." not in target:  # an epsilon or an exponent
+        return "constant"
+    is_integer = typed.dtype.kind in ("int", "uint")
+    trained = typed.dtype.is_floating or (is_integer and typed.dtype.bits <= 8)
+    wide = is_integer and typed.dtype.bits < 64 and elements > SMALL
+    return "parameter" if typed.rank and (trained or wide) else "constant"
+
+
+def number_of_elements(typed: TensorType) -> int:
+    """The elements of a stored tensor, all of whose sizes are numbers."""
+    elements = typed.numel
+    assert isinstance(elements, int)
+    return elements
+
+
+def named_once(attributes: Iterable[Any], node: str) -> dict[str, Any]:
+    """Attributes by name; raises FileError where two have one name: readers differ in which of them counts."""
+    found: dict[str, Any] = {}
+    for attribute in attributes:
+        if found.setdefault(checked(attribute.name), attribute) is not attribute:
+            raise FileError(f"{shown(node)} states the attribute {shown(attribute.name)} twice")
+    return found
+
+
+# Kinds of attributes: AttributeProto.AttributeType.
+FLOAT, INT, STRING, TENSOR, GRAPH, FLOATS, INTS, STRINGS, TENSORS, GRAPHS = range(1, 11)
+TYPE = 13
+
+PLAIN: dict[int | None, Callable[[Any], Argument]] = {
+    FLOAT: lambda proto: proto.f,
+    INT: lambda proto: proto.i,
+    STRING: lambda proto: text(proto.s),
+    FLOATS: lambda proto: tuple(proto.floats),
+    INTS: lambda proto: tuple(proto.ints),
+    STRINGS: lambda proto: tuple([text(item) for item in proto.strings]),
+}
+
+
+_FIELDS = "f i s t g floats ints strings tensors graphs sparse_tensor sparse_tensors tp type_protos"
+_KINDS = {
+    field: kind for kind, field in enumerate(_FIELDS.split(), FLOAT)
+}  # by the field that holds the value
+
+
+def kind_of(proto: Any) -> int | None:
+    """The kind of an attribute; files of the first IR version state it by the field that is set alone.
+
+    Raises FileError where the value is of another kind than is stated, or there are several.
+    """
+    held = [_KINDS[field.name] for field, _ in proto.ListFields() if field.name in _KINDS]
+    stated = proto.type or (held[0] if held else None)
+    if len(held) > 1 or (held and held[0] != stated):
+        raise FileError(f"the attribute {shown(proto.name)} has a value of another kind than it states")
+    return stated

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from heapq import heapify, heappop, heappush
+from graphlib import CycleError, TopologicalSorter
+from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
 from msgspec import Struct, field
@@ -16,7 +17,7 @@ from msgspec.structs import replace
 
 from graphflops.base.record import Record
 from graphflops.errors import FileError, shown
-from graphflops.exporters.onnx_values import checked
+from graphflops.exporters.onnx_proto import checked
 from graphflops.graph import Argument, Node, Ref
 from graphflops.ops import operator
 from graphflops.ops.onnx_versions import NEWEST, NEWEST_IR
@@ -221,20 +222,24 @@ def _used(call: Call) -> list[str]:
     for attribute in call.attributes:
         if attribute.type not in _MAY_HOLD_GRAPHS:
             continue
-        for graph in _graphs(attribute):
+        for graph in graphs_of(attribute):
             used.extend(_free(graph))
     return used
 
 
 def _free(graph: Any) -> Iterator[str]:
-    own = {value.name for value in graph.input}
-    own.update(tensor.name for tensor in graph.initializer)
-    own.update(tensor.values.name for tensor in graph.sparse_initializer)
-    own.update(name for node in graph.node for name in node.output)
-    for node in graph.node:
-        for name in _used(_call(node)):
-            if name not in own:
-                yield name
+    own = defined(graph)
+    return (name for node in graph.node for name in _used(_call(node)) if name not in own)
+
+
+def defined(graph: Any) -> set[str]:
+    """Names of the values that a graph defines."""
+    return {
+        *(value.name for value in graph.input),
+        *(tensor.name for tensor in graph.initializer),
+        *(tensor.values.name for tensor in graph.sparse_initializer),
+        *(name for node in graph.node for name in node.output if name),
+    }
 
 
 def _sorted(calls: Sequence[Call], visible: Callable[[str], bool]) -> list[Call]:
@@ -242,26 +247,21 @@ def _sorted(calls: Sequence[Call], visible: Callable[[str], bool]) -> list[Call]
     for index, call in enumerate(calls):
         for name in call.node.output[:]:
             makers.setdefault(name, index)
-    waits = [{makers[name] for name in _used(call) if name in makers and not visible(name)} for call in calls]
-    followers: dict[int, list[int]] = {}
-    for index, awaited in enumerate(waits):
-        for maker in awaited:
-            followers.setdefault(maker, []).append(index)
-    missing = [len(awaited) for awaited in waits]
-    ready = [index for index, count in enumerate(missing) if not count]
-    heapify(ready)
-    order = []
-    while ready:
+    waiting, ready, order = TopologicalSorter[int](), list[int](), list[Call]()
+    for index, call in enumerate(calls):
+        waiting.add(index, *(makers[name] for name in _used(call) if name in makers and not visible(name)))
+    try:
+        waiting.prepare()
+    except CycleError as error:
+        stuck = calls[min(error.args[1])].node
+        name = shown(checked(stuck.name or stuck.op_type))
+        raise FileError(f"{name} uses what is made of its own results: the graph has a circle") from None
+    while waiting.is_active():
+        for index in waiting.get_ready():
+            heappush(ready, index)
         index = heappop(ready)
         order.append(calls[index])
-        for follower in followers.get(index, ()):
-            missing[follower] -= 1
-            if not missing[follower]:
-                heappush(ready, follower)
-    if len(order) < len(calls):
-        stuck = next(index for index, count in enumerate(missing) if count)
-        name = checked(calls[stuck].node.name or calls[stuck].node.op_type)
-        raise FileError(f"{shown(name)} uses what is made of its own results: the graph has a circle")
+        waiting.done(index)
     return order
 
 
@@ -355,10 +355,11 @@ def _calls(node: Any) -> int:
 
 
 def _in_attribute(attribute: Any) -> int:
-    return sum(_calls(node) for graph in _graphs(attribute) for node in graph.node)
+    return sum(_calls(node) for graph in graphs_of(attribute) for node in graph.node)
 
 
-def _graphs(attribute: Any) -> Iterator[Any]:
+def graphs_of(attribute: Any) -> Iterator[Any]:
+    """The GraphProtos that an attribute holds."""
     if attribute.HasField("g"):
         yield attribute.g
     yield from attribute.graphs[:]

@@ -17,7 +17,7 @@ from typing import Any, Union
 from graphflops.cost import Value, data_dependent
 from graphflops.dims import Dim, Expr, parse_dim, symbol
 from graphflops.errors import DimError, FileError, shown
-from graphflops.exporters.onnx_values import checked, require_holdable, type_of
+from graphflops.exporters.onnx_proto import checked, require_holdable, type_of
 from graphflops.graph import Node, Symbol, Type
 from graphflops.ops import operator
 from graphflops.ops.onnx_versions import VERSIONS
@@ -192,9 +192,6 @@ class Declared(Mapping[str, object]):
         if text not in self._read:
             self._read[text] = self._type(proto)
         return self._read[text]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._protos
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._protos)

@@ -11,16 +11,28 @@ import array
 import mmap
 import struct
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from graphflops.dims import at_least, prod
 from graphflops.errors import FileError, shown
-from graphflops.exporters.onnx_proto import DROPPED, EXTERNAL, FIELDS, decode_error, fields, messages
-from graphflops.exporters.onnx_values import checked, dtype_of, require_axes, require_holdable
+from graphflops.exporters.onnx_proto import (
+    DROPPED,
+    EXTERNAL,
+    FIELDS,
+    checked,
+    decode_error,
+    dtype_of,
+    fields,
+    messages,
+    require_axes,
+    require_holdable,
+)
 from graphflops.graph import Stored
-from graphflops.tensor import Contents, DType, TensorType
+from graphflops.rules.shapes import nested
+from graphflops.tensor import DType, TensorType
 
 Complain = Callable[[str], None]
 
@@ -44,10 +56,13 @@ def stored(path: str, proto: Any, name: str) -> Stored | None:
     dtype, shape = dtype_of(proto.data_type), tuple(proto.dims)
     if dtype.bits % 8 or dtype.kind in ("complex", "other"):
         return None
-    if any(entry.key == DROPPED for entry in proto.external_data):
-        memory = _in_file(Path(path), name, dtype) if name and path else None
-    else:
-        memory = _held(proto, dtype)
+    try:
+        if any(entry.key == DROPPED for entry in proto.external_data):
+            memory = _in_file(Path(path), name, dtype) if name and path else None
+        else:
+            memory = _held(proto, dtype)
+    except OverflowError:
+        return None
     if memory is None:
         return None
     strides = tuple([prod(shape[axis + 1 :]) for axis in range(len(shape))])
@@ -67,7 +82,7 @@ def _in_file(path: Path, name: str, dtype: DType) -> memoryview | None:
             begin, end = _place(data, name.encode())
             raw = [field for field in fields(data, begin, end) if field[0] == _RAW]
             if raw:
-                return memoryview(bytearray(data[slice(*raw[-1][1:])]))
+                return memoryview(bytearray(data[slice(*raw[-1][1:3])]))
             proto = messages().TensorProto.FromString(bytes(data[begin:end]))
         except (IndexError, ValueError, decode_error()):
             return None
@@ -78,18 +93,15 @@ def _in_file(path: Path, name: str, dtype: DType) -> memoryview | None:
 
 def _place(data: memoryview, name: bytes) -> tuple[int, int]:
     """Begin and end of a tensor of the program's own graph; raises ValueError if there is none of that name."""
-    for number, at, end in fields(data, 0, len(data)):
-        for inner, start, stop in fields(data, at, end) if number == _GRAPH else ():
-            if inner == _INITIALIZER and _is(data, start, stop, _TENSOR_NAME, name):
+    for number, at, end, _ in fields(data, 0, len(data)):
+        for inner, start, stop, _ in fields(data, at, end) if number == _GRAPH else ():
+            stated = partial(_is, data, start, stop)
+            if inner == _INITIALIZER and stated(_TENSOR_NAME, name):
                 return start, stop
-            if (
-                inner == _NODE
-                and _is(data, start, stop, _OUTPUT, name)
-                and _is(data, start, stop, _OP_TYPE, b"Constant")
-            ):
-                for part, first, last in fields(data, start, stop):
+            if inner == _NODE and stated(_OUTPUT, name) and stated(_OP_TYPE, b"Constant"):
+                for part, first, last, _ in fields(data, start, stop):
                     if part == _ATTRIBUTE and _is(data, first, last, _ATTRIBUTE_NAME, b"value"):
-                        for tensor, left, right in fields(data, first, last):
+                        for tensor, left, right, _ in fields(data, first, last):
                             if tensor == _ATTRIBUTE_TENSOR:
                                 return left, right
     raise ValueError
@@ -97,24 +109,29 @@ def _place(data: memoryview, name: bytes) -> tuple[int, int]:
 
 def _is(data: memoryview, at: int, end: int, number: int, text: bytes) -> bool:
     """True if a field of a message is that text; of one stated twice the last counts, as for every reader of protobuf."""
-    stated = [(a, b) for found, a, b in fields(data, at, end) if found == number]
-    return bool(stated) and data[slice(*stated[-1])] == text
+    stated = [data[a:b] for found, a, b, _ in fields(data, at, end) if found == number]
+    return bool(stated) and stated[-1] == text
 
 
-def _held(proto: Any, dtype: DType) -> memoryview | None:
-    """The data of a message as raw bytes; None if a number is too large for its type."""
+def _held(proto: Any, dtype: DType) -> memoryview:
+    """The data of a message in the layout of raw data. Raises OverflowError for a number that its type has no room for.
+
+    Where a number of `int32_data` is too large, onnxruntime takes the lowest bits of an integer, refuses a float, and
+    takes any bit of a truth value: 256 is true.
+    """
     if proto.HasField("raw_data"):
         return memoryview(bytearray(proto.raw_data))
-    name = FIELDS.get(dtype.name, "int32_data")
-    try:
-        numbers = array.array(_OF_FIELDS[name], getattr(proto, name))
-    except OverflowError:
-        return None
+    name, width = FIELDS.get(dtype.name, "int32_data"), max(dtype.bits // 8, 1)
+    numbers = array.array(_OF_FIELDS[name], getattr(proto, name))
+    if dtype.kind == "bool":
+        return memoryview(bytearray(map(bool, numbers)))
+    refused = width < numbers.itemsize and (dtype.kind == "float" or name == "uint64_data")
+    if refused and any(number >> dtype.bits for number in numbers):
+        raise OverflowError
     if sys.byteorder != "little":
         numbers.byteswap()
     held = memoryview(bytearray(numbers.tobytes()))
-    width = dtype.bits // 8
-    if width >= numbers.itemsize or numbers.itemsize % width:
+    if width >= numbers.itemsize:
         return held
     letter = {1: "B", 2: "H", 4: "I"}[width]
     return memoryview(bytearray(held.cast(letter)[:: numbers.itemsize // width].tobytes()))  # type: ignore[call-overload]
@@ -122,7 +139,7 @@ def _held(proto: Any, dtype: DType) -> memoryview | None:
 
 MOST_INTEGERS = 64  # elements of a tensor whose contents are kept
 MOST_FLOATS = 16
-_HOLD = frozenset({"raw_data", "int32_data", *FIELDS.values()})
+HOLD = frozenset({"raw_data", "int32_data", *FIELDS.values()})
 _WIDTHS = {"raw_data": 1, "float_data": 4, "double_data": 8}  # bytes of an entry; an integer takes one to ten
 _ELSEWHERE = "another file"
 _NAMES = "bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 bfloat16 float32 float64"
@@ -156,7 +173,7 @@ def tensor_of(proto: Any, name: str, complain: Complain) -> TensorType:
         return bare
     if numbers is None:
         return bare
-    return TensorType(bare.shape, bare.dtype, value=_nested(iter(numbers), tuple(proto.dims)))
+    return TensorType(bare.shape, bare.dtype, value=nested(iter(numbers), tuple(proto.dims)))
 
 
 def sparse_of(proto: Any, name: str, complain: Complain) -> TensorType:
@@ -205,11 +222,6 @@ def stored_names(graph: Any) -> frozenset[str]:
     return frozenset([*dense, *(tensor.values.name for tensor in graph.sparse_initializer)])
 
 
-def contents_of(path: str, protos: Mapping[str, tuple[Any, str]]) -> Callable[[str], Stored | None]:
-    """Contents of the stored tensors of the program, read when first needed."""
-    return lambda name: stored(path, *protos.get(name, (None, "")))
-
-
 def memory_of(tensor: Any) -> tuple[Any, ...]:
     """Location of a tensor's data in another file, equal for tensors that share it; () if the file states none."""
     if tensor.data_location != EXTERNAL:
@@ -236,7 +248,7 @@ def _places(proto: Any) -> list[_Place]:
     found = [
         _Place(field.name, len(value), len(value))
         for field, value in proto.ListFields()
-        if field.name in _HOLD
+        if field.name in HOLD
     ]
     entries = [(entry.key, entry.value) for entry in proto.external_data]
     for key, text in entries:
@@ -302,7 +314,7 @@ def _numbers(proto: Any, tensor: TensorType) -> Sequence[int | float] | None:
     letter = _LETTERS.get(dtype.name)
     if letter is None and dtype.name not in ("int4", "uint4"):
         return None
-    raw = proto.raw_data if proto.HasField("raw_data") else _packed(proto, dtype)
+    raw = _held(proto, dtype)
     if letter is None:
         nibbles = [part for byte in raw for part in (byte & 15, byte >> 4)][:elements]
         return [part - 16 if dtype.kind == "int" and part > 7 else part for part in nibbles]
@@ -310,27 +322,3 @@ def _numbers(proto: Any, tensor: TensorType) -> Sequence[int | float] | None:
     if dtype.name == "bfloat16":
         return struct.unpack(f"<{elements}f", b"".join(struct.pack("<I", bits << 16) for bits in numbers))
     return [int(number != 0) for number in numbers] if dtype.kind == "bool" else numbers
-
-
-def _packed(proto: Any, dtype: DType) -> bytes:
-    """The elements of a typed field in the layout of raw data.
-
-    Where a number of `int32_data` is too large, onnxruntime takes the lowest bits of an integer, refuses a float, and
-    takes any bit of a truth value: 256 is true.
-    """
-    field = FIELDS.get(dtype.name)
-    if field is not None:
-        held = getattr(proto, field)
-        return struct.pack(f"<{len(held)}{_LETTERS[dtype.name]}", *held)
-    width, held = max(dtype.bits // 8, 1), proto.int32_data[:]
-    if dtype.kind == "bool":
-        held = map(bool, held)
-    elif dtype.kind != "float":
-        held = [bits % 256**width for bits in held]
-    return b"".join([int(bits).to_bytes(width, "little") for bits in held])
-
-
-def _nested(elements: Iterator[int | float], shape: tuple[int, ...]) -> Contents:
-    if not shape:
-        return next(elements)
-    return tuple([_nested(elements, shape[1:]) for _ in range(shape[0])])

@@ -8,9 +8,10 @@ axis of both counts requests.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from graphflops.base.record import Record
 from graphflops.base.units import memory, rate, seconds
 from graphflops.derived.items import items
 from graphflops.derived.resize import Sweep, values_at
@@ -25,21 +26,19 @@ from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
     from graphflops.budget.amounts import Unit
-    from graphflops.report.call_time import PhaseTime
+    from graphflops.report.timeline import PhaseTime
 
 _HOUR, _MILLION = 3600, 1e6
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Record, frozen=True):
     """What a user must not wait longer for, in seconds: the first token, and each one after it; None without a limit."""
 
     first: float | None = None
     each: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(Record, frozen=True):
     """Steps of `batch` requests, each of which has `context` tokens."""
 
     batch: int
@@ -173,33 +172,29 @@ _FEWEST_AXES = 3
 _MOST_REQUESTS = 2**20
 
 
-@dataclass(frozen=True, slots=True)
-class KvCache:
+class KvCache(Record, frozen=True):
     """The caches and states of a decoder together."""
 
     inputs: int  # how many they are
-    token_bytes: int  # of one token of one request, with each layer whose cache grows
     request_bytes: int  # of a request of any length: states, and caches whose length is fixed
     requests: Dim  # the size of their first axis
     # The symbols of those that grow, each with the most tokens that it keeps, None without a limit.
     lengths: Mapping[str, int | None]
-    by_length: Mapping[str, int]
+    by_length: Mapping[str, int]  # bytes of one token of one request
     bits: int = 16  # of an element of the caches
     fixed_bytes: int = 0  # of request_bytes, those of caches, such as windows that are full
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of one token of one request, with each layer whose cache grows."""
+        return sum(self.by_length.values())
 
     def stored_in(self, bits: int) -> KvCache:
         """The same caches of elements of so many bits; states are as they were."""
         by_length = {name: size * bits // self.bits for name, size in self.by_length.items()}
         fixed = self.fixed_bytes * bits // self.bits
-        each = (sum(by_length.values()), self.request_bytes - self.fixed_bytes + fixed)
-        return replace(
-            self,
-            token_bytes=each[0],
-            request_bytes=each[1],
-            by_length=by_length,
-            bits=bits,
-            fixed_bytes=fixed,
-        )
+        whole = self.request_bytes - self.fixed_bytes + fixed
+        return replace(self, request_bytes=whole, by_length=by_length, bits=bits, fixed_bytes=fixed)
 
     def common_bytes(self, length: int) -> int:
         """Bytes of so many first tokens, which requests that begin alike keep once; windows let them go."""
@@ -212,7 +207,7 @@ class KvCache:
 
     def bytes_at(self, length: int) -> int:
         """Bytes of one request that has so many tokens: a window keeps no more than fit into it."""
-        kept = {name: length if most is None else min(length, most) for name, most in self.lengths.items()}
+        kept = self.sizes_at(1, length)
         return self.request_bytes + sum(each * kept[name] for name, each in self.by_length.items())
 
     def sizes_at(self, requests: int, length: int) -> dict[str, int]:
@@ -235,13 +230,11 @@ def kv_cache(report: Report) -> KvCache | None:
     by_length: dict[str, Dim] = {}
     for name, axis in axes.items():
         value = given[name]
-        length = symbol_of(value.shape[axis])
-        others = value.shape[1:] if not length else (*value.shape[1:axis], *value.shape[axis + 1 :])
-        size = prod(others) * value.dtype.bits // 8
-        if length:
-            by_length[length] = by_length.get(length, 0) + size
+        if length := symbol_of(value.shape[axis]):
+            others = (*value.shape[1:axis], *value.shape[axis + 1 :])
+            by_length[length] = by_length.get(length, 0) + prod(others) * value.dtype.bits // 8
         else:
-            fixed.append(size)
+            fixed.append(prod(value.shape[1:]) * value.dtype.bits // 8)
     windows = evaluate(total(fixed), report.values)
     states = _states(report, axes, batches)
     fixed += [prod(value.shape[1:]) * value.dtype.bits // 8 for value in states]
@@ -251,12 +244,11 @@ def kv_cache(report: Report) -> KvCache | None:
         return None
     known = {name: size for name, size in sizes.items() if size is not None}
     most = {name: report.symbols[name].maximum for name in known}
-    lengths = {
-        name: None if limit == max(most.values(), key=_unbounded) else limit for name, limit in most.items()
-    }
+    longest = max(most.values(), key=_unbounded, default=None)
+    lengths = {name: None if limit == longest else limit for name, limit in most.items()}
     inputs = len(axes) + len(states)
     bits = max(given[name].dtype.bits for name in axes)
-    return KvCache(inputs, sum(known.values()), lasting, batches.pop(), lengths, known, bits, windows)
+    return KvCache(inputs, lasting, batches.pop(), lengths, known, bits, windows)
 
 
 def _unbounded(limit: int | None) -> float:

@@ -10,11 +10,13 @@ from typing import Any
 from msgspec import structs
 
 from graphflops.analysis import analyze
+from graphflops.base.record import Record
 from graphflops.base.rendered import Rendered
 from graphflops.budget.amounts import amount
 from graphflops.derived.resize import values_at
 from graphflops.devices import Device, complete, published
 from graphflops.devices import device as device_named
+from graphflops.dims.solving import first_from
 from graphflops.errors import GraphflopsError, OptionError
 from graphflops.fitting.cells import Cell, KvCache, cell_of, kv_cache, requests_within
 from graphflops.fitting.varied_size import SPARE, VariedSize, room
@@ -30,8 +32,7 @@ _READING = ("args", "kwargs", "dynamic_shapes", "model_name")  # options of how 
 _REFERENCE = "h200"  # what a device that is only a number of bytes is taken to be else
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Record, frozen=True):
     """Whether a phase fits on one device."""
 
     device: str
@@ -178,19 +179,15 @@ def _count(size: VariedSize, device: Device) -> int:
     low, high = 0, min(size.start(device), most)
     while high <= most and size.is_within(size.sizes[high - 1], device):
         low, high = high, 2 * high
-    high = min(high, most + 1)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if size.is_within(size.sizes[middle - 1], device) else (low, middle)
-    return low
+    ends = low + 1, min(high, most + 1)
+    return first_from(*ends, lambda count: not size.is_within(size.sizes[count - 1], device)) - 1
 
 
 _ADAM = ("adam", "adamw")
 _EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 
 
-@dataclass(frozen=True, slots=True)
-class Remedy:
+class Remedy(Record, frozen=True):
     """A change that takes less memory. option: how to say it. needed: bytes with it; fits: whether that is enough."""
 
     change: str

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from math import sqrt
 from typing import Any
 
+from msgspec import field
 from msgspec.structs import replace
 
+from graphflops.base.record import Record
 from graphflops.derived.resize import values_at
 from graphflops.devices import Device
 from graphflops.dims import Dim, evaluate
 from graphflops.dims.solving import common
 from graphflops.errors import ModelError
 from graphflops.memory.allocator import MIB, Allocator, OutOfMemory
-from graphflops.memory.ledger import (
-    at_sizes,
-    below_limit,
-    known_sizes,
-    on_device,
-    repeated_peak,
-)
+from graphflops.memory.ledger import at_sizes, evaluated, on_device
+from graphflops.memory.replay import OPTIMIZER, repeat, without_value
 from graphflops.open_sizes import of_report
-from graphflops.report import ENTRIES, LASTING, PEAKS, PhaseMemory, Report
+from graphflops.ops import operator
+from graphflops.report import ENTRIES, LASTING, PEAKS, PhaseMemory, Report, Row, Timeline
 from graphflops.report.size_names import AXIS
 
 # Which gaps stay between blocks is not predicted exactly (docs/evidence-memory.md): a phase must run with everything beside
@@ -39,8 +36,7 @@ def room(device: Device) -> int:
     return device.memory_bytes - (device.context_bytes or 0)
 
 
-@dataclass(frozen=True, slots=True)
-class VariedSize:
+class VariedSize(Record, frozen=True):
     """A size whose values are tried; without a name none is."""
 
     report: Report
@@ -55,10 +51,12 @@ class VariedSize:
         """The size of a name: a symbol, an input axis, or several that are equal (`ids[0]=mask[0]`)."""
         if name is None:
             return VariedSize(report)
-        axes = None if report_of is None else _fixed_axes(report, name)
-        if axes is None:
+        sizes = of_report(report).sizes_of(name) if report_of is not None else {}
+        axes = [AXIS.fullmatch(place) for place, size in sizes.items() if isinstance(size, int)]
+        if report_of is None or len(axes) != len(sizes):  # one is open, or no axis is named
             return VariedSize(report, name, common(of_report(report).taken(name), range(1, _MOST + 1)))
-        return VariedSize(report, name, axes=axes, report_of=report_of)
+        fixed = tuple([(axis[1], int(axis[2])) for axis in axes if axis])
+        return VariedSize(report, name, axes=fixed, report_of=report_of)
 
     def start(self, device: Device) -> int:
         """How many of the sizes to begin the search with: memory is taken to grow at most with the square of a size.
@@ -71,9 +69,8 @@ class VariedSize:
         lasting = sum(size for held, size in pairs if held.kind in LASTING)
         requested = evaluate(entry.requested_peak, self.report.values) or 0
         times = (room(device) - lasting) / max((1 + SPARE) * (requested - lasting), 1)
-        return max(
-            1, (int(self.value * sqrt(times)) - self.sizes.start) // self.sizes.step + 1 if times > 1 else 0
-        )
+        place = (int(self.value * sqrt(times)) - self.sizes.start) // self.sizes.step if times > 1 else 0
+        return max(1, place + 1)
 
     @property
     def value(self) -> int:
@@ -151,8 +148,64 @@ class VariedSize:
         return number
 
 
-def _fixed_axes(report: Report, name: str) -> tuple[tuple[str, int], ...] | None:
-    """The input axes of a name, if their sizes are fixed in the file; None where one is open, or no axis is named."""
-    sizes = of_report(report).sizes_of(name)
-    axes = [AXIS.fullmatch(place) for place, size in sizes.items() if isinstance(size, int)]
-    return tuple([(axis[1], int(axis[2])) for axis in axes if axis]) if len(axes) == len(sizes) else None
+# What the allocator gives a phase that runs again and again.
+
+
+def below_limit(
+    entry: PhaseMemory,
+    values: Mapping[str, int],
+    limit: int,
+    rows: Sequence[Row],
+    margins: Sequence[int] = (0,),
+) -> PhaseMemory:
+    """The entry of a phase that the allocator gives so many bytes, run again and again: without workspaces that it misses.
+
+    cuDNN has algorithms with less workspace for a convolution that does not get its own, and takes them at some sizes
+    anyway: then their memory is not cached for others, so the phase must run without workspaces of convolutions too.
+    margins: thousandths by which everything beside parameters and optimizer is larger, in one trial each: what fits at one
+    size may not at a slightly smaller one, of which a cached block is too small for another. The last is that of the entry.
+    Raises OutOfMemory where the phase does not run, ModelError for an open size.
+    """
+    timeline, sizes = entry.timeline, known_sizes(entry, values)
+    spared = set[int]()
+    for place, each in enumerate(timeline.held):
+        row = timeline.rows[each.first] if each.kind == "workspace" else OPTIMIZER
+        if row != OPTIMIZER and operator(rows[row].op).kind == "convolution":
+            spared.add(place)
+    missed: set[int] = set()
+    for margin in margins:
+        larger = _larger(timeline, sizes, margin)
+        missed = repeat(timeline, larger, Allocator(limit), spared)
+        if spared:
+            bare = [0 if place in spared else size for place, size in enumerate(larger)]
+            repeat(timeline, bare, Allocator(limit))
+    if not missed:
+        return entry
+    held = tuple(one for place, one in enumerate(timeline.held) if place not in missed)
+    less = replace(timeline, held=held)
+    known = [size for place, size in enumerate(sizes) if place not in missed]
+    return replace(entry, timeline=less, requested_peak=max(less.live_bytes(known)))
+
+
+def repeated_peak(entry: PhaseMemory, values: Mapping[str, int], margin: int) -> int:
+    """The most that the allocator takes for a phase that runs again and again without a limit. margin: as above."""
+    allocator = Allocator()
+    sizes = known_sizes(entry, values)
+    repeat(entry.timeline, _larger(entry.timeline, sizes, margin), allocator)
+    return allocator.peak_reserved
+
+
+def _larger(timeline: Timeline, sizes: Sequence[int], margin: int) -> list[int]:
+    """Sizes in which everything beside parameters and optimizer is larger by so many thousandths."""
+    pairs = zip(timeline.held, sizes, strict=True)
+    return [size if held.kind in LASTING else size + size * margin // 1000 for held, size in pairs]
+
+
+def known_sizes(entry: PhaseMemory, values: Mapping[str, int]) -> list[int]:
+    """Bytes of each entry of a phase's timeline; ModelError for one without a value, and for a negative one."""
+    sizes = [size for size in evaluated(entry.timeline, values) if size is not None]
+    if len(sizes) < len(entry.timeline.held) or evaluate(entry.requested_peak, values) is None:
+        raise ModelError(f"{without_value(entry.timeline, values)} has no value: give it with --dim")
+    if any(size < 0 for size in sizes):
+        raise ModelError("a size is negative there: give others with --dim")
+    return sizes

@@ -7,12 +7,12 @@ GPipe: https://arxiv.org/abs/1811.06965. 1F1B and its interleaved form: https://
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 from operator import le
 from typing import Literal, NamedTuple
 
+from graphflops.base.record import Record
 from graphflops.errors import OptionError
 
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zero-bubble"]
@@ -20,8 +20,7 @@ Work = Literal["F", "B", "W"]
 EXACT = 4096  # microbatches of all stages up to which a schedule runs as a whole
 
 
-@dataclass(frozen=True)
-class Stage:
+class Stage(Record, frozen=True):
     """Seconds of one microbatch in a stage."""
 
     forward: float
@@ -106,10 +105,8 @@ def pipeline(
     seconds = max(span.end for span in spans)
     busy = sum(span.end - span.start for span in spans)
     sizes = [stage.saved for stage in stages]
-    saved = tuple(
-        most_saved(sizes[device::devices], device, devices, microbatches, schedule)
-        for device in range(devices)
-    )
+    each = [(sizes[device::devices], device) for device in range(devices)]
+    saved = tuple([most_saved(*one, devices, microbatches, schedule) for one in each])
     return Pipeline(seconds, 1 - busy / (devices * seconds) if seconds else 0.0, saved, tuple(spans))
 
 

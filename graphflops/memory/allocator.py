@@ -53,16 +53,16 @@ class Pool(Struct, eq=False):
         return _SMALL_SEGMENT if self.is_small else _LARGE_SEGMENT
 
     def add(self, block: Block) -> None:
-        if not block.is_mapped:
+        if block.is_mapped:
+            insort(self.free, (block.size, block.address, block))
+        else:
             insort(self.unmapped, block, key=lambda block: block.address)
-            return
-        insort(self.free, (block.size, block.address, block))
 
     def remove(self, block: Block) -> None:
-        if not block.is_mapped:
+        if block.is_mapped:
+            del self.free[bisect_left(self.free, (block.size, block.address))]
+        else:
             self.unmapped.remove(block)
-            return
-        del self.free[bisect_left(self.free, (block.size, block.address))]
 
 
 class Allocator:
@@ -103,10 +103,8 @@ class Allocator:
         block.is_used, block.requested = True, size
         self.requested += size
         self.allocated += block.size
-        if self.requested > self.peak_requested:
-            self.peak_requested = self.requested
-        if self.allocated > self.peak_allocated:
-            self.peak_allocated = self.allocated
+        self.peak_requested = max(self.peak_requested, self.requested)
+        self.peak_allocated = max(self.peak_allocated, self.allocated)
         return block
 
     def free(self, block: Block) -> None:

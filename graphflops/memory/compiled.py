@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from graphflops.base.record import Record
 from graphflops.dims import Dim, dim_max
+from graphflops.graph import tensor_type
 from graphflops.inductor.fusing import Kernel
 from graphflops.inductor.plan import CompiledGraph, Plan, Plans
 from graphflops.memory.on_gpu import Eager, OnGpu
@@ -24,7 +25,6 @@ from graphflops.passes.memory import Peaks, memory_use
 from graphflops.passes.meter import Meter
 from graphflops.passes.program import CallByCall, MemoryUse, Peak, PricedGraph, PricedProgram
 from graphflops.report import Timeline
-from graphflops.tensor import TensorType
 
 _AGAIN = " again"  # after the name of a tensor that the backward computes a second time
 
@@ -57,8 +57,7 @@ class _CompiledPeaks(Peaks):
         run = _Run(self.plans.plan(graph, training=seeds is not None), meter, inside)
         # Gradients of parameters from an earlier micro-step; new ones are added to them in the end.
         for name in self.earlier(graph, seeds):
-            value = execution.values.get(name)
-            if isinstance(value, TensorType):
+            if (value := tensor_type(name, execution.values)) is not None:
                 run.meter.take(name, value.like().nbytes, "gradient", f"{name} earlier")
                 run.earlier.append(name)
         turn = run.graphs()

@@ -7,20 +7,19 @@ the optimizer's state and the workspaces of libraries; the optimizer's step come
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
 
-from graphflops.base.record import Record
 from graphflops.devices import Device, Platform, platform_of
 from graphflops.dims import Dim, Expr, dim_max, evaluate, total
-from graphflops.errors import DimError, ModelError
+from graphflops.errors import DimError
 from graphflops.execution.strides import row_major
 from graphflops.graph import Ref
 from graphflops.kernels.beside import reduction_bytes
 from graphflops.memory.allocator import Allocator
-from graphflops.memory.replay import OPTIMIZER, repeat, replay, without_value
-from graphflops.ops import operator
+from graphflops.memory.replay import OPTIMIZER, replay
 from graphflops.passes.optimizer import Buffer, Parameter, trained, update
 from graphflops.passes.program import MemoryUse, PricedProgram
 from graphflops.report import ENTRIES, LASTING, Execution, Held, MemoryPhase, PhaseMemory, Row, Timeline
@@ -33,36 +32,28 @@ _SOME_SIZE = 4096  # of a size without a value, where moments are compared
 _NOTHING: Mapping[str, Any] = dict.fromkeys([name for name in ENTRIES.values() if name != "workspaces"], 0)
 
 
-class _Phase(Record, frozen=True):
-    """A phase before it is measured."""
-
-    name: MemoryPhase
-    timeline: Timeline
-    activations: Dim  # their peak with the inputs
-    update: Dim = 0  # bytes alive in the optimizer's step beside what lasts throughout
-
-
 def ledger(
     program: PricedProgram, memory: MemoryUse, execution: Execution, device: Device | None
 ) -> tuple[PhaseMemory, ...]:
     """What each phase of a program needs in an execution on a device; a recorded step is one phase."""
+    measured = partial(_measured, program, execution, device)
     if (step := program.graph.step) is not None:
         recorded = memory.inference
         timeline = replace(recorded, held=(*_workspaces(program, device, recorded), *recorded.held))
         sizes = [held.bytes for held in timeline.held if isinstance(held.bytes, int)]
         activations = max(timeline.live_bytes(sizes)) - _lasting_bytes(timeline)
-        phase = _Phase("training" if step.is_training else "inference", timeline, activations)
-        return (_measured(phase, program, execution, device),)
+        return (measured("training" if step.is_training else "inference", timeline, activations),)
     lasting = [Held(name, "weight", 0, 0, value.nbytes) for name, value in program.typed_inputs("parameter")]
     buffers = program.typed_inputs("buffer", "constant")
     lasting += [Held(name, "buffer", 0, 0, value.nbytes) for name, value in buffers]
     inference = _with_lasting(memory.inference, lasting, _workspaces(program, device, memory.inference))
-    phases = [_Phase("inference", inference, memory.forward.bytes)]
+    phases = [measured("inference", inference, memory.forward.bytes)]
     if memory.training is not None and memory.step is not None:
         workspaces = _workspaces(program, device, memory.step)
         platform = platform_of(device) if execution == "eager" else None
-        phases.append(_training(program, memory, lasting, workspaces, platform))
-    return tuple([_measured(phase, program, execution, device) for phase in phases])
+        timeline, alive = _training(program, memory, lasting, workspaces, platform)
+        phases.append(measured("training", timeline, memory.training.bytes, alive))
+    return tuple(phases)
 
 
 def at_sizes(entry: PhaseMemory, values: Values, allocator: Allocator, rows: Sequence[Row]) -> PhaseMemory:
@@ -72,7 +63,7 @@ def at_sizes(entry: PhaseMemory, values: Values, allocator: Allocator, rows: Seq
     formulas are those of the requested bytes and a number, which is exact at these sizes.
     """
     timeline = entry.timeline
-    sizes = _sizes(timeline, values)
+    sizes = evaluated(timeline, values)
     moment = _most(timeline, sizes, values)
     row = timeline.rows[moment]
     parts: dict[str, list[Dim]] = {name: [] for name in ENTRIES.values()}
@@ -96,77 +87,21 @@ def at_sizes(entry: PhaseMemory, values: Values, allocator: Allocator, rows: Seq
     return replace(peak, allocated_peak=allocated, reserved_peak=reserved, device_total=whole)
 
 
-def below_limit(
-    entry: PhaseMemory, values: Values, limit: int, rows: Sequence[Row], margins: Sequence[int] = (0,)
-) -> PhaseMemory:
-    """The entry of a phase that the allocator gives so many bytes, run again and again: without workspaces that it misses.
-
-    cuDNN has algorithms with less workspace for a convolution that does not get its own, and takes them at some sizes
-    anyway: then their memory is not cached for others, so the phase must run without workspaces of convolutions too.
-    margins: thousandths by which everything beside parameters and optimizer is larger, in one trial each: what fits at one
-    size may not at a slightly smaller one, of which a cached block is too small for another. The last is that of the entry.
-    Raises OutOfMemory where the phase does not run, ModelError for an open size.
-    """
-    timeline, sizes = entry.timeline, known_sizes(entry, values)
-    spared = set[int]()
-    for place, each in enumerate(timeline.held):
-        row = timeline.rows[each.first] if each.kind == "workspace" else OPTIMIZER
-        if row != OPTIMIZER and operator(rows[row].op).kind == "convolution":
-            spared.add(place)
-    missed: set[int] = set()
-    for margin in margins:
-        larger = _larger(timeline, sizes, margin)
-        missed = repeat(timeline, larger, Allocator(limit), spared)
-        if spared:
-            bare = [0 if place in spared else size for place, size in enumerate(larger)]
-            repeat(timeline, bare, Allocator(limit))
-    if not missed:
-        return entry
-    held = tuple(one for place, one in enumerate(timeline.held) if place not in missed)
-    less = replace(timeline, held=held)
-    known = [size for place, size in enumerate(sizes) if place not in missed]
-    return replace(entry, timeline=less, requested_peak=max(less.live_bytes(known)))
-
-
-def repeated_peak(entry: PhaseMemory, values: Values, margin: int) -> int:
-    """The most that the allocator takes for a phase that runs again and again without a limit. margin: as above."""
-    allocator = Allocator()
-    sizes = known_sizes(entry, values)
-    repeat(entry.timeline, _larger(entry.timeline, sizes, margin), allocator)
-    return allocator.peak_reserved
-
-
-def _larger(timeline: Timeline, sizes: Sequence[int], margin: int) -> list[int]:
-    """Sizes in which everything beside parameters and optimizer is larger by so many thousandths."""
-    pairs = zip(timeline.held, sizes, strict=True)
-    return [size if held.kind in LASTING else size + size * margin // 1000 for held, size in pairs]
-
-
-def known_sizes(entry: PhaseMemory, values: Values) -> list[int]:
-    """Bytes of each entry of a phase's timeline; ModelError for one without a value, and for a negative one."""
-    sizes = [size for size in _sizes(entry.timeline, values) if size is not None]
-    if len(sizes) < len(entry.timeline.held) or evaluate(entry.requested_peak, values) is None:
-        raise ModelError(f"{without_value(entry.timeline, values)} has no value: give it with --dim")
-    if any(size < 0 for size in sizes):
-        raise ModelError("a size is negative there: give others with --dim")
-    return sizes
-
-
 def peak_moment(timeline: Timeline, values: Values) -> int:
     """The moment at which most is alive; a size without a value is taken to be large."""
-    return _most(timeline, _sizes(timeline, values), values)
+    return _most(timeline, evaluated(timeline, values), values)
 
 
 def _most(timeline: Timeline, sizes: Sequence[int | None], values: Mapping[str, int]) -> int:
     """The same. sizes: by entry."""
     if None in sizes:
         names = {name for one in timeline.held if isinstance(one.bytes, Expr) for name in one.bytes.symbols}
-        sizes = _sizes(timeline, {**dict.fromkeys(names, _SOME_SIZE), **values})
+        sizes = evaluated(timeline, {**dict.fromkeys(names, _SOME_SIZE), **values})
     live = timeline.live_bytes([size or 0 for size in sizes])
     return live.index(max(live))
 
 
-def _sizes(timeline: Timeline, values: Values) -> list[int | None]:
+def evaluated(timeline: Timeline, values: Values) -> list[int | None]:
     """Bytes of each entry; None where a size has no value."""
     sizes = [held.bytes for held in timeline.held]
     known = {size: evaluate(size, values) for size in set(sizes)}
@@ -219,11 +154,10 @@ def _training(
     lasting: Sequence[Held],
     workspaces: Sequence[Held],
     eager_on: Platform | None,
-) -> _Phase:
-    """The training phase: the forward, the gradients, and after them the optimizer's step."""
+) -> tuple[Timeline, Dim]:
+    """The forward, the gradients, and after them the optimizer's step; also the bytes alive in that beside what lasts."""
     step = memory.step
     assert step is not None
-    assert memory.training is not None
     assert program.training is not None
     optimizer = update(program.training, trained(program))
     temporaries = optimizer.temporaries
@@ -240,8 +174,7 @@ def _training(
     ]  # the gradient of a parameter has the parameter's name, as its optimizer state has
     whole = Timeline((*step.rows, OPTIMIZER), tuple(held), step.gradients_from)
     state = [Held(kept.name, "optimizer", 0, 0, kept.bytes) for kept in optimizer.state]
-    timeline = _with_lasting(whole, [*lasting, *state], workspaces)
-    return _Phase("training", timeline, memory.training.bytes, total(held.bytes for held in alive))
+    return _with_lasting(whole, [*lasting, *state], workspaces), total(held.bytes for held in alive)
 
 
 def _lasting_bytes(timeline: Timeline) -> Dim:
@@ -274,15 +207,19 @@ def _workspaces(program: PricedProgram, device: Device | None, timeline: Timelin
 
 
 def _measured(
-    phase: _Phase, program: PricedProgram, execution: Execution, device: Device | None
-) -> PhaseMemory:
-    """A phase with its peak, by liveness and by the allocator; a name for it where the formula grows too large."""
+    program: PricedProgram, execution: Execution, device: Device | None,
+    name: MemoryPhase, timeline: Timeline, activations: Dim, update: Dim = 0,
+) -> PhaseMemory:  # fmt: skip
+    """A phase with its peak, by liveness and by the allocator; a name for it where the formula grows too large.
+
+    activations: their peak with the inputs. update: bytes alive in the optimizer's step beside what lasts throughout.
+    """
     try:
-        requested = _lasting_bytes(phase.timeline) + dim_max(phase.activations, phase.update)
+        requested = _lasting_bytes(timeline) + dim_max(activations, update)
     except DimError:
         requested = program.names.too_large("requested_peak")
     entry = PhaseMemory(
-        phase=phase.name,
+        phase=name,
         device="" if device is None else device.name,
         execution=execution,
         **_NOTHING,
@@ -293,6 +230,6 @@ def _measured(
         context=None if device is None else device.context_bytes,
         device_total=None,
         peak_node="",
-        timeline=phase.timeline,
+        timeline=timeline,
     )
     return at_sizes(entry, program.values, Allocator(), program.main.rows)

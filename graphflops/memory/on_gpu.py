@@ -50,52 +50,6 @@ class OnGpu(CallByCall):
         """The memory of a call that chooses an attention kernel; None for other calls."""
         return AttentionMemory.of(call, self.layouts, self.training)
 
-    def forward_bytes(self, call: PricedCall, saved: Dim) -> Dim:
-        """The rule's workspace, that of an attention kernel, and copies of a product's operands."""
-        attention = self.attention(call)
-        if attention is not None:
-            return dim_max(0, attention.forward - saved)
-        keeps = self.training and saved != 0
-        return super().forward_bytes(call, saved) + total(self.brief_copies(call, keeps))
-
-    def backward_bytes(self, call: PricedCall) -> Dim:
-        """The rule's workspace or that of an attention kernel."""
-        attention = self.attention(call)
-        if attention is not None:
-            return attention.backward
-        return super().backward_bytes(call)
-
-    def saved_bytes(self, call: PricedCall) -> Dim:
-        """What the rule says is saved, or an attention kernel keeps, and copies of a product's operands."""
-        attention = self.attention(call)
-        if attention is not None and call.gradient is not None:
-            return attention.saved + (super().saved_bytes(call) if attention.is_fused else 0)
-        return super().saved_bytes(call) + total(self.saved_copies(call).values())
-
-    def operand_copies(self, call: PricedCall) -> Mapping[str, Copy]:
-        """Copies of operands that do not lie as a kernel of a library reads them."""
-        return operand_copies(call, self.layouts) if call.node.operator.kind == "product" else {}
-
-    def saved_copies(self, call: PricedCall) -> Mapping[str, Dim]:
-        """Bytes of the copies of operands that the gradient reads."""
-        return {name: copy.nbytes for name, copy in self.operand_copies(call).items() if copy.is_kept}
-
-    def brief_copies(self, call: PricedCall, keeps: bool) -> list[Dim]:
-        """Bytes of the copies that live during the call only. keeps: whether the others are kept for the gradient."""
-        return [copy.nbytes for copy in self.operand_copies(call).values() if not (keeps and copy.is_kept)]
-
-    @places_by_form
-    def saved_values(self, call: PricedCall) -> list[str | None]:
-        """Operands and results that the gradients read; not those that were copied for the forward."""
-        attention = self.attention(call)
-        if attention is not None and not attention.is_fused and call.gradient is not None:
-            return [] if attention.value_copy != 0 else [*call.tensors(self.values)[2:3]]
-        copies = {*self.saved_copies(call)}
-        mask = call.node.arguments().get("mask")
-        if attention is not None and isinstance(mask, Ref) and attention.mask_copy != 0:
-            copies.add(mask.name)
-        return [name for name in super().saved_values(call) if name not in copies]
-
 
 _TWO = 2  # factors of a product
 # Kinds of operators whose gradients read that of the result in row-major order.
@@ -162,18 +116,30 @@ class Eager(OnGpu):
 
     @by_form
     def forward_bytes(self, call: PricedCall, saved: Dim) -> Dim:
-        """Also the workspace of the CUDA kernel."""
-        layers = Recurrent.of(call, self.values)
+        """The workspace of the rule, or of an attention kernel, and of the CUDA kernel; copies of operands."""
+        layers, attention = Recurrent.of(call, self.values), self.attention(call)
         if layers is not None:
             return layers.workspace + (0 if saved != 0 else layers.reserve)
-        own = super().forward_bytes(call, saved)
+        if attention is not None:
+            own = dim_max(0, attention.forward - saved)
+        else:
+            keeps = self.training and saved != 0
+            own = super().forward_bytes(call, saved) + total(self.brief_copies(call, keeps))
         if call.node.operator.name == "max_pool" and saved != 0:
             return own  # the positions of the maxima are what is saved
         return own + kernels.forward_bytes(call, self.layouts)
 
     def operand_copies(self, call: PricedCall) -> Mapping[str, Copy]:
-        """Also those of norms, softmax and pooling."""
+        """Copies of operands that do not lie as a kernel reads them."""
         return operand_copies(call, self.layouts)
+
+    def saved_copies(self, call: PricedCall) -> Mapping[str, Dim]:
+        """Bytes of the copies of operands that the gradient reads."""
+        return {name: copy.nbytes for name, copy in self.operand_copies(call).items() if copy.is_kept}
+
+    def brief_copies(self, call: PricedCall, keeps: bool) -> list[Dim]:
+        """Bytes of the copies that live during the call only. keeps: whether the others are kept for the gradient."""
+        return [copy.nbytes for copy in self.operand_copies(call).values() if not (keeps and copy.is_kept)]
 
     def repeated_bytes(self, call: PricedCall) -> Dim:
         """A copy with all elements, unless the gradient is elementwise or a view; a bias sums up one number in place."""
@@ -220,9 +186,8 @@ class Eager(OnGpu):
         whole = self.backward_bytes(call)
         if call.node.operator.kind != "convolution":
             first, attention = kernels.formula_tensors(call, self.layouts), self.attention(call)
-            parts = (
-                [kernels.partial_sums(call, self.layouts)] if attention is None else attention.gradient_parts
-            )
+            sums = kernels.partial_sums(call, self.layouts)
+            parts = [sums] if attention is None else attention.gradient_parts
             return first, (cut(whole - total(first), parts),)
         found = kernels.convolution_buffers(call, self.layouts, has_other_gradient)
         return (), tuple((size,) for size in found) or ((whole,),)
@@ -243,27 +208,44 @@ class Eager(OnGpu):
     @by_form
     def backward_of(self, call: PricedCall, has_other_gradient: bool) -> Dim:
         """The same, by whether the gradient of the result lies in another order than the result."""
-        layers = Recurrent.of(call, self.values)
+        layers, attention = Recurrent.of(call, self.values), self.attention(call)
         if layers is not None:
             return layers.backward
+        own = super().backward_bytes(call) if attention is None else attention.backward
         again = [copy.nbytes for copy in self.operand_copies(call).values() if copy.is_again]
-        own = super().backward_bytes(call) + dim_max(0, *again)  # one after the other
-        return own + kernels.backward_bytes(call, self.layouts, has_other_gradient)
+        # Copies are made one after the other.
+        return own + dim_max(0, *again) + kernels.backward_bytes(call, self.layouts, has_other_gradient)
 
     @by_form
     def saved_bytes(self, call: PricedCall) -> Dim:
-        """Also the copy of an operand that an in-place activation overwrites, or that a norm reads instead."""
-        layers = Recurrent.of(call, self.values)
+        """What the rule says is saved, or an attention kernel keeps, and copies of operands.
+
+        Also that of one that an in-place activation overwrites, or that a norm reads instead.
+        """
+        layers, attention = Recurrent.of(call, self.values), self.attention(call)
         if layers is not None and call.gradient is not None:
             return layers.reserve
-        return super().saved_bytes(call) + kernels.saved_input_bytes(call, self.values)
+        if attention is not None and call.gradient is not None:
+            own = attention.saved + (super().saved_bytes(call) if attention.is_fused else 0)
+        else:
+            own = super().saved_bytes(call) + total(self.saved_copies(call).values())
+        return own + kernels.saved_input_bytes(call, self.values)
 
     @places_by_form
     def saved_values(self, call: PricedCall) -> list[str | None]:
-        """Also operands that autograd keeps without need; not those of which a copy is kept."""
-        kept = dict.fromkeys([*super().saved_values(call), *kernels.kept_operands(call, self.values)])
+        """Operands and results that gradients read, or autograd keeps without need; not those of which a copy is kept."""
+        attention, operands = self.attention(call), call.tensors(self.values)
+        if attention is not None and not attention.is_fused and call.gradient is not None:
+            kept: dict[str | None, None] = dict.fromkeys(operands[2:3] if attention.value_copy == 0 else ())
+        else:
+            copies = {*self.saved_copies(call)}
+            mask = call.node.arguments().get("mask")
+            if attention is not None and isinstance(mask, Ref) and attention.mask_copy != 0:
+                copies.add(mask.name)
+            kept = {name: None for name in super().saved_values(call) if name not in copies}
+        kept |= dict.fromkeys(kernels.kept_operands(call, self.values))
         if kernels.saved_input_bytes(call, self.values) != 0:
-            kept.pop(call.tensors(self.values)[0], None)
+            kept.pop(operands[0], None)
         return [*kept]
 
 

@@ -1,20 +1,14 @@
-"""Runs a timeline of memory through the simulated allocator, and tells the run as `torch.cuda.memory._snapshot()` does.
-
-pytorch.org/memory_viz draws such a snapshot.
-"""
+"""Runs a timeline of memory through the simulated allocator."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Container, Mapping, Sequence
 from itertools import accumulate
-from typing import Any
 
 from graphflops.base.record import Record
-from graphflops.dims import Expr, evaluate_all
-from graphflops.errors import ModelError
+from graphflops.dims import Expr
 from graphflops.memory.allocator import Allocator, Block, OutOfMemory
-from graphflops.report import LASTING, Held, PhaseMemory, Report, Timeline
+from graphflops.report import Timeline
 
 OPTIMIZER = -1  # the row of the moment at which the optimizer runs
 BEFORE = ("weight", "buffer", "input")  # allocated before the first moment
@@ -106,13 +100,10 @@ def repeat(
 
 def _load(timeline: Timeline, sizes: Sequence[int], allocator: Allocator) -> None:
     """Allocate what is there before the first run."""
-    pairs = [
-        (held.kind, size) for held, size in zip(timeline.held, sizes, strict=True) if held.kind in BEFORE
-    ]
+    pairs = [*zip(timeline.held, sizes, strict=True)]
     for kind in BEFORE:
-        for each, size in pairs:
-            if each == kind and size:
-                allocator.allocate(size)
+        for size in [size for held, size in pairs if held.kind == kind and size]:
+            allocator.allocate(size)
 
 
 def _run(
@@ -141,125 +132,3 @@ def _run(
             if (block := blocks[entry]) is not None:
                 allocator.free(block)
     return reserved
-
-
-Frames = list[dict[str, Any]]
-_SOURCE = re.compile(r"(.{1,4096}?):(\d{1,9})")
-_NOWHERE = {"filename": "", "line": 0}
-
-
-def snapshot(report: Report, entry: PhaseMemory) -> dict[str, Any]:
-    """Segments, blocks and events of a run of a phase from an empty allocator on; ModelError where a size is open."""
-    timeline = entry.timeline
-    sizes = evaluate_all([held.bytes for held in timeline.held], report.values)
-    known = [size for size in sizes if size is not None]
-    if len(known) < len(sizes):
-        open_size = without_value(timeline, report.values)
-        raise ModelError(f"{open_size} has no value: a snapshot needs numbers, give it with --dim")
-    run = _Recorded(known, [_frames(report, entry, held) for held in timeline.held])
-    for place, held in enumerate(timeline.held):
-        if held.kind in BEFORE:
-            run.take(place)
-    for moment in moments(timeline, known):
-        for place in (*moment.kept, *moment.taken):
-            run.take(place)
-        for place in moment.freed:
-            run.give_back(place)
-    return {
-        "segments": run.segments(),
-        "device_traces": [run.trace],
-        "allocator_settings": {},
-        "external_annotations": [],
-    }
-
-
-def _frames(report: Report, entry: PhaseMemory, held: Held) -> Frames:
-    """Where memory is taken, as a stack: the value and what it is, the operator, the source line, the module."""
-    top = {**_NOWHERE, "name": f"{held.name} ({held.kind})"}
-    row = entry.timeline.rows[held.first]
-    if held.kind in LASTING or held.kind == "input" or row == OPTIMIZER:
-        return [top]
-    call = report.rows[row]
-    turn = entry.timeline.gradients_from
-    phase = "gradient of " if turn is not None and held.first >= turn else ""
-    found = _SOURCE.fullmatch(call.source)
-    place = {"filename": found[1], "line": int(found[2])} if found else {"filename": call.source, "line": 0}
-    return [top, {**place, "name": f"{phase}{call.op}"}, {**_NOWHERE, "name": call.module or "(program)"}]
-
-
-class _Recorded:
-    """A run of the allocator, recorded."""
-
-    def __init__(self, sizes: Sequence[int], frames: Sequence[Frames]) -> None:
-        self.sizes, self.frames = sizes, frames
-        self.allocator = Allocator()
-        self.blocks: dict[int, Block] = {}
-        self.trace: list[dict[str, Any]] = []
-
-    def take(self, place: int) -> None:
-        if not self.sizes[place]:
-            return
-        before = len(self.allocator.segments)
-        block = self.blocks[place] = self.allocator.allocate(self.sizes[place])
-        for address, size in [*self.allocator.segments.items()][before:]:
-            self.record("segment_alloc", address, size, [])
-        self.record("alloc", block.address, self.sizes[place], self.frames[place])
-
-    def give_back(self, place: int) -> None:
-        block = self.blocks.pop(place)
-        for action in ("free_requested", "free_completed"):
-            self.record(action, block.address, self.sizes[place], self.frames[place])
-        self.allocator.free(block)
-
-    def record(self, action: str, address: int, size: int, frames: Frames) -> None:
-        """Note an event; times count events."""
-        self.trace.append(
-            {
-                "action": action,
-                "addr": address,
-                "size": size,
-                "stream": 0,
-                "time_us": len(self.trace),
-                "frames": frames,
-            }
-        )
-
-    def segments(self) -> list[dict[str, Any]]:
-        places = {id(block): place for place, block in self.blocks.items()}
-        starts = {block.address: block for block in self.blocks.values()}
-        for pool in self.allocator.pools.values():
-            starts.update((address, block) for _, address, block in pool.free)
-        segments = []
-        for address, size in self.allocator.segments.items():
-            first, blocks = starts[address], list[dict[str, Any]]()
-            block: Block | None = first
-            while block is not None:
-                place = places.get(id(block))
-                blocks.append(
-                    {
-                        "address": block.address,
-                        "size": block.size,
-                        "requested_size": block.requested,
-                        "state": "active_allocated" if block.is_used else "inactive",
-                        "frames": [] if place is None else self.frames[place],
-                    }
-                )
-                block = block.next
-            used = sum(block["size"] for block in blocks if block["state"] == "active_allocated")
-            segments.append(
-                {
-                    "device": 0,
-                    "address": address,
-                    "total_size": size,
-                    "allocated_size": used,
-                    "active_size": used,
-                    "requested_size": sum(block["requested_size"] for block in blocks),
-                    "stream": 0,
-                    "segment_type": "small" if first.pool.is_small else "large",
-                    "segment_pool_id": (0, 0),
-                    "is_expandable": False,
-                    "frames": [],
-                    "blocks": blocks,
-                }
-            )
-        return segments

@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 from graphflops.base.rendered import Rendered
 from graphflops.errors import FileError, innermost, shown
-from graphflops.onnx_audit.model import NEGLIGIBLE_SHARE, Model
-from graphflops.onnx_audit.registry import Check, Edit, Observation
+from graphflops.onnx_audit.registry import CHECKS, NEGLIGIBLE_SHARE, Check, Edit, Model, Observation
 from graphflops.report import Report
 from graphflops.report.findings import SEVERITIES, Finding, Findings, ModelFindings, Neighbours
 from graphflops.report.size_names import in_prose
@@ -100,8 +99,6 @@ def audit(
 
 def _fixes(model: Model, codes: Collection[str] | None) -> list[Fix]:
     """The findings of all checks, or of those with these codes, with their neighbours and sizes by people's names."""
-    from graphflops.onnx_audit.catalogue import checks
-
     seen = {
         check: _observations(check, model)
         for check in checks().values()
@@ -153,10 +150,15 @@ def _results(at: object) -> tuple[str, ...]:
     return tuple(name for name in outputs if name)
 
 
+def checks() -> dict[str, Check]:
+    """Every check, in the order of the codes."""
+    from graphflops.onnx_audit import precision, safety, structure, types, waste  # noqa: F401
+
+    return dict(sorted(CHECKS.items()))
+
+
 def audit_findings(models: Iterable[ModelFindings]) -> Findings:
     """The findings of several files, as formats render them."""
-    from graphflops.onnx_audit.catalogue import checks
-
     rules = {code: check.info for code, check in checks().items()}
     return Findings(tuple(models), "audit", rules, per_code=_PER_CODE)
 

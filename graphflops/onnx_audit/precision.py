@@ -11,9 +11,7 @@ from graphflops.attention.match import Spelled, spelled
 from graphflops.attention.operator_kinds import copies, first_of, role_of, source_of
 from graphflops.dims import Dim, total
 from graphflops.errors import shown
-from graphflops.onnx_audit.model import Model
-from graphflops.onnx_audit.registry import Edit, Observation, check
-from graphflops.ops import Op
+from graphflops.onnx_audit.registry import Edit, Model, Observation, check
 from graphflops.rules.onnx.attention import attention
 from graphflops.tensor import flat
 from graphflops.view import Call
@@ -30,9 +28,10 @@ def unfolded_batch_norm(model: Model) -> Iterator[Observation]:
         if call.operator.name != "batch_norm" or call.argument("training"):
             continue
         maker = model.view.makers.get(call.value("x"))
-        if maker is None or not _is_convolution(maker.operator):
+        # channels first, and nothing else is applied to the result
+        if maker is None or maker.operator.kind != "convolution" or not maker.operator.is_of_images:
             continue
-        if maker.value("weight") not in model.view.stored:
+        if maker.operator.has("activation") or maker.value("weight") not in model.view.stored:
             continue
         if model.view.only_user(maker.result) is call and all(
             name in model.view.stored for name in call.operands[1:]
@@ -57,11 +56,6 @@ def cost_unknown(model: Model) -> Iterator[Observation]:
         call = next(call for call in model.view.calls if call.node.op == op and call.row.state == "unknown")
         what = f"1 call of {shown(op)} is" if times == 1 else f"{times:,} calls of {shown(op)} are"
         yield Observation(f"{what} not counted in any total", call, None, None)
-
-
-def _is_convolution(op: Op) -> bool:
-    """True for a convolution of channels first whose result nothing else is applied to."""
-    return op.kind == "convolution" and op.is_of_images and not op.has("activation")
 
 
 _HALVES = frozenset({"float16", "bfloat16"})
@@ -102,7 +96,7 @@ def double_precision(model: Model) -> Iterator[Observation]:
     if model.report.parameter_dtypes.get("float64"):
         return
     for call in model.view.calls:
-        result = model.view.types.get(call.result)
+        result = model.typed(call.result)
         is_wide = result is not None and result.dtype.name == "float64"
         if is_wide and call.cost and call.operator.kind != "cast":
             text = f"{shown(call.name)} ({shown(call.operator.word)}) computes {result}"
@@ -125,7 +119,7 @@ def idle_quantization(model: Model) -> Iterator[Observation]:
         if all(same) and first.argument("axis") == second.argument("axis"):
             flops, moved, stored = model.freed(second, [first.value("x")])
             text = f"{shown(first.name)} and {shown(second.name)} undo each other"
-            before, after = (model.view.types.get(name) for name in (first.value("x"), second.result))
+            before, after = (model.typed(name) for name in (first.value("x"), second.result))
             alike = before is not None and after is not None and before.dtype is after.dtype
             edits = (Edit("instead", second.result, first.value("x")),) if alike else ()
             yield Observation(text, second, flops, moved, model.graded(flops, moved), edits, stored=stored)
@@ -134,7 +128,7 @@ def idle_quantization(model: Model) -> Iterator[Observation]:
 def _known(call: Call, argument: str, model: Model) -> object:
     """The number of a scale or zero point; its name if the number is unknown."""
     name = call.value(argument)
-    typed = model.view.types.get(name)
+    typed = model.typed(name)
     return typed.value if typed is not None and typed.value is not None else name
 
 
@@ -145,7 +139,7 @@ def _was_half(name: str, model: Model, steps: int) -> bool:
         return False
     op = maker.operator
     if op.kind == "cast":
-        source, result = model.view.types.get(maker.value("x")), model.view.types.get(name)
+        source, result = model.typed(maker.value("x")), model.typed(name)
         widened = result is not None and result.dtype.name == "float32"
         return widened and source is not None and source.dtype.name in _HALVES
     passes = op.has("arithmetic") or op.kind in ("view", "identity")
@@ -241,7 +235,7 @@ def _scores(group: Spelled, model: Model) -> tuple[float, list[str]]:
 
 def _factor(call: Call, model: Model) -> float:
     """By what a call multiplies all scores; 0 where it does something else, or that is not known."""
-    typed = model.view.types.get(call.operands[-1])
+    typed = model.typed(call.operands[-1])
     is_scale = role_of(call) == "scale" and call.operator.name in ("mul", "div")
     if typed is None or typed.numel != 1 or not is_scale:
         return 0.0

@@ -16,10 +16,10 @@ from typing import Any
 
 from graphflops.errors import shown
 from graphflops.exporters.onnx_proto import DROPPED, EXTERNAL
-from graphflops.onnx_audit.model import Model, domain_of
-from graphflops.onnx_audit.registry import Observation, check
+from graphflops.exporters.onnx_scope import domain_of
+from graphflops.onnx_audit.registry import Model, Observation, check
 from graphflops.ops.onnx_versions import NEWEST
-from graphflops.tensor import TensorType
+from graphflops.tensor import flat
 
 _ABSURD_BYTES = 2**40
 _ABSURD_TRIPS = 10**8
@@ -192,10 +192,8 @@ def endless_loop(model: Model) -> Iterator[Observation]:
     for call in model.view.calls:
         if call.operator.name != "while_loop":
             continue
-        typed = model.view.types.get(call.value("trips"))
-        trips = typed.value if isinstance(typed, TensorType) else None
-        while isinstance(trips, tuple) and len(trips) == 1:
-            trips = trips[0]
+        typed = model.typed(call.value("trips"))
+        trips = next(flat((typed.value,)), None) if typed is not None and typed.numel == 1 else None
         if isinstance(trips, int) and trips >= _ABSURD_TRIPS:
             yield Observation(f"{shown(call.name)} may run {trips:,} iterations", call)
         elif call.argument("trips") is None and call.argument("condition") is None:

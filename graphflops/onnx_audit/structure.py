@@ -5,11 +5,13 @@ from __future__ import annotations
 import importlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 from graphflops.errors import shown
-from graphflops.onnx_audit.model import Model, domain_of, nested
-from graphflops.onnx_audit.registry import Observation, check
+from graphflops.exporters.onnx_scope import defined, domain_of
+from graphflops.exporters.onnx_tensors import HOLD
+from graphflops.onnx_audit.registry import Model, Observation, check, held, nested
 from graphflops.ops import operator
 from graphflops.ops.onnx_versions import NEWEST, VERSIONS
 
@@ -38,21 +40,22 @@ def undefined_value(model: Model) -> Iterator[Observation]:
     Fix: restore the initializer or the call that defined it: tools that split models often lose one.
     """
     for graph, around in _scopes(model):
-        known = around | _defined(graph)
-        for node in graph.node:
-            for name in node.input:
-                if name and name not in known:
-                    yield Observation(f"{_title(node)} uses {_shown(name)}, which nothing defines", node)
+        known = around | defined(graph)
+        yield from _undefined(graph.node, known)
         for value in graph.output:
             if value.name not in known:
                 yield Observation(f"the output {_shown(value.name)} is never computed")
     for function in model.proto.functions:
         known = {*function.input, *(name for node in function.node for name in node.output)}
-        for node in function.node:
-            for name in node.input:
-                if name and name not in known:
-                    where = f"{_title(node)} in the function {_shown(function.name)}"
-                    yield Observation(f"{where} uses {_shown(name)}, which nothing defines", node)
+        yield from _undefined(function.node, known, f" in the function {_shown(function.name)}")
+
+
+def _undefined(nodes: Iterable[Any], known: set[str], where: str = "") -> Iterator[Observation]:
+    for node in nodes:
+        for name in node.input:
+            if name and name not in known:
+                text = f"{_title(node)}{where} uses {_shown(name)}, which nothing defines"
+                yield Observation(text, node)
 
 
 @check("GF203", "defined-twice", "error", reads="file")
@@ -219,21 +222,9 @@ def _scopes(model: Model) -> Iterator[tuple[Any, set[str]]]:
     while waiting:
         graph, around = waiting.pop()
         yield graph, around
-        known: set[str] | None = None
-        for node in graph.node:
-            inner = nested(node)
-            if inner:
-                known = known if known is not None else around | _defined(graph)
-                waiting += [(graph, known) for graph in inner]
-
-
-def _defined(graph: Any) -> set[str]:
-    return {
-        *(value.name for value in graph.input),
-        *(tensor.name for tensor in graph.initializer),
-        *(tensor.values.name for tensor in graph.sparse_initializer),
-        *(name for node in graph.node for name in node.output if name),
-    }
+        inner = [each for node in graph.node for each in nested(node)]
+        known = around | defined(graph) if inner else around
+        waiting += [(each, known) for each in inner]
 
 
 def _distinct(nodes: Iterable[Any], *, by_operator: bool = False) -> Iterator[Any]:
@@ -287,16 +278,15 @@ def _context(model: Model, checker: Any) -> Any:
 
 def _bare(node: Any) -> Any:
     """The call without the content of its tensors and graphs; the calls in its graphs are checked separately."""
-    if not any(len(a.tensors) or len(a.graphs) or a.HasField("t") or a.HasField("g") for a in node.attribute):
+    if not held(node) and not nested(node):
         return node
     copy = type(node)()
     copy.CopyFrom(node)
-    for attribute in copy.attribute:
-        for tensor in (*attribute.tensors, *([attribute.t] if attribute.HasField("t") else [])):
-            _empty(tensor)
-        for graph in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
-            graph.Clear()
-            graph.name = "nested"
+    for tensor in held(copy):
+        _empty(tensor)
+    for graph in nested(copy):
+        graph.Clear()
+        graph.name = "nested"
     return copy
 
 
@@ -304,19 +294,11 @@ def _without_data(proto: Any) -> Any:
     """The model with all tensors empty, so that the checker looks for no data."""
     copy = type(proto)()
     copy.CopyFrom(proto)
-    graphs = [copy.graph]
-    nodes = [node for function in copy.functions for node in function.node]
-    while graphs or nodes:
-        for graph in graphs:
-            nodes += graph.node
-            for tensor in graph.initializer:
-                _empty(tensor)
-            del graph.sparse_initializer[:]
-        for node in nodes:
-            for attribute in node.attribute:
-                for tensor in (*attribute.tensors, *([attribute.t] if attribute.HasField("t") else [])):
-                    _empty(tensor)
-        graphs, nodes = [graph for node in nodes for graph in nested(node)], []
+    model = Model(Path(), copy)
+    for tensor in model.tensors:
+        _empty(tensor)
+    for graph in model.graphs:
+        del graph.sparse_initializer[:]
     for stored in proto.graph.sparse_initializer:
         value = copy.graph.input.add(name=stored.values.name)
         value.type.tensor_type.elem_type = stored.values.data_type
@@ -325,9 +307,7 @@ def _without_data(proto: Any) -> Any:
 
 
 def _empty(tensor: Any) -> None:
-    for name in ("external_data", "data_location", "raw_data", "dims", "segment"):
-        tensor.ClearField(name)
-    for name in ("float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data"):
+    for name in ("external_data", "data_location", "dims", "segment", *HOLD):
         tensor.ClearField(name)
     tensor.dims.append(0)
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from graphflops.dims import Expr
 from graphflops.errors import shown
 from graphflops.exporters.onnx_proto import fields
-from graphflops.onnx_audit.model import Model, domain_of, nested
-from graphflops.onnx_audit.registry import Edit, Observation, check
+from graphflops.exporters.onnx_scope import domain_of
+from graphflops.onnx_audit.registry import Edit, Model, Observation, check, nested
 from graphflops.passes import claims
 from graphflops.report.findings import Severity
 from graphflops.tensor import TensorType
@@ -70,7 +70,7 @@ def declared_otherwise(model: Model) -> Iterator[Observation]:
     graph = model.graph
     assert graph is not None
     for name, declared in (graph.declared or {}).items():
-        derived = model.view.types.get(name)
+        derived = model.typed(name)
         if derived is None or name in model.view.stored:
             continue
         if claims.declared_otherwise(declared, derived):
@@ -114,7 +114,7 @@ def unused_initializer(model: Model) -> Iterator[Observation]:
     for name, entry in model.view.stored.items():
         if name in model.view.users or name in model.view.returned:
             continue
-        typed = model.view.types.get(name)
+        typed = model.typed(name)
         size = 0 if typed is None else typed.nbytes
         if entry.role == "constant" and model.at(size) < _SMALL:
             continue  # constant folding of exporters leaves such tensors
@@ -183,7 +183,7 @@ def open_in_name_only(model: Model) -> Iterator[Observation]:
     assert graph is not None
     for output in graph.outputs:
         for _, name in output.uses():
-            declared, derived = (graph.declared or {}).get(name), model.view.types.get(name)
+            declared, derived = (graph.declared or {}).get(name), model.typed(name)
             if not isinstance(declared, TensorType) or derived is None or declared.rank != derived.rank:
                 continue
             for axis, (a, b) in enumerate(zip(declared.shape, derived.shape, strict=True)):
@@ -204,8 +204,9 @@ def layout_ping_pong(model: Model) -> Iterator[Observation]:
     Fix: convert the model to one layout (tf2onnx: --inputs-as-nchw), or run a layout optimizer before shipping it.
     """
     for first in model.view.calls:
-        order = _order(first)
-        if order is None or len(order) < 3 or not _follows_images(first, model):
+        order, maker = _order(first), model.view.makers.get(first.value("x"))
+        follows_images = maker is not None and (maker.operator.is_of_images or maker.operator.is_pointwise)
+        if order is None or len(order) < 3 or not follows_images:
             continue
         between = 0
         at: Call | None = model.view.only_user(first.result)
@@ -233,15 +234,10 @@ def _order(call: Call) -> tuple[int, ...] | None:
     return (call.argument("order") or None) if call.operator.name == "permute" else None
 
 
-def _follows_images(call: Call, model: Model) -> bool:
-    maker = model.view.makers.get(call.value("x"))
-    return maker is not None and (maker.operator.is_of_images or maker.operator.is_pointwise)
-
-
 def _is_unary(call: Call, model: Model) -> bool:
     """True if all operands but one are stored scalars, whose axes need no permutation."""
     varying = [name for name in call.operands if name and name not in model.view.stored]
-    fixed = [model.view.types.get(name) for name in call.operands if name and name in model.view.stored]
+    fixed = [model.typed(name) for name in call.operands if name and name in model.view.stored]
     return len(varying) == 1 and all(typed is not None and typed.numel == 1 for typed in fixed)
 
 
@@ -258,32 +254,27 @@ def digests(path: Path | str, smallest: int) -> dict[str, str]:
         data = memoryview(mapped)
         try:
             found = [(name, at, end) for name, at, end in _tensors(data) if end - at >= smallest]
-        except (IndexError, ValueError):
-            return {}
-        else:
             lengths = Counter(end - at for _, at, end in found)
             return {
                 name: hashlib.blake2b(data[at:end], digest_size=16).hexdigest()
                 for name, at, end in found
                 if lengths[end - at] > 1
             }
+        except (IndexError, ValueError):
+            return {}
         finally:
             data.release()
 
 
 def _tensors(data: memoryview) -> Iterator[tuple[str, int, int]]:
     """Name, and begin and end of the data, of each initializer of the program's own graph."""
-    for number, at, end in fields(data, 0, len(data)):
-        if number != _GRAPH:
-            continue
-        for inner, start, stop in fields(data, at, end):
-            if inner != _INITIALIZER:
-                continue
-            parts = {field: (a, b) for field, a, b in fields(data, start, stop) if field in (_NAME, *_DATA)}
-            name = parts.pop(_NAME, None)
-            if name is not None and len(parts) == 1:
-                ((a, b),) = parts.values()
-                yield bytes(data[slice(*name)]).decode(errors="replace"), a, b
+    for number, at, end, _ in fields(data, 0, len(data)):
+        for inner, start, stop, _ in fields(data, at, end) if number == _GRAPH else ():
+            if inner == _INITIALIZER:
+                parts = {field: (a, b) for field, a, b, _ in fields(data, start, stop)}
+                name, held = parts.get(_NAME), [parts[field] for field in _DATA if field in parts]
+                if name is not None and len(held) == 1:
+                    yield bytes(data[slice(*name)]).decode(errors="replace"), *held[0]
 
 
 _LARGEST_PROTOBUF = 2**31 - 1
@@ -301,7 +292,7 @@ def stored_twice(model: Model) -> Iterator[Observation]:
     twins: dict[tuple[str, str, str], list[str]] = {}
     known = {entry.target: entry.name for entry in model.view.stored.values()}
     for name, digest in digests(model.path, _SMALLEST_TWIN).items():
-        typed = model.view.types.get(known.get(name, name))
+        typed = model.typed(known.get(name, name))
         if typed is not None:
             twins.setdefault((digest, str(typed.dtype), str(typed.nbytes)), []).append(name)
     for (_, dtype, size), names in twins.items():

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from graphflops.errors import shown
-from graphflops.onnx_audit.model import Model
-from graphflops.onnx_audit.registry import Edit, Observation, check
+from graphflops.onnx_audit.registry import Edit, Model, Observation, check
 from graphflops.tensor import DType, TensorType, flat
 from graphflops.view import Call
 
@@ -29,7 +28,7 @@ def constant_computed(model: Model) -> Iterator[Observation]:
         users = model.view.users.get(call.result, [])
         if users and all(user.result in folded for user in users):
             continue  # reported for the last call of the chain
-        result = model.view.types.get(call.result)
+        result = model.typed(call.result)
         types = [model.view.types[name] for name in call.operands if name in model.view.types]
         size = sum(model.at(typed.nbytes) for typed in types)
         if result is not None and model.at(result.nbytes) > _GROWTH * max(size, 1):
@@ -147,7 +146,7 @@ def casts_cancel(model: Model) -> Iterator[Observation]:
     """
     for first, second in _pairs(model, "cast"):
         source, between, result = (
-            model.view.types.get(name) for name in (first.value("x"), first.result, second.result)
+            model.typed(name) for name in (first.value("x"), first.result, second.result)
         )
         if source is None or between is None or result is None or not _holds(between.dtype, source.dtype):
             continue
@@ -168,7 +167,7 @@ def reshapes_chain(model: Model) -> Iterator[Observation]:
     """
     gone: set[int] = set()
     for first, second in _pairs(model, "reshape"):
-        before, after = model.view.types.get(first.value("x")), model.view.types.get(second.result)
+        before, after = model.typed(first.value("x")), model.typed(second.result)
         same = before is not None and after is not None and before.shape == after.shape
         what = "undoes" if same else "replaces"
         edits = _past(first, second, same) if same or _states_sizes(second, model) else ()
@@ -189,7 +188,7 @@ def materialized_broadcast(model: Model) -> Iterator[Observation]:
         if call.operator.name != "expand" or call.row.state != "counted":
             continue
         users = model.view.users.get(call.result, [])
-        source, result = model.view.types.get(call.value("x")), model.view.types.get(call.result)
+        source, result = model.typed(call.value("x")), model.typed(call.result)
         if call.result in model.view.returned or not users or source is None or result is None:
             continue
         if all(_broadcasts(user, call.result, result, model) for user in users):
@@ -234,13 +233,13 @@ def _pairs(model: Model, name: str) -> Iterator[tuple[Call, Call]]:
 
 def _narrows(call: Call, model: Model) -> bool:
     """True for a Cast to a type that does not represent every number of its operand."""
-    before, after = (model.view.types.get(name) for name in (call.value("x"), call.result))
+    before, after = (model.typed(name) for name in (call.value("x"), call.result))
     return call.operator.name == "cast" and not (before and after and _holds(after.dtype, before.dtype))
 
 
 def _computes_sizes(call: Call, model: Model) -> bool:
     """True if a call makes a known int64, or a list of some, of what is not stored, and the user gave no size."""
-    typed = model.view.types.get(call.result)
+    typed = model.typed(call.result)
     operands = [name for name in call.operands if name]
     assert model.report is not None
     if any(info.given_by == "user" for info in model.report.symbols.values()):
@@ -261,14 +260,14 @@ def _past(first: Call, second: Call, cancel: bool, order: tuple[int, ...] = ()) 
 
 def _states_sizes(reshape: Call, model: Model) -> bool:
     """True if a Reshape states no zero, which would take the size of the same axis of its operand."""
-    sizes = model.view.types.get(reshape.value("shape"))
+    sizes = model.typed(reshape.value("shape"))
     value = None if sizes is None else sizes.value
     return isinstance(value, tuple) and all(size != 0 for size in value)
 
 
 def _order(call: Call, model: Model) -> list[int] | None:
     """The order in which a Transpose puts the axes."""
-    typed = model.view.types.get(call.value("x"))
+    typed = model.typed(call.value("x"))
     if typed is None:
         return None
     order = call.argument("order")
@@ -280,9 +279,9 @@ def _adds_nothing(call: Call, model: Model) -> str:
     op = call.operator
     if op.neutral is None or len(call.operands) < 2 or call.argument("rounding_mode"):
         return ""
-    result = model.view.types.get(call.result)
+    result = model.typed(call.result)
     for kept, other in [(0, 1), (1, 0)] if op.has("commutative") else [(0, 1)]:
-        typed, number = (model.view.types.get(call.operands[place]) for place in (kept, other))
+        typed, number = (model.typed(call.operands[place]) for place in (kept, other))
         if typed is None or number is None or result is None or typed.shape != result.shape:
             continue
         if _is_all(number, op.neutral):
@@ -293,10 +292,7 @@ def _adds_nothing(call: Call, model: Model) -> str:
 def _copies(call: Call, model: Model) -> bool:
     """True if the result is the first operand, element by element."""
     operands = call.operands
-    source, result = (
-        model.view.types.get(operands[0]) if operands else None,
-        model.view.types.get(call.result),
-    )
+    source, result = model.typed(operands[0] if operands else ""), model.typed(call.result)
     if source is None or result is None or source.shape != result.shape or source.dtype is not result.dtype:
         return False
     match call.operator.name:
@@ -307,14 +303,11 @@ def _copies(call: Call, model: Model) -> bool:
             # true if every step of a Slice is positive, so that it does not reverse the order
             if not call.value("step"):
                 return True
-            steps = model.view.types.get(call.value("step"))
-            return (
-                steps is not None
-                and isinstance(steps.value, tuple)
-                and all(isinstance(step, int) and step > 0 for step in steps.value)
-            )
+            typed = model.typed(call.value("step"))
+            steps = None if typed is None else typed.value
+            return isinstance(steps, tuple) and all(isinstance(step, int) and step > 0 for step in steps)
         case "pad":
-            amounts = model.view.types.get(call.value("pads"))
+            amounts = model.typed(call.value("pads"))
             given = call.argument("pads") if amounts is None else amounts.value
             return isinstance(given, tuple) and all(amount == 0 for amount in given)
         case "cat":
@@ -348,7 +341,7 @@ def _broadcasts(user: Call, name: str, expanded: TensorType, model: Model) -> bo
     """True if a call gives the same result when it takes the tensor before it was expanded."""
     if not user.operator.broadcasts or not expanded.rank:
         return False
-    others = [model.view.types.get(operand) for operand in user.operands if operand and operand != name]
+    others = [model.typed(operand) for operand in user.operands if operand and operand != name]
     return any(
         other is not None and other.rank >= expanded.rank and other.shape[-expanded.rank :] == expanded.shape
         for other in others

@@ -20,8 +20,7 @@ from graphflops.comparison.result import Comparison
 from graphflops.dims import Dim, evaluate
 from graphflops.errors import FileError, GraphflopsError, RunError, shown
 from graphflops.exporters import onnx
-from graphflops.onnx_audit.audit import Audit, Fix, audit
-from graphflops.onnx_audit.catalogue import checks
+from graphflops.onnx_audit.audit import Audit, Fix, audit, checks
 from graphflops.onnx_fix.sessions import Run, Steps
 from graphflops.passes.bind import OTHER
 from graphflops.report import Execution, Report

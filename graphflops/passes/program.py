@@ -17,8 +17,8 @@ from graphflops.errors import DimError
 from graphflops.graph import Graph, Node
 from graphflops.passes.bind import Binding
 from graphflops.report import Diagnostic, Named, Row, SymbolInfo, Timeline, known_values
-from graphflops.report.call_time import PhaseTime
 from graphflops.report.contradictions import diagnostic
+from graphflops.report.timeline import PhaseTime
 from graphflops.tensor import TensorType
 from graphflops.training import Training
 

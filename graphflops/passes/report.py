@@ -25,8 +25,8 @@ from graphflops.report import (
     Timeline,
     Totals,
 )
-from graphflops.report.call_time import CallTime
 from graphflops.report.contradictions import diagnostic
+from graphflops.report.timeline import CallTime
 
 
 def step_memory(program: PricedProgram, step: Step, buffers: Sequence[Dim] = ()) -> MemoryUse:

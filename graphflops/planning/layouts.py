@@ -7,13 +7,12 @@ from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from typing import Literal
 
+from graphflops.base.record import Record
 from graphflops.devices import Device
 from graphflops.links import Network, seconds
-from graphflops.links.layouts import ring_attention
 from graphflops.links.pipeline import Pipeline, Schedule, Stage, bubble_of, most_saved, pipeline, seconds_of
-from graphflops.planning.blocks import Block, Tally, Work
+from graphflops.planning.blocks import NOTHING, Block, Recompute, Tally, Work
 from graphflops.planning.prices import AFTER, BEFORE, LAYER, Part, Prices
-from graphflops.planning.recompute import Recompute
 from graphflops.time.predict import pinned_rate
 from graphflops.time.schedule import beside
 
@@ -28,8 +27,7 @@ UPDATE = 2 * _MASTER + _GRADIENT + 2 * _STATES + _COMPUTED  # read and written b
 UPDATE_FLOPS = 13  # of an element, as passes/optimizer.py counts AdamW
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(Record, frozen=True):
     """A mesh, and how a step runs on it."""
 
     data: int
@@ -55,8 +53,7 @@ class Layout:
         return " ".join(parts)
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
+class Memory(Record, frozen=True):
     """Bytes of the device that needs most."""
 
     weights: int = 0
@@ -176,14 +173,14 @@ class Costs:
         own, devices = unlike(self.counts(), self.layout.pipeline)
         return int(_STATES * max(self.elements(device, own)[0] for device in devices))
 
-    def updated(self, device: int) -> Tally:
+    def updated(self, device: int, seconds: float) -> Work:
         """What a device of a pipeline does for the update of its weights."""
         size = self.elements(device, unlike(self.counts(), self.layout.pipeline)[0])[0]
-        return Tally(UPDATE_FLOPS * size, UPDATE * size)
+        return Work("update", Tally(seconds, UPDATE_FLOPS * size, UPDATE * size))
 
     def counts(self) -> tuple[int, ...]:
         """Layers of each stage."""
-        seconds = (part.forward + part.backward for part in self.prices.parts)
+        seconds = (part.forward.seconds + part.backward.seconds for part in self.prices.parts)
         return stages(self.layers, self.layout.pipeline * self.layout.virtual, *seconds)
 
     def stages(self) -> list[Stage]:
@@ -204,7 +201,7 @@ class Costs:
         is_far = self.layout.tensor * self.layout.shards >= self.machine.network.node.devices
         size, within = self.prices.boundary, 1 if is_far else 2
         seconds = self.machine.takes("send", size, min(self.layout.pipeline, 2), within)
-        return Work("send", seconds, ("pp",), size)
+        return Work("send", Tally(seconds), ("pp",), size)
 
     @property
     def _near(self) -> int:
@@ -221,21 +218,20 @@ class Costs:
                 self.known[part] = ahead.seconds, back.seconds
             forward += times * self.known[part][0]
             backward += times * self.known[part][1]
-            weight += times * part.weight
-            compute += times * (part.forward + part.backward)
-            again += times * repeated
+            weight += times * part.weight.seconds
+            compute += times * (part.forward.seconds + part.backward.seconds)
+            again += times * repeated.seconds
         return Stage(forward, backward - weight, weight), compute, again
 
-    def again(self, part: Part) -> float:
-        """Seconds of a part's forward that run again."""
-        return self.recompute.seconds if part is self.prices.parts[LAYER] else 0.0
+    def again(self, part: Part) -> Tally:
+        """What of a part's forward runs again."""
+        return self.recompute.done if part is self.prices.parts[LAYER] else NOTHING
 
-    def blocks(self, part: Part, again: float) -> tuple[Block, Block]:
-        """A part forward and backward. again: seconds of its forward that run again, with as much of what it exchanges."""
+    def blocks(self, part: Part, again: Tally) -> tuple[Block, Block]:
+        """A part forward and backward. again: of its forward, runs again with as much of what it exchanges."""
         gathers, sums = self._sharded(part)
         ahead = self._exchanged(part, 0)
-        tallies = self.recompute.tally, part.tallies[0]
-        repeated = [one.again(again / part.forward, *tallies) for one in ahead] if again else []
+        repeated = [one.again(again, part.forward) for one in ahead] if again.seconds else []
         back = (*repeated, *self._exchanged(part, 1))
         return Block(ahead, gathers), Block(back, gathers * (self.layout.sharding == "full") + sums)
 
@@ -244,14 +240,11 @@ class Costs:
 
         Gradients are summed where the forward gathers, and gathered where it sums.
         """
-        group, found = self.layout.tensor, (part.forward, part.backward)[way]
+        group, name = self.layout.tensor, ("forward", "backward")[way]
         gathered, reduced = (part.gathered, part.reduced)[:: -1 if way else 1]
-        kernels = [
-            Work("attention", taken, ring=self._around(one.nbytes, way), tally=one.tallies[way])
-            for one in part.attended
-            if (taken := (one.forward, one.backward)[way])
-        ]
-        rest = Work(("forward", "backward")[way], found, tally=part.tallies[way])
+        attended = [(getattr(one, name), self._around(one.nbytes, way)) for one in part.attended]
+        kernels = [Work("attention", own, ring=ring) for own, ring in attended if own.seconds]
+        rest = Work(name, getattr(part, name))
         for one in kernels:
             rest = rest.without(one)
         works = [rest, *kernels]
@@ -267,38 +260,32 @@ class Costs:
         return tuple([one for one in works if one.seconds])
 
     def _sent(self, kind: str, nbytes: float, group: int, *axes: str, near: int | None = None) -> Work:
-        return Work(kind, self.machine.takes(kind, nbytes, group, near), axes, int(nbytes))
+        return Work(kind, Tally(self.machine.takes(kind, nbytes, group, near)), axes, int(nbytes))
 
     def _around(self, size: int, way: int) -> Work:
         """Keys and values of so many bytes that go around a ring, and come back with gradients."""
         near = 2 if self.layout.tensor * self.layout.context <= self.machine.network.node.devices else 1
-        sent = ring_attention(size, 1, self.layout.context)[way]
-        taken = sum(one.times * self.machine.takes("send", one.nbytes, 2, near) for one in sent)
-        return Work("send", taken, ("cp",), sum(one.times * one.nbytes for one in sent))
+        gradients = [(2 * size, self.layout.context)] * way  # in float32
+        sent = [(size, self.layout.context - 1), *gradients]
+        taken = sum(times * self.machine.takes("send", nbytes, 2, near) for nbytes, times in sent)
+        return Work("send", Tally(taken), ("cp",), sum(times * nbytes for nbytes, times in sent))
 
     def _sharded(self, part: Part) -> tuple[tuple[Work, ...], tuple[Work, ...]]:
         """What gathers the weights of a part, and sums its gradients, where devices have parts."""
         if self.layout.sharding not in ("full", "gradients"):
             return (), ()
-        groups = [one for one in zip(self.groups(part), _SHARDS, strict=True) if one[0][0] and one[0][1] > 1]
-        gathers, sums = (
-            tuple([
-                self._sent(kind, size * sent(group), group, *axes, near=min(self._near, group))
-                for (size, group), axes in groups
-            ])
-            for kind, sent in (
-                ("all_gather", lambda group: _COMPUTED / group), ("reduce_scatter", lambda group: _GRADIENT)
-            )
-        )  # fmt: skip
-        return gathers, sums
+        gathers, sums = list[Work](), list[Work]()
+        for (size, group), axes in zip(self.groups(part), _SHARDS, strict=True):
+            if size and group > 1:
+                near = min(self._near, group)
+                gathers.append(self._sent("all_gather", size * (_COMPUTED / group), group, *axes, near=near))
+                sums.append(self._sent("reduce_scatter", size * _GRADIENT, group, *axes, near=near))
+        return tuple(gathers), tuple(sums)
 
     def groups(self, part: Part) -> list[tuple[int, int]]:
         """Elements of a part on a device before they are sharded, and over how many devices they are."""
-        expert = self.layout.expert
-        return [
-            (part.parameters - part.experts, self.layout.shards),
-            (part.experts // expert, self.layout.shards // expert),
-        ]
+        expert, shards = self.layout.expert, self.layout.shards
+        return [(part.parameters - part.experts, shards), (part.experts // expert, shards // expert)]
 
     def sums(self, size: float) -> tuple[Work, ...]:
         """After the last micro-batch, where weights are not sharded: sums of gradients of so many elements, and gathers."""

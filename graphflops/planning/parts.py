@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from graphflops.dims import Dim, prod
+from graphflops.execution.strides import TURNING, turned
 from graphflops.graph import Graph, Node, Ref
 from graphflops.tensor import TensorType
 
@@ -150,9 +151,8 @@ class Split:
     @cached_property
     def weights(self) -> Mapping[str, Node | None]:
         """Parameters, and what calls that lay them out anew or convert them make, with these calls."""
-        found: dict[str, Node | None] = {
-            entry.name: None for entry in self.graph.inputs if entry.role == "parameter"
-        }
+        given = [entry.name for entry in self.graph.inputs if entry.role == "parameter"]
+        found: dict[str, Node | None] = dict.fromkeys(given)
         for node in self.graph.nodes:
             reads = node.reads()
             if node.operator.kind in ("view", "cast", "identity") and reads and reads[0] in found:
@@ -164,12 +164,9 @@ class Split:
         self.parts[weight] = part
         if (node := self.weights[weight]) is not None:
             operand = node.reads()[0]
-            axes = (
-                axis
-                for axis in range(self.rank(operand))
-                if self.axis_of_result(node, operand, axis) == part.axis
-            )
-            self._divide(operand, part._replace(axis=next(axes, part.axis)))
+            becomes = [self.axis_of_result(node, operand, axis) for axis in range(self.rank(operand))]
+            axis = becomes.index(part.axis) if part.axis in becomes else part.axis
+            self._divide(operand, part._replace(axis=axis))
 
     @property
     def given(self) -> frozenset[str]:
@@ -185,9 +182,8 @@ class Split:
         part = parts.get(operand)
         if part is None:
             tied = parts.get(weight)  # with the table of an embedding
-            if len(parts) > (tied is not None) or (
-                tied and (tied.axis != columns or node.name in self.refused)
-            ):
+            is_other = tied is not None and (tied.axis != columns or node.name in self.refused)
+            if is_other or len(parts) > (tied is not None):
                 return "another operand is split"
             if node.name in self.refused:
                 return ""
@@ -204,12 +200,10 @@ class Split:
                 self.parts[bias] = Part(self.rank(bias) - 1, origin, pieces)
             self.exchanged.append(Exchanged(node.name, operand, "in"))
             return ""
-        if part.axis != self.rank(operand) - 1 or part.pieces:
-            return (
-                f"{node.op} reads another axis than the split one"
-                if not part.pieces
-                else f"{node.op} adds up copies"
-            )
+        if part.pieces:
+            return f"{node.op} adds up copies"
+        if part.axis != self.rank(operand) - 1:
+            return f"{node.op} reads another axis than the split one"
         self._divide(weight, Part(rows, part.origins))
         self.exchanged.append(Exchanged(node.name, out, "out"))
         return ""
@@ -285,19 +279,12 @@ class Split:
             return axis if rank == ranked == 4 and axis == 1 else None
         if kind in ("normalisation", "softmax"):
             last = given.get("normalized_shape", given.get("shape"))
-            inner = (
-                len(last)
-                if isinstance(last, tuple)
-                else rank - axis_of(given.get("axis", given.get("axes", -1)), rank)
-            )
-            return axis if axis < rank - inner else None
+            first = axis_of(given.get("axis", given.get("axes", -1)), rank)
+            return axis if axis < (rank - len(last) if isinstance(last, tuple) else first) else None
         if kind == "reduction":
             axes = given.get("axes", given.get("axis"))
-            reduced = {
-                axis_of(one, rank)
-                for one in (axes if isinstance(axes, tuple) else (axes,))
-                if isinstance(one, int)
-            }
+            listed = axes if isinstance(axes, tuple) else (axes,)
+            reduced = {axis_of(one, rank) for one in listed if isinstance(one, int)}
             if not reduced or axis in reduced:
                 return None
             return axis if rank == ranked else axis - sum(one < axis for one in reduced)
@@ -311,14 +298,8 @@ class Split:
         """The same for operators that lay elements out anew."""
         word, rank = node.operator.name, self.rank(name)
         outputs = [one for one in node.outputs if one is not None]
-        if word in ("transpose", "permute", "t"):
-            order = list(range(rank))
-            if word == "permute":
-                order = [axis_of(one, rank) for one in given["order"]]  # type: ignore[attr-defined]
-            else:
-                pair = (axis_of(given.get("axis0", 0), rank), axis_of(given.get("axis1", 1), rank))
-                order[pair[0]], order[pair[1]] = pair[1], pair[0]
-            return order.index(axis)
+        if word in TURNING:
+            return turned(node.operator, given, rank).index(axis)
         ranked, parameters = self.rank(outputs[0]), node.operator.parameters
         if "axis" in parameters and not {"end_axis", "shape"}.intersection(parameters):
             along, is_less = axis_of(given.get("axis", 0), rank), ranked < rank
@@ -328,12 +309,8 @@ class Split:
             return axis if is_whole and not is_less else None
         if word == "expand":
             return axis + ranked - rank
-        moved = given.get("axes")
-        if (
-            node.operator.kind == "movement"
-            and isinstance(moved, tuple)
-            and axis in [axis_of(one, rank) for one in moved]
-        ):
+        moved = given.get("axes") if node.operator.kind == "movement" else ()
+        if isinstance(moved, tuple) and axis in [axis_of(one, rank) for one in moved]:
             return None  # rolled or flipped
         before, after = self.type(name), self.type(outputs[0])
         origins = self.parts[name].origins if name in self.parts else ()
@@ -351,9 +328,8 @@ def regrouped(before: Sequence[Dim], after: Sequence[Dim], axis: int, factor: in
     done, size = prod(before[:axis]), before[axis]
     for place in range(len(after)):
         if prod(after[:place]) == done and after[place] != 1:
-            parts = next(
-                (n for n in range(1, len(after) - place + 1) if prod(after[place : place + n]) == size), 1
-            )
+            ends = range(place + 1, len(after) + 1)
+            parts = next((end - place for end in ends if prod(after[place:end]) == size), 1)
             chosen = after[place + factor] if factor < parts else None
             is_known = isinstance(chosen, int) and isinstance(size, int)
             return place + factor if is_known or chosen == size else None

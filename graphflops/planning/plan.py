@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from graphflops.analysis import analyze
+from graphflops.base.record import Record
 from graphflops.base.rendered import Rendered
 from graphflops.budget.amounts import amount
 from graphflops.derived.items import token_ids
@@ -19,11 +20,10 @@ from graphflops.graph import Graph
 from graphflops.links import network_of
 from graphflops.links.pipeline import Schedule
 from graphflops.loading import Model, program_of
-from graphflops.planning.layers import Folded, folded
+from graphflops.planning.blocks import Recompute
 from graphflops.planning.layouts import SHARDINGS, Costs, Layout, Machine, Sharding, Step
 from graphflops.planning.prices import Prices, reading
-from graphflops.planning.recompute import Recompute
-from graphflops.planning.split import mixed
+from graphflops.planning.split import Folded, folded, mixed
 from graphflops.report import Execution, Report
 from graphflops.tensor import TensorType
 from graphflops.time.predict import pinned_rate
@@ -33,12 +33,17 @@ _MICRO = (1, 2, 4, 8, 16)  # samples of a micro-batch that are tried where their
 _VIRTUAL = (2, 4)  # stages of a device
 # Tokens of a sequence on each of its devices: fewer leave kernels short and a ring of keys exposed.
 _FEWEST = 2048
+_PARTS = {
+    "compute": "kernels",
+    "again": "recomputation",
+    "exposed": "communication",
+}  # of a step, as people say
+_PARTS |= {"bubble": "pipeline bubble", "update": "update"}
 _AXES = {"dp": "data", "tp": "tensor", "pp": "pipeline", "ep": "expert", "cp": "context"}
-_NOTHING_AGAIN = Recompute("none", 0, 0.0)
+_NOTHING_AGAIN = Recompute("none", 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(Record, frozen=True):
     """A mesh that no layout is possible on."""
 
     layout: Layout
@@ -79,15 +84,8 @@ class Plan(Rendered):
         best = self.steps[0]
         if step is best:
             return ""
-        more = {
-            name: getattr(step, field) - getattr(best, field)
-            for field, name in (
-                ("compute", "kernels"), ("again", "recomputation"), ("exposed", "communication"),
-                ("bubble", "pipeline bubble"), ("update", "update"),
-            )
-        }  # fmt: skip
-        name = max(more, key=lambda one: more[one])
-        return f"slower by {step.seconds / best.seconds - 1:.0%}: {name}"
+        more = {said: getattr(step, part) - getattr(best, part) for part, said in _PARTS.items()}
+        return f"slower by {step.seconds / best.seconds - 1:.0%}: {max(more, key=lambda one: more[one])}"
 
 
 def plan(
@@ -138,8 +136,7 @@ def _require_possible(devices: int, mesh: Mapping[str, int]) -> None:
         raise OptionError(f"--mesh {shown(unknown[0])}: the axes are {', '.join(_AXES)}")
 
 
-@dataclass(frozen=True, slots=True)
-class _Program:
+class _Program(Record, frozen=True):
     """A program and what it is split by."""
 
     report: Report
@@ -264,18 +261,16 @@ class _Search:
         """
         found: Step | None = None
         for micro in self.micros(mesh):
-            tried = [(costs.step(), costs) for costs in self.tried(mesh, micro)]
-            fitting = sorted(
-                (one for one in tried if one[0].memory.total <= self.room), key=lambda one: one[0].seconds
-            )
+            tried = [costs.step() for costs in self.tried(mesh, micro)]
+            fitting = (step for step in tried if step.memory.total <= self.room)
             before = found
-            for step, costs in fitting:
+            for step in sorted(fitting, key=lambda step: step.seconds):
                 if found is not None and step.seconds >= found.seconds:
                     break
-                run = costs.step(runs=True)
+                run = step.costs.step(runs=True)
                 found = run if found is None or run.seconds < found.seconds else found
             if found is None and tried:
-                return None, min((step for step, _ in tried), key=lambda step: step.memory.total)
+                return None, min(tried, key=lambda step: step.memory.total)
             if found is before:
                 break
         return found, None

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from math import nan
 from typing import NamedTuple
 
 from graphflops.analysis import analyze
+from graphflops.base.record import Record
 from graphflops.cost import Cost
 from graphflops.dims import evaluate
 from graphflops.graph import Node, Ref
-from graphflops.planning.blocks import NOTHING, Tally
-from graphflops.planning.layers import Folded
+from graphflops.planning.blocks import NOTHING, Call, Recompute, Tally, choices
 from graphflops.planning.parts import Split
-from graphflops.planning.recompute import Call, Recompute, choices
-from graphflops.planning.split import split
+from graphflops.planning.split import Folded, split
 from graphflops.report import LASTING, Execution, Held, Report, Row
+from graphflops.report.timeline import CallTime
 from graphflops.tensor import TensorType
 from graphflops.training import Training
 
@@ -29,21 +29,19 @@ BEFORE, LAYER, AFTER = range(3)
 
 
 class Attended(NamedTuple):
-    """An attention whose keys and values of so many bytes go around a ring: seconds and tallies, forward and backward."""
+    """An attention whose keys and values of so many bytes go around a ring."""
 
-    forward: float
-    backward: float
+    forward: Tally
+    backward: Tally
     nbytes: int
-    tallies: tuple[Tally, ...] = (NOTHING, NOTHING)
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Record, frozen=True):
     """A part of a program for one micro-batch on one device."""
 
-    forward: float = 0.0  # seconds, as the next two
-    backward: float = 0.0
-    weight: float = 0.0  # of the backward, what finds gradients of weights
+    forward: Tally = NOTHING
+    backward: Tally = NOTHING
+    weight: Tally = NOTHING  # of the backward, what finds gradients of weights
     kept: int = 0  # bytes for the gradients
     transient: int = 0  # the most bytes alive in it beside what earlier parts keep
     parameters: int = 0  # elements
@@ -51,11 +49,9 @@ class Part:
     gathered: tuple[int, ...] = ()  # bytes of values that split products read, each whole
     reduced: tuple[int, ...] = ()  # bytes of sums of their results, each whole
     attended: tuple[Attended, ...] = ()
-    tallies: tuple[Tally, ...] = (NOTHING,) * 3  # of the kernels of forward, backward and weight
 
 
-@dataclass(frozen=True, slots=True)
-class Prices:
+class Prices(Record, frozen=True):
     """A program in parts, as one device runs a micro-batch."""
 
     parts: tuple[Part, Part, Part]
@@ -64,7 +60,7 @@ class Prices:
     recomputes: tuple[Recompute, ...]  # ways to keep less of a layer
     dispatched: int = 0  # bytes of tokens that go to the experts of one layer
     experts: int = 0
-    refused: Mapping[str, str] = field(default_factory=dict)  # products that are not split, with the reason
+    refused: Mapping[str, str] = {}  # products that are not split, with the reason
     splits: int = 0  # values that are exchanged
 
 
@@ -108,9 +104,7 @@ class Reading:
     @cached_property
     def maker(self) -> dict[str, str]:
         """By value, the call that makes it."""
-        return {
-            name: node.name for node in self.split.graph.nodes for name in node.outputs if name is not None
-        }
+        return {name: node.name for name, node in self.split.makers.items()}
 
     @cached_property
     def sums(self) -> frozenset[str]:
@@ -132,14 +126,13 @@ class Reading:
             return float(self.context)
         return 1.0 if name in self.sums else self.share(name)
 
-    def tallies(self, row: Row) -> tuple[Tally, ...]:
-        """Of a call on one device, forward and backward."""
-        costs = row.cost, row.backward or Cost()
-        sums = [(one.matrix_flops + one.vector_flops, one.read_bytes + one.written_bytes) for one in costs]
-        found = [map(self.report.value if row.state != "unknown" else lambda _: None, pair) for pair in sums]
-        return tuple(
-            [Tally(*(nan if one is None else one * self.scale(row.node) for one in pair)) for pair in found]
-        )
+    def tally(self, row: Row, time: CallTime | None, cost: Cost | None) -> Tally:
+        """What a call, or its gradients, take on one device."""
+        counted, scale = cost or Cost(), self.scale(row.node)
+        sums = counted.matrix_flops + counted.vector_flops, counted.read_bytes + counted.written_bytes
+        known = [None if row.state == "unknown" else self.report.value(one) for one in sums]
+        seconds = 0.0 if time is None else time.seconds * scale
+        return Tally(seconds, *(nan if one is None else one * scale for one in known))
 
     def turn(self, name: str) -> int:
         """The part that a call is in."""
@@ -151,39 +144,30 @@ class Reading:
         return range(-1, self.folded.turns + 1)
 
     def parts(self) -> list[Part]:
-        forward, backward, weight = ([0.0] * len(self.places) for _ in range(3))
+        forward, backward, weight = ([NOTHING] * len(self.places) for _ in range(3))
         attended: list[list[Attended]] = [[] for _ in self.places]
-        tallies = [[NOTHING] * 3 for _ in self.places]
         for row in self.report.rows:
-            scale = self.scale(row.node)
-            ahead, back = (
-                0.0 if time is None else time.seconds * scale for time in (row.time, row.backward_time)
-            )
-            place, node, own = self.turn(row.node) + 1, self.nodes.get(row.node), self.tallies(row)
+            ahead = self.tally(row, row.time, row.cost)
+            back = self.tally(row, row.backward_time, row.backward)
+            at, node = self.turn(row.node) + 1, self.nodes.get(row.node)
             if node is not None and node.operator.kind == "attention" and self.context > 1:
                 passed = (node.arguments().get(name) for name in ("key", "value"))
                 size = sum(self._size(one.name) for one in passed if isinstance(one, Ref))
-                attended[place].append(Attended(ahead, back, size, own))
-            forward[place] += ahead
-            backward[place] += back
+                attended[at].append(Attended(ahead, back, size))
+            forward[at], backward[at] = forward[at].plus(ahead), backward[at].plus(back)
             is_weighted = node is not None and self.split.is_weighted(node)
-            weight[place] += back / 2 * is_weighted  # as many FLOPs as the gradient of its operand
-            more = zip(tallies[place], (*own, own[1]), (1.0, 1.0, is_weighted / 2), strict=True)
-            tallies[place] = [one.plus(other, times) for one, other, times in more]
+            # It has as many FLOPs as the gradient of the operand.
+            weight[at] = weight[at].plus(back, is_weighted / 2)
         listed = sum(row.backward_time.seconds for row in self.report.rows if row.backward_time is not None)
-        whole = (
-            self.report.backward.time.seconds
-            if self.report.backward and self.report.backward.time
-            else listed
-        )
-        backward[-1] += max(whole - listed, 0.0)  # the loss
+        whole = self.report.backward.time if self.report.backward else None
+        loss = 0.0 if whole is None else max(whole.seconds - listed, 0.0)
+        backward[-1] = backward[-1].plus(Tally(loss))
         kept, transient = self._memory()
         elements, experts = self._parameters()
         return [
             Part(
                 forward[at], backward[at], weight[at], kept[place], transient[place], elements[place], experts[place],
                 self._exchanged("in", place), self._exchanged("out", place), tuple(attended[at]),
-                tuple(tallies[at]),
             )
             for at, place in enumerate(self.places)
         ]  # fmt: skip
@@ -207,18 +191,14 @@ class Reading:
     def _memory(self) -> tuple[dict[int, int], dict[int, int]]:
         """By part: bytes kept when the gradients begin, and the most alive in it beside what earlier parts keep."""
         timeline = self.report.memory_use[-1].timeline
-        parameters = {
-            entry.target or entry.name for entry in self.split.graph.inputs if entry.role == "parameter"
-        }
+        given = self.split.graph.inputs
+        parameters = {entry.target or entry.name for entry in given if entry.role == "parameter"}
         begin = timeline.gradients_from or 0
         kept = dict.fromkeys(self.places, 0)
         changes = [0] * (len(timeline.rows) + 1)
         for held in timeline.held:
-            if (
-                held.kind in LASTING
-                or held.kind == "temporary"
-                or (held.kind == "gradient" and held.name in parameters)
-            ):
+            is_of_parameter = held.kind == "gradient" and held.name in parameters
+            if is_of_parameter or held.kind in (*LASTING, "temporary"):
                 continue
             size = self.bytes(held)
             changes[held.first] += size
@@ -290,10 +270,8 @@ class Reading:
 
     def _exchanged(self, side: str, place: int) -> tuple[int, ...]:
         """Bytes of the values of a part that devices exchange, each once."""
-        names = dict.fromkeys(
-            one.value for one in self.split.exchanged if one.side == side and self.turn(one.call) == place
-        )
-        return tuple([self._size(name) for name in names])
+        own = (one for one in self.split.exchanged if one.side == side and self.turn(one.call) == place)
+        return tuple([self._size(name) for name in dict.fromkeys(one.value for one in own)])
 
     def _calls(self) -> list[Call]:
         rows: dict[str, Row] = {row.node: row for row in self.report.rows}
@@ -304,27 +282,22 @@ class Reading:
             if held.kind in ("value", "saved", "nested") and held.first < begin <= held.last:
                 name = self.maker.get(held.name, held.name)
                 needed[name] = needed.get(name, 0) + self.bytes(held)
-        inside = [node for node in self.split.graph.nodes if self.turn(node.name) == self.folded.turns - 1]
+        last, nodes = self.folded.turns - 1, self.split.graph.nodes
+        inside = [node for node in nodes if self.turn(node.name) == last]
         names = {node.name for node in inside}
-        read_after = {
-            self.maker[name]
-            for node in self.split.graph.nodes
-            if self.turn(node.name) == self.folded.turns
-            for name in node.reads()
-            if self.maker.get(name) in names
-        }
+
+        def made_inside(readers: Iterable[Node]) -> Iterable[str]:
+            makers = dict.fromkeys(self.maker.get(name, "") for node in readers for name in node.reads())
+            return [name for name in makers if name in names]
+
+        leaving = {*made_inside(node for node in nodes if self.turn(node.name) == last + 1)}
         found = []
         for node in inside:
             row = rows.get(node.name)
-            seconds = row.time.seconds if row is not None and row.time is not None else 0.0
-            seconds *= self.scale(node.name)
+            done = NOTHING if row is None else self.tally(row, row.time, row.cost)
             sizes = sum(self._size(name) * self.share(name) for name in node.outputs if name is not None)
             can_keep = node.operator.kind not in ("view", "size") and sizes > 0
-            reads = tuple(
-                dict.fromkeys(self.maker[name] for name in node.reads() if self.maker.get(name) in names)
-            )
             size = int(max(sizes, needed.get(node.name, 0))) if can_keep else None
-            tally = NOTHING if row is None else self.tallies(row)[0]
-            leaves = node.name in read_after
-            found.append(Call(node.name, seconds, size, reads, node.name in needed, leaves, tally))
-        return [replace(call, leaves=call.leaves and call.bytes is not None) for call in found]
+            reads, is_needed = tuple(made_inside([node])), node.name in needed
+            found.append(Call(node.name, done, size, reads, is_needed, can_keep and node.name in leaving))
+        return found

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from graphflops.errors import OptionError
 from graphflops.links.pipeline import EXACT, Span
 from graphflops.links.pipeline import Step as Turn
-from graphflops.planning.blocks import Block, Work
+from graphflops.planning.blocks import NOTHING, Block, Work
 from graphflops.planning.layouts import Costs, Step, unlike
 from graphflops.time.schedule import exchange_ends, kernels_end
 
@@ -45,7 +45,7 @@ def timeline(step: Step) -> list[list[Event]]:
     for device, rank in enumerate(ranks):
         for one in sums[:1]:
             rank.add(one, None, rank.clock, rank.clock + max(step.seconds - others, 0.0))
-        for one in (Work("update", step.update, tally=costs.updated(device)), *sums[1:]):
+        for one in (costs.updated(device, step.update), *sums[1:]):
             rank.add(one, None, rank.clock, rank.clock + one.seconds)
     return [rank.events for rank in ranks]
 
@@ -91,19 +91,16 @@ class _Rank:
             splits, found = self.costs.layout.schedule == "zero-bubble", []
             for part, times in [*ends[: stage == 0], layer, *ends[stage == 0 :]]:
                 ahead, back = self.costs.blocks(part, self.costs.again(part))
-                weight = Work("gradients of weights", part.weight, tally=part.tallies[2])
-                parts = {
-                    "F": (ahead, None),
-                    "B": (back, weight if splits else None),
-                    "W": (Block((weight,), ()), None),
-                }
+                weight = Work("gradients of weights", part.weight)
+                alone = Block((weight,), ())
+                parts = {"F": (ahead, None), "B": (back, weight if splits else None), "W": (alone, None)}
                 found += [parts[work]] * times
             self.known[work, stage] = found if work == "F" else found[::-1]
         return self.known[work, stage]
 
     def block(self, block: Block, turn: Turn, later: Work | None) -> None:
         """Kernels and exchanges one after the other, collectives beside all. later: kernels that are left out."""
-        left_out = later or Work("", 0.0)
+        left_out = later or Work("", NOTHING)
         begin, lasts, done, sent = self.clock, block.seconds - left_out.seconds, 0.0, 0.0
         chain = last = self.last
         beside = sum(one.seconds for one in block.sharded)

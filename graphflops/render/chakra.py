@@ -8,8 +8,9 @@ workload layer read them.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from math import prod
+from typing import Any
 
 from graphflops.base.protobuf import field, packed, varint
 from graphflops.cost import Cost
@@ -37,7 +38,16 @@ ALL = "0"  # torch's group of all ranks, and ASTRA-sim's, which needs no list of
 LARGEST, _LARGEST_INT32 = 2**63 - 1, 2**31 - 1
 MICROSECONDS = 1e6
 
-Attribute = tuple[str, str, "int | float | str | None"]  # name, type and value; None: not known
+# The type of each attribute; of all others it is a string.
+_TYPED = {
+    **dict.fromkeys(("predicted_seconds", "seconds_alone"), "double"),
+    **dict.fromkeys(("comm_src", "comm_dst", "comm_tag"), "int32"),
+    **dict.fromkeys(("rank", "world_size", "stage", "microbatch", "stream", "unknown_calls"), "int64"),
+    **dict.fromkeys(("num_ops", "comm_type", "comm_size"), "int64"),
+    **dict.fromkeys(("is_cpu_op", "is_fused", "is_unknown"), "bool"),
+    "tensor_size": "uint64",
+}
+Facts = Mapping[str, object]  # attributes by name; None: not known
 
 
 def stream(messages: Iterable[bytes]) -> bytes:
@@ -45,12 +55,12 @@ def stream(messages: Iterable[bytes]) -> bytes:
     return b"".join([bytes(varint(len(message))) + message for message in messages])
 
 
-def metadata(facts: Iterable[Attribute], mesh: Mesh | None) -> bytes:
+def metadata(facts: Facts, mesh: Mesh | None) -> bytes:
     """The first message: what wrote the trace, and of which rank."""
-    listed: list[Attribute] = [("producer", "string", f"graphflops {__version__}, predicted"), *facts]
-    if mesh is not None:
-        listed += [("rank", "int64", mesh.rank), ("world_size", "int64", prod(mesh.axes.values()))]
-    return field(1, _SCHEMA) + attributes(2, listed)
+    place = {} if mesh is None else {"rank": mesh.rank, "world_size": prod(mesh.axes.values())}
+    return field(1, _SCHEMA) + attributes(
+        2, {"producer": f"graphflops {__version__}, predicted", **facts, **place}
+    )
 
 
 def process_groups(number: int, mesh: Mesh) -> bytes:
@@ -59,7 +69,7 @@ def process_groups(number: int, mesh: Mesh) -> bytes:
         {"pg_name": name, "pg_desc": group.axis, "ranks": group.ranks} for name, group in mesh.groups.items()
     ]
     inputs = field(8, field(1, f"['{json.dumps(groups)}']"))
-    return node(number, "## process_group:init ##", METADATA, inputs + attributes(10, [on_cpu(True)]))
+    return node(number, "## process_group:init ##", METADATA, inputs + attributes(10, {"is_cpu_op": True}))
 
 
 def node(number: int, name: str, kind: int, rest: bytes) -> bytes:
@@ -68,20 +78,18 @@ def node(number: int, name: str, kind: int, rest: bytes) -> bytes:
     return field(1, number) + field(2, name) + field(3, kind) + rest
 
 
-def on_cpu(is_on_cpu: bool) -> Attribute:
-    """Whether a node runs no kernel."""
-    return "is_cpu_op", "bool", is_on_cpu
-
-
-def attributes(number: int, facts: Iterable[Attribute]) -> bytes:
+def attributes(number: int, facts: Facts) -> bytes:
     """The attributes whose value is known; `is_unknown` where that of another is not, or too large to write."""
-    listed = [*facts]
-    known = [(name, kind, value) for name, kind, value in listed if value is not None and _fits(kind, value)]
-    if len(known) < len(listed):
-        known.append(("is_unknown", "bool", True))
+    known: dict[str, Any] = {name: value for name, value in facts.items() if _fits(_type(name), value)}
+    if len(known) < len(facts):
+        known["is_unknown"] = True
     return b"".join(
-        field(number, field(1, name) + field(_FIELDS[kind], value)) for name, kind, value in known
+        field(number, field(1, name) + field(_FIELDS[_type(name)], value)) for name, value in known.items()
     )
+
+
+def _type(name: str) -> str:
+    return _TYPED.get(name, "string")
 
 
 def _fits(kind: str, value: object) -> bool:
@@ -95,7 +103,7 @@ _TAKEN_BACK = {"all_gather": "reduce_scatter", "reduce_scatter": "all_gather"}
 _TO_ONE = ("send", "receive", "send_and_receive")
 _MOST = 2_000_000  # nodes: some 500 MB
 
-_Node = tuple[int, list[Attribute]]
+_Node = tuple[int, Facts]
 
 
 def chakra(report: Report) -> bytes:
@@ -137,7 +145,9 @@ class _Trace:
 
     def messages(self, spans: Iterable[Span]) -> Iterator[bytes]:
         """The global metadata and the nodes."""
-        yield self.metadata()
+        report = self.report
+        facts = {"device": safe(report.device), "execution": report.execution}
+        yield metadata({**facts, "unknown_calls": report.coverage.unknown}, self.mesh)
         groups = {str(given.get("group_name")) for given in self.arguments.values()}
         if self.mesh is not None and groups - {ALL}:
             yield process_groups(0, self.mesh)
@@ -147,15 +157,6 @@ class _Trace:
             yield from self.span(span)
             self.ids.append(range(first, self.count))
             self.last[span.is_exchange] = self.ids[-1] or self.last[span.is_exchange]
-
-    def metadata(self) -> bytes:
-        """What wrote the trace, of which device and rank, and how many calls have no known cost."""
-        facts: list[Attribute] = [
-            ("device", "string", safe(self.report.device)),
-            ("execution", "string", self.report.execution),
-            ("unknown_calls", "int64", self.report.coverage.unknown),
-        ]
-        return metadata(facts, self.mesh)
 
     def span(self, span: Span) -> Iterator[bytes]:
         """The nodes of a span: one, but for several messages that one call exchanges."""
@@ -167,22 +168,22 @@ class _Trace:
             control |= {*self.last[True]}
         begin, end = (round(moment * MICROSECONDS) for moment in (span.start, span.end))
         body = packed(4, sorted(control - data)) + packed(5, sorted(data)) + field(6, begin)
-        facts: list[Attribute] = [("phase", "string", span.phase)]
+        facts: dict[str, object] = {"phase": span.phase}
         if row is None or span.time is not None:
             body += field(7, end - begin)
-            facts.append(("predicted_seconds", "double", span.end - span.start))
+            facts["predicted_seconds"] = span.end - span.start
         elif row.state == "counted" and self.report.execution == "compiled":
-            facts.append(("is_fused", "bool", True))
+            facts["is_fused"] = True
         else:
-            facts.append(("predicted_seconds", "double", None))
+            facts["predicted_seconds"] = None
         name = "optimizer" if span.phase == "optimizer" else "outside of calls"
         if row is not None:
             name = operator_name(row.op)
-            texts = (("module", row.module), ("node", row.node), ("source", row.source))
-            facts += [(key, "string", safe(text)) for key, text in texts if text]
+            texts = {"module": row.module, "node": row.node, "source": row.source}
+            facts |= {key: safe(text) for key, text in texts.items() if text}
         nodes = self.exchanges(span, row) if row is not None and span.is_exchange else [self.call(span, row)]
         for kind, own in nodes:
-            yield node(self.count, name, kind, body + attributes(10, [*facts, *own]))
+            yield node(self.count, name, kind, body + attributes(10, {**facts, **own}))
             self.count += 1
 
     def call(self, span: Span, row: Row | None) -> _Node:
@@ -190,16 +191,16 @@ class _Trace:
         time, optimizer = span.time, self.report.optimizer
         if row is None:
             if span.phase == "optimizer" and optimizer is not None:
-                return COMPUTE, [on_cpu(False), *self.work(optimizer.cost)]
-            return COMPUTE, [on_cpu(self.report.execution != "graph")]  # in a graph it is the loss
+                return COMPUTE, {"is_cpu_op": False, **self.work(optimizer.cost)}
+            return COMPUTE, {"is_cpu_op": self.report.execution != "graph"}  # in a graph it is the loss
         if time is not None and time.collective:
-            return COMPUTE, [on_cpu("," not in time.kernel)]
-        facts = [on_cpu(time is not None and not time.kernel), ("stream", "int64", 0)]
+            return COMPUTE, {"is_cpu_op": "," not in time.kernel}
+        facts = {"is_cpu_op": time is not None and not time.kernel, "stream": 0}
         kind = self.moved(row)
         if kind == COMPUTE:
-            return kind, [*facts, *self.work(_cost(span, row))]
+            return kind, {**facts, **self.work(_cost(span, row))}
         made = tuple([Ref(name) for name, _ in row.outputs])
-        return kind, [*facts, ("tensor_size", "uint64", self.bytes(made, row))]
+        return kind, {**facts, "tensor_size": self.bytes(made, row)}
 
     def moved(self, row: Row) -> int:
         """What a call is: a store to the host's memory of what a step keeps there, a load back, or else any call."""
@@ -212,14 +213,13 @@ class _Trace:
         """The collective of a call, or its messages to and from single devices, whose ranks are those of the mesh."""
         name, given = operator(row.op).name, self.arguments.get(row.node, {})
         group = given.get("group_name")
-        common: list[Attribute] = [on_cpu(False), ("stream", "int64", 1), *self.work(_cost(span, row))]
-        common.append(("pg_name", "string", None if group is None else safe(str(group))))
+        common = {"is_cpu_op": False, "stream": 1, **self.work(_cost(span, row))}
+        common["pg_name"] = None if group is None else safe(str(group))
         if name not in _TO_ONE:
             read = given.get("x")
             if span.is_gradient:
                 name, read = _TAKEN_BACK.get(name, name), tuple([Ref(value) for value, _ in row.outputs])
-            size = ("comm_size", "int64", self.bytes(read, row))
-            yield COLLECTIVE, [*common, ("comm_type", "int64", KINDS.get(name)), size]
+            yield COLLECTIVE, {**common, "comm_type": KINDS.get(name), "comm_size": self.bytes(read, row)}
             return
         listed = [name, given.get("dst", given.get("src")), given.get("tag"), given.get("x")]
         if name == "send_and_receive":
@@ -228,9 +228,8 @@ class _Trace:
             is_sent = what in ("send", "isend")
             ranks = [None if self.mesh is None else self.mesh.rank, self.rank(str(group), peer)]
             ends = zip(("comm_src", "comm_dst"), ranks if is_sent else ranks[::-1], strict=True)
-            facts: list[Attribute] = [(end, "int32", rank) for end, rank in ends]
-            facts += [("comm_tag", "int32", tag), ("comm_size", "int64", self.bytes(x, row))]
-            yield SEND if is_sent else RECEIVE, [*common, *facts]
+            facts = {**dict(ends), "comm_tag": tag, "comm_size": self.bytes(x, row)}
+            yield SEND if is_sent else RECEIVE, {**common, **facts}
 
     def rank(self, group: str, place: object) -> int | None:
         """The rank of a group's device; None where the group is not known."""
@@ -238,11 +237,11 @@ class _Trace:
         ranks = groups[group].ranks if group in groups else ()
         return ranks[place] if isinstance(place, int) and 0 <= place < len(ranks) else None
 
-    def work(self, cost: Cost | None) -> list[Attribute]:
+    def work(self, cost: Cost | None) -> dict[str, object]:
         """FLOPs, of products and others, and bytes read and written. cost: None where it is not known."""
         flops = None if cost is None else self.report.value(cost.matrix_flops + cost.vector_flops)
         moved = None if cost is None else self.report.value(cost.read_bytes + cost.written_bytes)
-        return [("num_ops", "int64", flops), ("tensor_size", "uint64", moved)]
+        return {"num_ops": flops, "tensor_size": moved}
 
     def bytes(self, values: object, row: Row) -> int | None:
         """Bytes of values that a call reads or makes, with all their elements; None where they are not known."""

@@ -1,12 +1,16 @@
-"""What follows from reports, as tables: a sweep over sizes, FLOPs and time of a token or sample, several models."""
+"""What follows from reports: a sweep over sizes, figures of a token or sample, several models, the history of one; rules."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from inspect import unwrap
+from pathlib import Path
 from typing import Any
 
+from graphflops.base.docstrings import docstring
 from graphflops.base.json_form import Formula
-from graphflops.base.units import interval, memory, number, parameters, percent, rate, seconds
+from graphflops.base.units import interval, measured, memory, number, parameters, percent, rate, seconds
 from graphflops.base.units import parameters as as_parameters
 from graphflops.cost import REPORTED
 from graphflops.derived.items import PerItem, cost_per_million
@@ -14,13 +18,20 @@ from graphflops.derived.overview import Overview, OverviewLine
 from graphflops.derived.resize import Point, Sweep
 from graphflops.dims import evaluate
 from graphflops.fitting.cells import QUANTITIES
-from graphflops.render.document import Document
-from graphflops.render.exact import quantity
+from graphflops.render.document import Document, quantity
+from graphflops.render.html.fragment import escaped, page
+from graphflops.render.html.fragment import table as drawn
 from graphflops.render.summary import NAMED
 from graphflops.render.table import Page
 from graphflops.render.tables import Entry, Listing, TextTable, listing
 from graphflops.render.text import Numbers, assumptions, count_of, safe
-from graphflops.report.call_time import PhaseTime
+from graphflops.report import Report
+from graphflops.report.as_json import Tool
+from graphflops.report.timeline import PhaseTime
+from graphflops.rules import Rule, find, known
+from graphflops.version import __version__
+from graphflops.versions.revisions import QUANTITIES as TOTALS
+from graphflops.versions.revisions import History, HistoryPoint
 
 # Heads; True: exact.
 _TIMES = {False: ("time", "90 % interval"), True: ("seconds", "seconds_low", "seconds_high")}
@@ -136,20 +147,19 @@ _NAME = 200
 _ERROR = 1_000
 
 
-def grid(found: Overview) -> TextTable:
-    """A line for each model, with a column of errors where there are any."""
-    has_errors = any(line.error for line in found.lines)
-    figures = _figures(found)
-    errors = [[safe(line.error, _ERROR)] if has_errors else [] for line in found.lines]
-    entries = [Entry([*entry.cells, *error]) for entry, error in zip(figures.entries, errors, strict=True)]
-    return TextTable((*figures.heads, *(("error",) if has_errors else ())), entries)
-
-
-def _figures(found: Overview) -> TextTable:
-    """A line for each model, without errors; with its time and memory where a device is named."""
+def grid(found: Overview, *, with_errors: bool = True) -> TextTable:
+    """A line for each model, with its time and memory where a device is named, and a column of errors if there are any."""
     is_timed = _is_timed(found)
-    heads = (*_HEADS, *(_DEVICE_HEADS if is_timed else ()))
-    cells = [[*_cells(line), *(_device_cells(line) if is_timed else [])] for line in found.lines]
+    says_why = with_errors and any(line.error for line in found.lines)
+    heads = (*_HEADS, *(_DEVICE_HEADS if is_timed else ()), *(("error",) if says_why else ()))
+    cells = [
+        [
+            *_cells(line),
+            *(_device_cells(line) if is_timed else ()),
+            *([safe(line.error, _ERROR)] if says_why else ()),
+        ]
+        for line in found.lines
+    ]
     return TextTable(heads, [Entry(row) for row in cells])
 
 
@@ -161,7 +171,7 @@ def table(found: Overview, *, width: int = 120, color: bool = False) -> str:
     """A line for each model, which ends with the error of one that failed; on a narrow screen errors are below."""
     page = Page(width, color)
     figures = Page(width, color)
-    figures.table(_figures(found))
+    figures.table(grid(found, with_errors=False))
     errors = [f"error: {safe(line.error, _ERROR)}" if line.error else "" for line in found.lines]
     if len(figures.lines) == len(errors) + 1:  # no name or column went to a line of its own
         errors = ["", *errors]
@@ -254,3 +264,127 @@ def _spelled(cell: Any) -> str | int:
     if isinstance(cell, Formula):
         return cell.formula if cell.value is None else cell.value
     return "" if cell is None else cell if isinstance(cell, int) else str(cell)
+
+
+_HISTORY = 1
+_COMMIT_HEADS = ("commit", "date", "subject", "FLOPs", "%", "params", "bytes", "peak memory")
+_NAMES = (REPORTED[0].label, "parameters", "bytes read and written", "peak memory")
+_LABELS = dict(zip(TOTALS, _NAMES, strict=True))
+_HASH = 10  # digits of a commit
+_SUBJECT = 60
+_WIDTH, _HEIGHT, _SIDE = 640, 140, 8  # of a chart, and the room around its line
+
+
+def history_document(found: History) -> Document:
+    """A line for each commit, the oldest first, with the change of FLOPs since the one before.
+
+    For spreadsheets whole numbers, nothing where a figure is not known, which is null in JSON.
+    """
+    head = {"history": _HISTORY, "tool": Tool("graphflops", __version__), "path": safe(found.path, 10_000)}
+    heads = ("commit", "date", "path", *TOTALS, "error", "subject")
+    return Document(
+        [history_grid(found)],
+        headline=safe(found.path),
+        exact=lambda: Listing(heads, [[*_exact_point(point).values()] for point in found.points]),
+        data=lambda: {**head, "points": [_exact_point(point) for point in found.points]},
+    )
+
+
+def history_page(found: History) -> str:
+    """A page with a chart of each quantity over the commits, and the table; it needs no network and runs no script."""
+    charts = "".join(_chart(found, quantity) for quantity in TOTALS)
+    return page(
+        f"{found.path}: history", f"<h1>{escaped(found.path)}</h1>{charts}{drawn(history_grid(found))}"
+    )
+
+
+def history_grid(found: History) -> TextTable:
+    """A line for each commit."""
+    return TextTable(
+        _COMMIT_HEADS, [Entry(cells, path=cells[0]) for cells in _history_rows(found.points)], names=3
+    )
+
+
+def _history_rows(points: Sequence[HistoryPoint]) -> Iterator[list[str]]:
+    before: int | None = None
+    for point in points:
+        version, cost = point.version, point.line.cost
+        flops = point.value("matrix_flops")
+        change = "" if not before or flops is None else f"{100 * (flops - before) / before:+.1f}"
+        figures = ["", change.replace("+0.0", "0.0").replace("-0.0", "0.0"), "", "", ""]
+        if cost is not None:
+            least = ">= " if cost.unknown else ""
+            known = ((name, point.value(name)) for name in TOTALS)
+            texts = ["" if value is None else measured(name, value) for name, value in known]
+            figures = [f"{least}{texts[0]}", figures[1], *texts[1:]]
+        subject = safe(point.line.error or version.subject, _SUBJECT)
+        yield [version.commit[:_HASH], version.date, subject, *figures]
+        before = flops if flops is not None else before
+
+
+def _exact_point(point: HistoryPoint) -> dict[str, Any]:
+    version = point.version
+    return {
+        "commit": version.commit,
+        "date": version.date,
+        "path": safe(version.path, 10_000),
+        **{quantity: point.value(quantity) for quantity in TOTALS},
+        "error": safe(point.line.error, 10_000) or None,
+        "subject": safe(version.subject, 10_000),
+    }
+
+
+def _chart(found: History, quantity: str) -> str:
+    """A line over the commits from zero to the largest value; commits without a value are left out."""
+    values = [(index, point.value(quantity)) for index, point in enumerate(found.points)]
+    known = [(index, value) for index, value in values if value is not None]
+    if not known:
+        return ""
+    high = max(value for _, value in known) or 1
+    step = (_WIDTH - 2 * _SIDE) / max(len(values) - 1, 1)
+    places, dots = [], []
+    for index, value in known:
+        x = _SIDE + index * step
+        y = _HEIGHT - _SIDE - (_HEIGHT - 2 * _SIDE) * value / high
+        version = found.points[index].version
+        places.append(f"{x:.1f},{y:.1f}")
+        told = f"{version.commit[:_HASH]} {version.date}: {measured(quantity, value)}. {version.subject}"
+        about = escaped(told)
+        dots.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5"><title>{about}</title></circle>')
+    words = f"{_LABELS[quantity]}: {measured(quantity, known[0][1])} to {measured(quantity, known[-1][1])}"
+    return (
+        f'<figure><figcaption>{escaped(words)}</figcaption><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" '
+        f'width="{_WIDTH}" height="{_HEIGHT}" role="img" aria-label="{escaped(words)}">'
+        f'<polyline points="{" ".join(places)}"/>{"".join(dots)}</svg></figure>'
+    )
+
+
+def registered() -> Listing:
+    """Every operator that has a rule."""
+    heads = ("operator", "rule", "file", "what is counted")
+    return Listing(
+        heads, [[rule.key, *_home(rule), docstring(rule.function).partition("\n")[0]] for rule in known()]
+    )
+
+
+def used(report: Report) -> Listing:
+    """Every operator of a program, the unknown ones first: how often it is called, and what priced it."""
+    heads = ("operator", "calls", "state", "priced as", "rule", "file")
+    states: dict[str, Counter[str]] = {}
+    for row in report.rows:
+        states.setdefault(row.op, Counter())[row.state] += 1
+    rows: list[list[str | int]] = []
+    for op, seen in sorted(states.items(), key=lambda item: (not item[1]["unknown"], item[0])):
+        rule = find(op)
+        home = [rule.key, *_home(rule)] if rule else ["", "", ""]
+        rows.append([op, seen.total(), ", ".join(sorted(seen)), *home])
+    return Listing(heads, rows)
+
+
+def _home(rule: Rule) -> list[str]:
+    name = getattr(unwrap(rule.function), "__qualname__", type(rule.function).__name__)
+    package, _, module = rule.home.rpartition(".")
+    if package == "graphflops.rules":
+        return [name.replace("<locals>.", ""), f"{module}.py"]
+    code = getattr(rule.function, "__code__", None)
+    return [name.replace("<locals>.", ""), Path(code.co_filename).name if code else rule.home]

@@ -1,22 +1,109 @@
-"""What a result says, in the parts that every form has: one function a form writes any of them."""
+"""What a result says, in the parts that every form has: one function a form writes any of them.
+
+Of a report GitHub-flavoured Markdown, for a pull request or a wiki; and what is exact: as CSV, a line a call or a group of
+calls, the same as a pandas DataFrame, and JSON. What is written is safe to print: characters that a terminal could act on
+are escaped.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import csv as writer
+import io
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
+from graphflops.attention.attention_use import BLOCKS, KERNEL, SIZES
+from graphflops.base.json_form import Formula
 from graphflops.base.lazy import imported
-from graphflops.render.exact import inert, written
+from graphflops.cost import CONVENTIONS, REPORTED
+from graphflops.dims import Dim, evaluate
+from graphflops.errors import ZERO_WIDTH, OptionError, require_choice
+from graphflops.render import summary
 from graphflops.render.formats import DOCUMENTS
 from graphflops.render.html.fragment import escaped as html_escaped
 from graphflops.render.html.fragment import table as html_table
-from graphflops.render.markdown import drawn, escaped
+from graphflops.render.ledger import Group, Ledger
 from graphflops.render.table import Page, Styled
-from graphflops.render.tables import Listing, TextTable
+from graphflops.render.tables import Entry, Listing, TextTable, tables
 from graphflops.render.tables import listing as cells
+from graphflops.render.text import inert, safe, shortened
+from graphflops.render.tree import Tree
+from graphflops.report import Cut, Report
+
+_WIDEST = 200  # characters of a formula shown
+_SPECIAL = re.compile(r"([\\`*_\[\]|~])")
+_HTML = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
+# What GitHub makes a mention, a reference to an issue or a link, after it has resolved character references.
+_LINKED = re.compile(r"@|#(?=\d)|\bGH-(?=\d)|:(?=//)|\bwww(?=\.)", re.IGNORECASE)
+
+
+def report_markdown(
+    report: Report,
+    *,
+    by: Cut | None = None,
+    depth: int | None = None,
+    top: int | None = None,
+    verbose: bool = False,
+) -> str:
+    """Totals, where the work is, what is unknown; the same choices as in the table for a terminal."""
+    ledger = Ledger(report, formula_width=_WIDEST)
+    parts = [f"## {escaped(summary.title(report))}\n\n{escaped(summary.headline(report))}\n"]
+    sizes = summary.sizes(report)
+    if sizes:
+        parts.append(drawn(TextTable(("size", "where"), [Entry(size) for size in sizes], 2)))
+    facts = [
+        Entry([fact.label, re.sub(" {3,}", "; ", fact.text), shortened(fact.formula, _WIDEST)])
+        for fact in summary.facts(report, ledger)
+    ]
+    parts.append(drawn(TextTable(("total", "", "formula"), facts, 3)))
+    parts += [drawn(grid) for grid in tables(report, ledger, by, depth, top, verbose=verbose)]
+    if report.coverage.unknown_ops:
+        unknown = [Entry([safe(op), f"{times:,}"]) for op, times in report.coverage.unknown_ops.items()]
+        parts.append(drawn(TextTable(("unknown operator", "calls"), unknown)))
+    problems = [f"- {escaped(problem)}" for problem in summary.diagnostics(report)]
+    if problems:
+        parts.append("\n".join(problems) + "\n")
+    parts.append(f"FLOPs: {escaped(CONVENTIONS['flops'])}. Bytes: {escaped(CONVENTIONS['bytes'])}.\n")
+    return "\n".join(parts)
+
+
+def escaped(text: str) -> str:
+    """Escapes text so that Markdown shows it literally, without markup, HTML, links, mentions or line breaks."""
+    text = _LINKED.sub(lambda found: f"{found[0]}{ZERO_WIDTH}", safe(text, 10_000))
+    return "".join(_HTML.get(c, c) for c in _SPECIAL.sub(r"\\\1", text))
+
+
+def drawn(grid: TextTable) -> str:
+    """A table."""
+    title = f"{escaped(grid.title)}:\n\n" if grid.title else ""
+    return title + "".join(f"{line}\n" for line in rows(grid))
+
+
+def rows(grid: TextTable) -> list[str]:
+    """A table without its title, line by line."""
+    rules = ["---" if index < grid.names else "---:" for index in range(len(grid.heads))]
+    names = (entry.path or entry.cells[0] for entry in grid.entries)
+    cells = ([name, *entry.cells[1:]] for name, entry in zip(names, grid.entries, strict=True))
+    lines = [grid.heads, rules, *(map(escaped, line) for line in cells)]
+    return [f"| {' | '.join(cells)} |" for cells in lines]
+
+
+def fitted(lines: Sequence[tuple[str, int]], limit: int | None, rest: Callable[[int], str]) -> str:
+    """As many lines as fit in `limit` characters, and `rest` of the others. lines: each with what it counts for."""
+    if limit is None or sum(len(line) for line, _ in lines) <= limit:
+        return "".join(line for line, _ in lines)
+    room = limit - len(rest(sum(count for _, count in lines)))
+    kept = 0
+    for line, _ in lines:
+        if len(line) > room:
+            break
+        room -= len(line)
+        kept += 1
+    return "".join(line for line, _ in lines[:kept]) + rest(sum(count for _, count in lines[kept:]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,3 +179,137 @@ def fragment(value: object) -> str:
     head = f"<p><b>{html_escaped(found.headline)}</b></p>" if found.headline else ""
     notes = "".join(f"<p>{html_escaped(note)}</p>" for note in found.notes)
     return f"<div>{head}{''.join(map(html_table, found.tables))}{notes}</div>"
+
+
+_STARTS_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+_LONGEST_NAME = 10_000
+
+
+def report_csv(
+    report: Report, *, by: Cut | None = None, depth: int | None = None, top: int | None = None
+) -> str:
+    """One line a call (`by` None), a module with everything in it, an operator or a source line.
+
+    A quantity is an integer, or its formula where a size has no value.
+    depth: components of a module's path.
+    top: lines kept, from the first.
+    """
+    heads, rows = lines(report, by, depth)
+    return written(heads, rows if top is None else rows[:top])
+
+
+def lines(report: Report, by: Cut | None, depth: int | None) -> tuple[list[str], list[list[str | int]]]:
+    """The heads and the lines; "" for a figure that is not known."""
+    ledger = Ledger(report)
+    if by is None:
+        return _calls(report, ledger)
+    if by == "module":
+        rows: list[list[str | int]] = [
+            [
+                one.path,
+                one.type,
+                one.group.calls,
+                one.group.unknown,
+                one.parameters,
+                *_work(one.group, ledger),
+            ]
+            for one in Tree(report, ledger, idle=True).paths(depth)
+        ]
+        return ["module", "module_type", "calls", "unknown", "parameters", *_heads(ledger)], rows
+    if by == "attention":
+        return _attentions(report, ledger)
+    groups = ledger.groups(lambda row: row.op if by == "op" else row.source)
+    rows = [[name, group.calls, group.unknown, *_work(group, ledger)] for name, group in groups.items()]
+    return [by, "calls", "unknown", *_heads(ledger)], rows
+
+
+def _attentions(report: Report, ledger: Ledger) -> tuple[list[str], list[list[str | int]]]:
+    texts, names = ("module", "source", "op", "mask"), SIZES
+    rows = [
+        [
+            *(getattr(use, name) for name in texts),
+            len(use.calls),
+            *(_quantity(getattr(use, n), ledger) for n in names),
+            *("" if n is None else _quantity(n, ledger) for n in (getattr(use, name) for name in BLOCKS)),
+            *(getattr(use, name) for name in KERNEL),
+        ]
+        for use in report.attentions
+    ]
+    return [*texts, "calls", *names, *BLOCKS, *KERNEL], rows
+
+
+def written(heads: Sequence[str], rows: Iterable[Sequence[str | float]]) -> str:
+    """Heads and rows. Text is made harmless for terminals and spreadsheets, numbers stay as they are."""
+    file = io.StringIO()
+    out = writer.writer(file, lineterminator="\n")
+    out.writerow(heads)
+    out.writerows([_inert(cell) if isinstance(cell, str) else cell for cell in row] for row in rows)
+    return file.getvalue()
+
+
+def _inert(text: str) -> str:
+    text = safe(text, _LONGEST_NAME)
+    return f"'{text}" if text.startswith(_STARTS_FORMULA) else text
+
+
+def _quantity(quantity: Dim, ledger: Ledger) -> str | int:
+    value = ledger.numbers.value(quantity)
+    return str(quantity) if value is None else value
+
+
+def _heads(ledger: Ledger) -> list[str]:
+    sides = ("", "backward_") if ledger.phases else ("",)
+    return [f"{side}{quantity.name}" for side in sides for quantity in REPORTED]
+
+
+def _work(group: Group, ledger: Ledger) -> list[str | int]:
+    costs = (group.forward, group.backward) if ledger.phases else (group.forward,)
+    return [_quantity(getattr(cost, quantity.name), ledger) for cost in costs for quantity in REPORTED]
+
+
+def _calls(report: Report, ledger: Ledger) -> tuple[list[str], list[list[str | int]]]:
+    heads = ["node", "op", "module", "module_type", "source", "state", "matrix_dtype"]
+    work: dict[int, list[str | int]] = {}
+    rows: list[list[str | int]] = []
+    for row, kind in zip(report.rows, ledger.of, strict=True):
+        if kind not in work:
+            work[kind] = [*_work(ledger.group({kind: 1}), ledger), str(row.cost.matrix_flops)]
+        figures = [""] * len(work[kind]) if row.state == "unknown" else work[kind]
+        place = (row.module, row.module_type, row.source)
+        both = (row.time, row.backward_time) if report.device else ()
+        times = ["" if time is None else repr(time.seconds) for time in both]
+        rows.append([row.node, row.op, *place, row.state, row.matrix_dtype, *figures, *times])
+    timed = ["seconds", "backward_seconds"] if report.device else []
+    return [*heads, *_heads(ledger), "matrix_flops_formula", *timed], rows
+
+
+def dataframe(report: Report, *, by: Cut | None = None, depth: int | None = None) -> Any:
+    """A line for each call (`by` None), module, operator, source line or attention."""
+    try:
+        import pandas
+    except ModuleNotFoundError:
+        raise OptionError("to_dataframe needs pandas: pip install pandas") from None
+    require_choice("by", by, (None, *get_args(Cut)))
+    heads, rows = lines(report, by, depth)
+    columns = zip(heads, zip(*rows, strict=True) if rows else [()] * len(heads), strict=True)
+    return pandas.DataFrame({head: _column(pandas, cells) for head, cells in columns})
+
+
+def _column(pandas: Any, cells: tuple[str | int, ...]) -> Any:
+    """Integers with missing values where a column holds numbers; else texts and formulas as they are."""
+    if any(isinstance(cell, int) for cell in cells):
+        values = [None if cell == "" else cell for cell in cells]
+        if all(value is None or (isinstance(value, int) and abs(value) < 2**63) for value in values):
+            return pandas.array(values, dtype="Int64")
+        return pandas.array(values, dtype=object)
+    return pandas.array(list(cells), dtype=object)
+
+
+def report_json(report: Report) -> str:
+    """The whole report, one object on one line."""
+    return inert(report.to_json())
+
+
+def quantity(dim: Dim | None, values: Mapping[str, int]) -> int | Formula | None:
+    """A quantity for programs: a number, with its formula where it depends on a size; None where it is not known."""
+    return dim if dim is None or isinstance(dim, int) else Formula(evaluate(dim, values), str(dim))

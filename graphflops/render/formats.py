@@ -54,10 +54,10 @@ class Format(Record, frozen=True):
 DOCUMENTS = {
     "Sweep": "graphflops.render.derived:sweep_document",
     "Overview": "graphflops.render.derived:overview_document",
-    "History": "graphflops.render.history:document",
-    "Fits": "graphflops.render.fits:document",
+    "History": "graphflops.render.derived:history_document",
+    "Fits": "graphflops.render.serving:fits_document",
     "Serving": "graphflops.render.serving:document",
-    "Plan": "graphflops.render.plan:document",
+    "Plan": "graphflops.render.plan:plan_document",
     "Listing": "graphflops.render.document:of_listing",
 }
 
@@ -83,7 +83,7 @@ FORMATS = (
     }),
     Format("json", (".json",), {
         **_documents("json"),
-        "Report": _by("exact:json"),
+        "Report": _by("document:report_json"),
         "Comparison": _by("diff.json:json"),
         "Findings": _by("findings:json"),
         "Validation": _by("validation:json"),
@@ -92,13 +92,13 @@ FORMATS = (
     }),
     Format("csv", (".csv",), {
         **_documents("csv"),
-        "Report": _by("exact:csv", _CUTS, tree_with=("module",)),
+        "Report": _by("document:report_csv", _CUTS, tree_with=("module",)),
         "Comparison": _by("diff.texts:csv", ("by", "top")),
         "Answer": _by("graph:csv"),
     }),
     Format("markdown", (".md", ".markdown"), {
         **_documents("markdown"),
-        "Report": _by("markdown:markdown", (*_CUTS, "verbose")),
+        "Report": _by("document:report_markdown", (*_CUTS, "verbose")),
         "Comparison": _by("diff.texts:markdown", (*_CUTS, "verbose", "limit")),
         "Findings": _by("findings:markdown", ("top", "limit")),
         "Validation": _by("validation:markdown", ("top",)),
@@ -106,25 +106,25 @@ FORMATS = (
         "Statement": _by("statement:markdown"),
     }),
     Format("html", (".html", ".htm"), {
-        "Report": _by("html.report:html"),
+        "Report": _by("html.sweep:html"),
         "Sweep": _by("html.sweep:of_sweep"),
         "Comparison": _by("html.diff:html"),
-        "History": _by("history:html"),
+        "History": _by("derived:history_page"),
         "Serving": _by("html.sweep:serving"),
         "Answer": _by("graph:html"),
         "Statement": _by("statement:html"),
-        "Plan": _by("plan:html"),
-        "Validation": _by("picture.changes:html"),
+        "Plan": _by("plan:page_of_plan"),
+        "Validation": _by("validation:html"),
     }),
     Format("sarif", (".sarif",), {"Findings": _by("sarif:sarif", ("locate",))}),
     Format("speedscope", (), {"Report": _by("viewers:speedscope")}),
-    Format("memory-snapshot", (".pickle", ".pkl"), {"Report": _by("viewers:snapshot")}, binary=True),
+    Format("memory-snapshot", (".pickle", ".pkl"), {"Report": _by("memory_snapshot:snapshot")}, binary=True),
     Format("llm-d-inference-sim", (), {"Serving": _by("serving:llm_d_inference_sim")}),
     Format("chrome-trace", (), {
-        "Report": _by("viewers:chrome_trace"), "Plan": _by("plan_traces:chrome_trace"),
+        "Report": _by("viewers:chrome_trace"), "Plan": _by("plan:chrome_trace"),
     }),
     Format("chakra", (".et",), {
-        "Report": _by("chakra:chakra"), "Plan": _by("plan_traces:chakra", ("rank",)),
+        "Report": _by("chakra:chakra"), "Plan": _by("plan:chakra", ("rank",)),
     }, binary=True),
     Format("dot", (".dot", ".gv"), {
         "Report": _by("graph:dot_of_report", ("depth",)),

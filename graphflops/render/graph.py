@@ -16,10 +16,9 @@ import networkx
 from graphflops.base.units import memory, number, numbered, percent, unnumbered
 from graphflops.errors import OptionError
 from graphflops.render import document
-from graphflops.render.markdown import escaped
+from graphflops.render.document import escaped
 from graphflops.render.picture.nest import Sheet, flat
-from graphflops.render.picture.page import page
-from graphflops.render.picture.svg import WORDS, Face, carried, faces, quantity, whole
+from graphflops.render.picture.svg import WORDS, Face, carried, faces, page, quantity, whole
 from graphflops.render.picture.svg import svg as picture
 from graphflops.render.summary import title
 from graphflops.render.tables import Listing

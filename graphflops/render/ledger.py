@@ -60,12 +60,16 @@ class Ledger:
         self.kinds: list[RowKind] = []
         self.of: list[int] = []  # the kind of each row
         by_value: dict[RowKind, int] = {}
+        nothing = Cost()
         by_object: dict[tuple[str, str, int, int], int] = {}
         for row in report.rows:
             seen = (row.state, row.phase, id(row.cost), id(row.backward))
             kind = by_object.get(seen)
             if kind is None:
-                made = _kind(row)
+                costs = (
+                    (nothing, row.cost) if row.phase == "backward" else (row.cost, row.backward or nothing)
+                )
+                made = RowKind(row.state, *costs)
                 kind = by_object[seen] = by_value.setdefault(made, len(self.kinds))
                 if kind == len(self.kinds):
                     self.kinds.append(made)
@@ -121,20 +125,18 @@ class Ledger:
         return tuple(self.numbers.value(getattr(cost, quantity)) for quantity in QUANTITIES)
 
     def _sum(self, counts: Mapping[int, int], times: int, *, backward: bool) -> Cost:
+        side = "backward" if backward else "forward"
+        parts = [
+            (getattr(self.kinds[kind], side), self._values[kind][backward], n) for kind, n in counts.items()
+        ]
         sums: list[Dim] = []
         for index, quantity in enumerate(QUANTITIES):
-            exact = 0
-            for kind, n in counts.items():
-                value = self._values[kind][backward][index]
-                if value is None:
-                    break
-                exact += n * value
+            exact = [None if (value := values[index]) is None else n * value for _, values, n in parts]
+            known = [each for each in exact if each is not None]
+            if len(known) == len(parts):
+                sums.append(times * sum(known))
             else:
-                sums.append(times * exact)
-                continue
-            kinds = [(self.kinds[kind], n) for kind, n in counts.items()]
-            costs = [(kind.backward if backward else kind.forward, n) for kind, n in kinds]
-            sums.append(_total(getattr(cost, quantity) * (n * times) for cost, n in costs))
+                sums.append(_total(getattr(cost, quantity) * (n * times) for cost, _, n in parts))
         return Cost(*sums)
 
 
@@ -153,10 +155,3 @@ def _total(dims: Iterable[Dim]) -> Dim:
         return total(dims)
     except DimError:
         return symbol("a formula too large to print")
-
-
-def _kind(row: Row) -> RowKind:
-    nothing = Cost()
-    if row.phase == "backward":
-        return RowKind(row.state, nothing, row.cost)
-    return RowKind(row.state, row.cost, row.backward or nothing)

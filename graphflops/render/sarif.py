@@ -11,8 +11,7 @@ from urllib.parse import quote
 import msgspec
 
 from graphflops.dims import Dim, evaluate
-from graphflops.render.exact import inert
-from graphflops.render.text import safe
+from graphflops.render.text import inert, safe
 from graphflops.report.findings import SEVERITIES, Finding, Findings, ModelFindings, RuleInfo
 from graphflops.version import __version__
 

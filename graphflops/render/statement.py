@@ -15,9 +15,8 @@ import msgspec
 
 from graphflops.base.units import number, parameters, power
 from graphflops.errors import OptionError
-from graphflops.render.exact import inert
 from graphflops.render.tables import Entry, TextTable
-from graphflops.render.text import safe
+from graphflops.render.text import inert, safe
 from graphflops.statements.figures import Flops, Interval
 from graphflops.statements.statement import Statement
 
@@ -45,7 +44,7 @@ def table(found: Statement, *, width: int = 120, color: bool = False) -> str:
 
 def markdown(found: Statement) -> str:
     """A section of a model card."""
-    from graphflops.render.markdown import drawn, escaped
+    from graphflops.render.document import drawn, escaped
 
     parts = [f"## Compute\n\n{escaped(headline(found))}.\n", *map(drawn, tables(found))]
     for title, lines in lists(found):

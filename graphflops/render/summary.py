@@ -1,9 +1,10 @@
-"""The lines that every rendering begins with: origin, sizes, totals and what is unknown."""
+"""The lines that every rendering begins with: origin, sizes, totals and what is unknown; any result in one line."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from graphflops.base.lazy import imported
 from graphflops.base.units import memory, number, parameters
@@ -15,6 +16,7 @@ from graphflops.open_sizes import is_computed, of_report
 from graphflops.render.ledger import Ledger, traffic
 from graphflops.render.text import Numbers, count_of, listed, occurrences, safe, short_type
 from graphflops.report import Report, SymbolInfo, Totals
+from graphflops.report.findings import SEVERITIES, Finding, ModelFindings
 from graphflops.report.size_names import alike, collapsed, in_prose, named, pattern_of, span
 
 _SIZES = 8  # sizes listed
@@ -227,18 +229,15 @@ def _matrix_facts(report: Report, ledger: Ledger, numbers: Numbers) -> Iterator[
         yield Fact(label, text, numbers.formula(cost.matrix_flops), bool(least))
         yield Fact("MACs", least.strip(), numbers.formula(cost.macs), bool(least))
     if len(types) > 1:
-        trained = report.backward is not None
-        costs = {name: group.forward if trained else group.cost for name, group in types.items()}
-        works = {name: cost.matrix_flops for name, cost in costs.items()}
-        parts = (f"{least}{numbers.count(work)} {safe(name, 20)}" for name, work in works.items())
+        side = "cost" if report.backward is None else "forward"
+        costs = {name: getattr(group, side).matrix_flops for name, group in types.items()}
+        parts = (f"{least}{numbers.count(work)} {safe(name, 20)}" for name, work in costs.items())
         yield Fact("in types", ", ".join(parts))
     if any(row.phase == "backward" for row in report.rows):
         by_phase = ledger.groups(lambda row: row.phase)
-        found = {
-            phase: by_phase[phase] for phase in ("forward", "backward", "optimizer") if phase in by_phase
-        }
-        works = {phase: group.cost.matrix_flops for phase, group in found.items()}
-        told = [(phase, work) for phase, work in works.items() if phase != "optimizer" or work != 0]
+        phases = [phase for phase in ("forward", "backward", "optimizer") if phase in by_phase]
+        works = [(phase, by_phase[phase].cost.matrix_flops) for phase in phases]
+        told = [(phase, work) for phase, work in works if phase != "optimizer" or work != 0]
         yield Fact("by phase", ", ".join(f"{least}{numbers.count(work)} {phase}" for phase, work in told))
 
 
@@ -308,3 +307,64 @@ def diagnostics(report: Report) -> list[str]:
         if len(listed_) > _PER_CODE:
             lines.append(f"{kind}  … and {len(listed_) - _PER_CODE:,} more, all in the JSON report")
     return lines
+
+
+_WIDTH = 200  # characters
+
+
+def brief(value: Any) -> str:
+    """`<Report model.pt2: 1.200 G FLOPs, 221.8 k parameters, 118 calls>`."""
+    kind = type(value).__name__
+    about = _ABOUT[kind]
+    return f"<{kind} {elided(imported(about)(value) if isinstance(about, str) else about(value), _WIDTH)}>"
+
+
+def _brief_report(report: Report) -> str:
+    numbers, unknown = Numbers(report.value, _FORMULA, report.names), report.coverage.unknown
+    calls = count_of(report.coverage.nodes, "call") + (f", {unknown:,} of them unknown" if unknown else "")
+    flops = f"{'>= ' if unknown else ''}{numbers.count(report.totals.cost.matrix_flops)} FLOPs"
+    return f"{title(report)}: {flops}, {parameters(report.parameters)} parameters, {calls}"
+
+
+def _overview(found: Any) -> str:
+    failed = sum(line.cost is None for line in found.lines)
+    return count_of(len(found.lines), "model") + (f", {failed:,} failed" if failed else "")
+
+
+_ABOUT: dict[str, str | Callable[[Any], str]] = {
+    "Report": _brief_report,
+    "Sweep": lambda found: f"{title(found.report)}: {count_of(len(found.points), 'point')}",
+    "Overview": _overview,
+    "History": lambda found: f"{safe(found.path, 80)}: {count_of(len(found.points), 'commit')}",
+    "Comparison": "graphflops.render.diff.words:brief",
+    "Findings": lambda found: conclusion(found.models),
+    "Fits": "graphflops.render.serving:verdict",
+    "Checked": lambda found: conclusion(found.findings.models),
+    "Audit": lambda found: f"{safe(found.path, 80)}: {counted(found.findings)}",
+    "Validation": "graphflops.render.validation:brief",
+    "Statement": "graphflops.render.statement:headline",
+    "Serving": "graphflops.render.serving:headline",
+    "Plan": "graphflops.render.plan:said",
+}
+
+
+def counted(findings: Iterable[Finding]) -> str:
+    """`2 errors, 1 note`; `nothing found`."""
+    severities = Counter(finding.severity for finding in findings)
+    parts = [count_of(severities[severity], severity) for severity in SEVERITIES if severities[severity]]
+    return ", ".join(parts) or "nothing found"
+
+
+def state(model: ModelFindings) -> str:
+    """What was found in a model; `within budget` where every limit holds."""
+    return "within budget" if model.limits and not model.findings else counted(model.findings)
+
+
+def conclusion(found: Sequence[ModelFindings]) -> str:
+    """`3 errors in 2 of 50 models`, `nothing found in 50 models`."""
+    every = [finding for model in found for finding in model.findings]
+    concerned = sum(bool(model.findings) for model in found)
+    some = f"{concerned:,} of " if concerned else ""
+    if not every and any(model.limits for model in found):
+        return f"within budget: {count_of(len(found), 'model')}"
+    return f"{counted(every)} in {some}{count_of(len(found), 'model')}"

@@ -217,15 +217,22 @@ class Numbers:
             return percent(values[0], values[1])
         if part == 0:
             return percent(0, 1)
-        if (
-            not isinstance(part, Expr)
-            or not isinstance(whole, Expr)
-            or part.terms.keys() != whole.terms.keys()
-        ):
+        if not isinstance(part, Expr) or not isinstance(whole, Expr):
             return ""
         monomial = next(iter(whole.terms))
-        one, all_ = part.terms[monomial], whole.terms[monomial]
+        one, all_ = part.terms.get(monomial, 0), whole.terms[monomial]
         return percent(one, all_) if part * all_ == whole * one else ""
+
+
+_ACTIVE = re.compile("[\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
+
+
+def inert(data: bytes) -> str:
+    """JSON as a line of text: characters that a terminal could act on are escaped."""
+    text = data.decode()
+    if not text.isascii() or "\x7f" in text:
+        text = _ACTIVE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return text + "\n"
 
 
 def plain_ascii(text: str) -> str:

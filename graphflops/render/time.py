@@ -12,7 +12,7 @@ from graphflops.derived.items import cost_per_million, outside_of_calls, through
 from graphflops.devices import Device, complete, device, disturbance
 from graphflops.render.text import operator_name, safe
 from graphflops.report import Cut, Report, Row
-from graphflops.report.call_time import PhaseTime
+from graphflops.report.timeline import PhaseTime
 
 _LINES = 12
 _MOSTLY = 0.5  # of the time

@@ -72,19 +72,6 @@ class _Totals(NamedTuple):
         return _Totals(counts, sum(part.parameters for part in parts))
 
 
-class _Place(NamedTuple):
-    """A line whose costs are not added up yet; `members` stand side by side and are equal."""
-
-    level: int
-    label: str
-    path: str
-    type: str
-    parameters: int
-    counts: Counts
-    times: int
-    first: str | None = None
-
-
 class Tree:
     """The module tree of one report.
 
@@ -102,13 +89,15 @@ class Tree:
 
     def lines(self, depth: int | None = None, most: int | None = None) -> list[Line]:
         """The lines down to a depth (None: as deep as fits in `LINES`), at most `most` under one module."""
-        places = list(self._places(depth, most)) if depth is not None else self._fitting(most)
-        return [
-            Line(
-                p.level, p.label, p.path, p.type, p.parameters, self.ledger.group(p.counts, p.times), p.first
-            )
-            for p in places
-        ]
+        if depth is not None:
+            return [*self._lines(depth, most)]
+        lines, depth = [*self._lines(1, most)], 1
+        while True:
+            depth += 1
+            deeper = [*self._lines(depth, most)]
+            if len(deeper) > LINES or len(deeper) == len(lines):
+                return lines
+            lines = deeper
 
     def weight(self, module: TreeModule) -> tuple[int, ...]:
         """What a module is ranked by, everything in it included."""
@@ -126,15 +115,6 @@ class Tree:
 
         return walk(self.root, 0)
 
-    def _fitting(self, most: int | None) -> list[_Place]:
-        depth, places = 1, list(self._places(1, most))
-        while True:
-            depth += 1
-            deeper = list(self._places(depth, most))
-            if len(deeper) > LINES or len(deeper) == len(places):
-                return places
-            places = deeper
-
     def _shape(self, module: TreeModule) -> int:
         """The number of the module's shape, those below it numbered first."""
         children = tuple((name, self._shape(child)) for name, child in module.children.items())
@@ -146,21 +126,21 @@ class Tree:
         self.shape_of[module] = number
         return number
 
-    def _places(self, depth: int, most: int | None) -> Iterator[_Place]:
-        kinds = self.ledger.kinds
+    def _lines(self, depth: int, most: int | None) -> Iterator[Line]:
+        kinds, group = self.ledger.kinds, self.ledger.group
         for level, label, path, members, _, is_rest in placed([self], most or _CHILDREN, depth):
             modules = [module for (module,) in members if module is not None]
             totals = [self.totals[self.shape_of[module]] for module in modules]
             if is_rest:
                 rest = _Totals.together(totals)
-                yield _Place(level, label, path, "", rest.parameters, rest.counts, 1)
+                yield Line(level, label, path, "", rest.parameters, group(rest.counts))
                 continue
             first, times, whole = modules[0], len(modules), totals[0]
             kind, held = (first.type if level else ""), times * whole.parameters
-            yield _Place(level, label, path, kind, held, whole.counts, times, first.path)
+            yield Line(level, label, path, kind, held, group(whole.counts, times), first.path)
             if level < depth and first.children and any(kinds[kind].has_matrix_work for kind in first.own):
                 own = f"{path}.(itself)" if path else "(itself)"
-                yield _Place(level + 1, "(itself)", own, "", 0, first.own, times)
+                yield Line(level + 1, "(itself)", own, "", 0, group(first.own, times))
 
 
 Member = tuple["TreeModule | None", ...]  # a module in each of some trees that are laid over each other

@@ -1,4 +1,4 @@
-"""A validation as text: for a terminal, a review, and programs."""
+"""A validation for a terminal, a review, and programs, and as a page."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Any
 import msgspec
 
 from graphflops.base.units import memory, number
-from graphflops.render.exact import inert
-from graphflops.render.markdown import escaped, rows
+from graphflops.errors import OptionError
+from graphflops.render.document import escaped, rows
+from graphflops.render.html.fragment import escaped as html_escaped
 from graphflops.render.table import Page
 from graphflops.render.tables import Entry, TextTable
-from graphflops.render.text import count_of, listed, operator_name, safe
+from graphflops.render.text import count_of, inert, listed, operator_name, safe
 from graphflops.report.size_names import together
 from graphflops.runtime.validation import SCHEMA, NodeResult, Validation
 from graphflops.version import __version__
@@ -145,6 +146,11 @@ def conclusion(found: Validation) -> str:
     return ", ".join(part for part in parts if part)
 
 
+def brief(found: Validation) -> str:
+    """The conclusion in one line, after the file."""
+    return f"{safe(found.path, 80)}: {conclusion(found)}"
+
+
 def _timed(node: NodeResult, found: Validation) -> list[str]:
     seconds = node.seconds or 0.0
     rate = node.flops / seconds if node.flops and seconds else 0.0
@@ -199,3 +205,22 @@ def json(found: Validation) -> str:
         written["verdict"], written["reason"] = node.verdict, node.reason
         written["predicted"] = None if node.predicted is None else node.predicted._asdict()
     return inert(msgspec.json.encode(whole))
+
+
+def fragment(found: Validation) -> str:
+    """The facts for a notebook, line by line."""
+    pairs = [(html_escaped(name), html_escaped(text)) for name, text in facts(found)]
+    lines = "".join(f"<tr><th>{name}</th><td>{text}</td></tr>" for name, text in pairs)
+    return f"<div><p><b>{html_escaped(conclusion(found))}</b></p><table>{lines}</table></div>"
+
+
+def html(found: Validation) -> str:
+    """A validation as a page: the picture of its program, marked where calls differ."""
+    from graphflops.analysis import analyze
+    from graphflops.render.picture import page
+    from graphflops.render.picture.nest import validated
+
+    if not found.path:
+        raise OptionError("a page of a validation needs the program as a file: this one was in memory")
+    report = analyze(found.path, dims=dict(found.sizes))
+    return page(validated(report, found), types=report.modules, said=[conclusion(found)])

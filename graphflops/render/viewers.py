@@ -1,25 +1,32 @@
-"""A report as files that other programs show: a trace for Perfetto, a profile for speedscope, a snapshot for memory_viz."""
+"""A report as files that other programs show: a trace for Perfetto, a profile for speedscope.
+
+For git lines that a diff can compare: exact, unaligned, a line for each module and operator. Layers that are alike are
+written once, so that one layer more changes one line beside the totals.
+"""
 
 from __future__ import annotations
 
-import pickle
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
 import msgspec
 
-from graphflops.base.units import interval
-from graphflops.cost import Cost
+from graphflops.base.units import exact, interval, is_index, spans
+from graphflops.budget.measure import TOP, Measures
+from graphflops.cost import QUANTITIES, REPORTED, Cost
 from graphflops.derived.timeline import Span, timeline
 from graphflops.dims import Dim
 from graphflops.errors import OptionError
-from graphflops.memory.replay import snapshot as snapshot_of
+from graphflops.open_sizes import of_report
 from graphflops.render import summary
-from graphflops.render.exact import inert
-from graphflops.render.ledger import Ledger, traffic
-from graphflops.render.text import operator_name, safe, short_type
+from graphflops.render.ledger import Group, Ledger, traffic
+from graphflops.render.text import count_of, inert, operator_name, safe, short_type
 from graphflops.report import Report, Row
+from graphflops.report.contradictions import contradictions
+from graphflops.report.size_names import collapsed, named
 from graphflops.version import __version__
 
 _MICROSECONDS = 1e6
@@ -34,13 +41,13 @@ def chrome_trace(report: Report) -> str:
     """
     if not report.device:
         raise OptionError("--format chrome-trace: the report has no times: name a device with --device")
-    events = [*_names(report), *_events(report)]
-    whole = {
-        "displayTimeUnit": "ns",
-        "otherData": {"exporter": f"graphflops {__version__}", "execution": report.execution},
-        "traceEvents": events,
-    }
-    return inert(msgspec.json.encode(whole))
+    return trace([*_names(report), *_events(report)], {"execution": report.execution})
+
+
+def trace(events: Sequence[dict[str, Any]], about: dict[str, Any]) -> str:
+    """Events as the file that Perfetto reads, with what is to be known of it."""
+    other = {"exporter": f"graphflops {__version__}", **about}
+    return inert(msgspec.json.encode({"displayTimeUnit": "ns", "otherData": other, "traceEvents": events}))
 
 
 def _names(report: Report) -> Iterator[dict[str, Any]]:
@@ -141,20 +148,15 @@ def speedscope(report: Report) -> str:
         values = [ledger.numbers.value(quantity(group.cost)) for _, group in samples]
         pairs = zip(values, samples, strict=True)
         missing = sum(value is None or group.unknown for value, (_, group) in pairs)
-        weights = [value or 0 for value in values]
-        profiles.append(
-            {
-                "type": "sampled",
-                "name": f"{name}{f', without {missing:,} unknown calls' if missing else ''}",
-                "unit": unit,
-                "startValue": 0,
-                "endValue": sum(weights),
-                "samples": [stack for (stack, _), weight in zip(samples, weights, strict=True) if weight],
-                "weights": [weight for weight in weights if weight],
-            }
-        )
+        called = f"{name}, without {missing:,} unknown calls" if missing else name
+        profiles.append(_profile(called, unit, [stack for stack, _ in samples], values))
     if report.device:
-        profiles.insert(0, _of_time(report, stacks))
+        times = [
+            sum(time.seconds for time in (row.time, row.backward_time) if time is not None)
+            for row in report.rows
+        ]
+        every = [stack for stack, _ in samples]
+        profiles.insert(0, _profile(f"time on {safe(report.device, 60)}", "microseconds", every, times, 1e6))
     whole = {
         "$schema": _SCHEMA,
         "name": summary.title(report),
@@ -166,16 +168,19 @@ def speedscope(report: Report) -> str:
     return inert(msgspec.json.encode(whole))
 
 
-def _of_time(report: Report, stacks: _Stacks) -> dict[str, Any]:
-    times = [sum(t.seconds for t in (row.time, row.backward_time) if t is not None) for row in report.rows]
+def _profile(
+    name: str, unit: str, stacks: Sequence[list[int]], values: Sequence[float | None], scale: float = 1
+) -> dict[str, Any]:
+    """A profile of values by stack; those that are 0 or not known are left out. scale: to the unit."""
+    known = [(stack, value) for stack, value in zip(stacks, values, strict=True) if value]
     return {
         "type": "sampled",
-        "name": f"time on {safe(report.device, 60)}",
-        "unit": "microseconds",
+        "name": name,
+        "unit": unit,
         "startValue": 0,
-        "endValue": sum(times) * 1e6,
-        "samples": [stacks.of(index) for index, time in enumerate(times) if time],
-        "weights": [time * 1e6 for time in times if time],
+        "endValue": sum(value for _, value in known) * scale,
+        "samples": [stack for stack, _ in known],
+        "weights": [value * scale for _, value in known],
     }
 
 
@@ -214,8 +219,125 @@ class _Stacks:
         return self._frames[key]
 
 
-def snapshot(report: Report) -> bytes:
-    """The last phase: a training step where there is one."""
-    if not report.memory_use:
-        raise OptionError("a memory snapshot is of a device: name one with --device, such as h200")
-    return pickle.dumps(snapshot_of(report, report.memory_use[-1]), protocol=4)
+# What stands behind the number of each quantity: `vector`, `masked FLOPs`, `B read`.
+_UNITS = {
+    quantity.name: f"{'B ' if quantity.unit == 'B' else ''}{quantity.head}{' FLOPs' if quantity.part_of else ''}"
+    for quantity in REPORTED
+    if quantity.name in QUANTITIES
+}
+_FORMULA = 2_000  # characters of a formula; a longer one is cut in the middle
+
+
+@dataclass(slots=True)
+class _Said:
+    """What is said of a module's own calls and parameters, and the modules in it."""
+
+    texts: list[str] = field(default_factory=list)
+    parts: dict[str, _Said] = field(default_factory=dict)
+    kind: int = 0  # equal for modules of which the same is said, parts included
+
+
+def textconv(report: Report) -> str:
+    """Totals with their formulas, then what each module's operators cost, layers that differ by number together.
+
+    What costs nothing is left out. No two lines depend on each other's width, so that only what changed differs.
+    """
+    return "".join(f"{line}\n" for line in _lines(Measures(report)))
+
+
+def _lines(measures: Measures) -> Iterator[str]:
+    report = measures.report
+    yield f"exported by {safe(report.origin.producer or report.origin.format)}"
+    sizes = of_report(report)
+    for name, info in report.symbols.items():
+        called, size = sizes.stated[name]
+        axes = collapsed(axis for axis in info.where if axis != called and axis not in info.computed)
+        told = [*axes, *(f"{axis} = {info.computed[axis]}" for axis in info.computed if axis != called)]
+        told += [str(size)] * (called in info.computed)
+        where = f" ({', '.join(map(safe, told))})" if told else ""
+        value = report.value(size)
+        yield f"size {safe(called)}{where} = {'?' if value is None else value}"
+    totals = report.step() or report.totals
+    least = ">= " if report.coverage.unknown else ""
+    for name in QUANTITIES:
+        quantity = getattr(totals.cost, name)
+        if quantity != 0:
+            is_number = isinstance(quantity, int) or isinstance(measures.figure(quantity), str)
+            beside = "" if is_number else f" = {safe(named(str(quantity), report.names), _FORMULA)}"
+            yield f"total {_UNITS[name]}: {least}{_exact(measures, quantity)}{beside}"
+    yield f"peak memory: {least}{_exact(measures, totals.peak_bytes)} B"
+    held = map(exact, (report.parameters, report.parameter_bytes, report.buffer_bytes))
+    yield "parameters: {} in {} B, buffers {} B".format(*held)
+    cover = report.coverage
+    yield f"coverage: {cover.counted:,} counted, {cover.free:,} free, {cover.unknown:,} unknown"
+    for found in contradictions(report):
+        yield f"contradiction {found.code} {safe(found.node)}: {safe(found.message, _FORMULA)}"
+    yield from _module_lines(_tree(measures))
+
+
+def _tree(measures: Measures) -> _Said:
+    """The modules with what is said of them; modules alike have the same kind."""
+    top = _Said()
+    ledger, rows = measures.ledger, measures.report.rows
+    counts: dict[tuple[str, str], Counter[int]] = {}
+    for row, kind in zip(rows, ledger.of, strict=True):
+        counts.setdefault((row.module, row.op), Counter())[kind] += 1
+    for (path, op), found in counts.items():
+        work = _work(measures, ledger.group(found))
+        if work:
+            _at(top, path).texts.append(f"{safe(op)}: {work}")
+    for path, count in measures.report.parameter_modules.items():
+        _at(top, path).texts.append(f"parameters: {exact(count)}")
+    every = [top]
+    for module in every:
+        every += module.parts.values()
+    kinds: dict[tuple[object, ...], int] = {}
+    for module in reversed(every):  # parts before the modules that they are in
+        said = (*module.texts, *((name, part.kind) for name, part in module.parts.items()))
+        module.kind = kinds.setdefault(said, len(kinds))
+    return top
+
+
+def _at(top: _Said, path: str) -> _Said:
+    module = top
+    for name in path.split(".")[:_DEEPEST_STACK] if path else ():
+        module = module.parts.setdefault(name, _Said())
+    return module
+
+
+def _module_lines(top: _Said) -> Iterator[str]:
+    """Each module's texts under its path, of numbered modules alike only one."""
+    stack = [("", top)]
+    while stack:
+        path, module = stack.pop()
+        yield from (f"{path or TOP} {text}" for text in module.texts)
+        alike: dict[int, list[int]] = {}
+        for name, part in module.parts.items():
+            if is_index(name):
+                alike.setdefault(part.kind, []).append(int(name))
+        most = max(map(len, alike.values()), default=0)
+        inside = []
+        for name, part in module.parts.items():
+            numbers = alike.get(part.kind, []) if name.isdecimal() else []
+            if numbers and int(name) != numbers[0]:
+                continue
+            called = safe(name)
+            if len(numbers) > 1:
+                called, most = ("*", 0) if len(numbers) == most else (called, most)
+                yield f"{path}{'.' if path else ''}{called}: {len(numbers):,} alike ({spans(sorted(numbers))})"
+            inside.append((f"{path}.{called}" if path else called, part))
+        stack += reversed(inside)
+
+
+def _work(measures: Measures, group: Group) -> str:
+    """What some calls cost; "" where that is nothing."""
+    costs = [(getattr(group.cost, name), unit) for name, unit in _UNITS.items()]
+    parts = [f"{_exact(measures, quantity)} {unit}" for quantity, unit in costs if quantity != 0]
+    if group.unknown:
+        parts.append(f"cost of {count_of(group.unknown, 'call')} unknown")
+    return ", ".join([count_of(group.calls, "call"), *parts]) if parts else ""
+
+
+def _exact(measures: Measures, quantity: Dim) -> str:
+    figure = measures.figure(quantity)
+    return exact(figure) if isinstance(figure, int) else safe(figure, _FORMULA)

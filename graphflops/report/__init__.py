@@ -15,10 +15,10 @@ from graphflops.cost import Cost
 from graphflops.dims import Dim, evaluate
 from graphflops.errors import require_choice
 from graphflops.graph import Graph, Mesh, Origin, Phase
-from graphflops.report.call_time import CallTime, PhaseTime
 from graphflops.report.timeline import ENTRIES as ENTRIES
 from graphflops.report.timeline import LASTING as LASTING
 from graphflops.report.timeline import PEAKS as PEAKS
+from graphflops.report.timeline import CallTime, PhaseTime
 from graphflops.report.timeline import Held as Held
 from graphflops.report.timeline import HeldKind as HeldKind
 from graphflops.report.timeline import Timeline as Timeline
@@ -306,7 +306,7 @@ class Report(Rendered, Record, frozen=True):
 
         The columns are those of the CSV; what is not known is missing. OptionError where pandas is not installed.
         """
-        return imported("graphflops.render.exact:dataframe")(self, by=by, depth=depth)
+        return imported("graphflops.render.document:dataframe")(self, by=by, depth=depth)
 
     def to_json(self) -> bytes:
         """The report as JSON, UTF-8, one object; raises nothing."""

@@ -11,14 +11,14 @@ from typing import Any, Literal, Union
 import msgspec
 from msgspec import structs
 
-from graphflops.base.json_form import Form, JsonForms, Key, Kind, Session, declared, dim, written
+from graphflops.base.json_form import Form, JsonForms, Key, Kind, Session, declared, dim, remembered, written
 from graphflops.cost import CONVENTIONS, Cost
 from graphflops.derived.items import cost_per_million, throughput
 from graphflops.errors import DimError, FileError
 from graphflops.graph import Origin
 from graphflops.report import Coverage, Named, Report, Row, SymbolInfo, Timeline, Totals
-from graphflops.report.call_time import PhaseTime
 from graphflops.report.contradictions import saved
+from graphflops.report.timeline import PhaseTime
 from graphflops.tensor import TensorType, dtype_named
 from graphflops.training import Training
 from graphflops.version import __version__
@@ -157,7 +157,7 @@ def _document() -> _Document:
     others = [time, *[Key(name, name, may_lack, msgspec.UNSET) for name in _PHASES]]
     totals = declared(Totals, [*costs, *peaks, *sizes, *others], is_omitting=False, kw_only=True)
     keys = [
-        Key(key.name, key.source, _present(key.kind), None) if key.name == "memory" else key
+        Key(key.name, key.source, left_out(key.kind, Timeline(), None), None) if key.name == "memory" else key
         for key in forms.keys(Report, without=(*_APART, *_SIZES))
     ]
     head = [Key("schema", "", Kind(Literal[1])), Key("tool", "", Kind(Tool))]
@@ -169,46 +169,28 @@ def _document() -> _Document:
     return _Document(whole, totals, phase, keys, costs, peaks, sizes, cost, time)
 
 
-def left_out(kind: Kind) -> Kind:
-    """The kind of a key that is left out where its value is None."""
+def left_out(kind: Kind, empty: Any = None, said: Any = msgspec.UNSET) -> Kind:
+    """The kind of a key for which `said` stands where its value is empty; by default it is left out."""
     write, read = kind.write, kind.read
     assert write is not None
     assert read is not None
     return Kind(
-        Union[kind.json, msgspec.UnsetType],
-        lambda session, value: msgspec.UNSET if value is None else write(session, value),
-        lambda session, found: None if found is msgspec.UNSET else read(session, found),
+        Union[kind.json, None if said is None else msgspec.UnsetType],
+        lambda session, value: said if value == empty else write(session, value),
+        lambda session, found: empty if found is said else read(session, found),
     )
 
 
-def _present(timeline: Kind) -> Kind:
-    """The timeline, left out where it is not known."""
-    assert timeline.write is not None
-    assert timeline.read is not None
-    write, read = timeline.write, timeline.read
-    return Kind(
-        Union[timeline.json, None],
-        lambda session, memory: write(session, memory) if memory.rows else None,
-        lambda session, found: Timeline() if found is None else read(session, found),
-    )
-
-
-def _write_named(session: Session, named: Named) -> Tensor:
-    key = (Tensor, id(named.type))
-    known = session.known.get(key)
-    if known is None:
-        shape = [size if isinstance(size, int) else str(size) for size in named.type.shape]
-        known = session.known[key] = shape, named.type.dtype.name
-    return Tensor(named.name, *known)
-
-
-def _read_named(session: Session, found: Tensor) -> Named:
-    key = (TensorType, *found.shape, found.dtype)
-    known = session.known.get(key)
-    if known is None:
-        known = TensorType(tuple(map(dim, found.shape)), dtype_named(found.dtype))
-        session.known[key] = known
-    return Named(found.name, known)
-
-
-_NAMED = Kind(Tensor, _write_named, _read_named)
+_described = remembered(
+    lambda _, found: ([one if isinstance(one, int) else str(one) for one in found.shape], found.dtype.name),
+    id,
+)
+_typed = remembered(
+    lambda _, found: TensorType(tuple(map(dim, found.shape)), dtype_named(found.dtype)),
+    lambda found: (*found.shape, found.dtype),
+)
+_NAMED = Kind(
+    Tensor,
+    lambda session, named: Tensor(named.name, *_described(session, named.type)),
+    lambda session, found: Named(found.name, _typed(session, found)),
+)

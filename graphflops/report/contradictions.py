@@ -19,7 +19,7 @@ from graphflops.cost import QUANTITIES, Cost
 from graphflops.dims import Dim, at_least, differ, dim_max, evaluate, total
 from graphflops.errors import DimError, FileError, shown
 from graphflops.report import ENTRIES, PEAKS, Diagnostic, Report, Timeline
-from graphflops.report.call_time import CallTime, PhaseTime
+from graphflops.report.timeline import CallTime, PhaseTime
 from graphflops.tensor import TensorType, dtype_named
 
 # Docs/report.md says of each what is told twice.
@@ -176,11 +176,8 @@ def _peaks(report: Report) -> Iterator[tuple[str, Dim | None, Dim | None]]:
         if entry.phase == "inference":
             own = _most_held(report, timeline.own)
             yield "peak_bytes is not the most that is held in inference", report.totals.peak_bytes, own
-        yield (
-            f"requested_peak of {entry.phase} is not the most that is held",
-            peak,
-            _most_held(report, timeline),
-        )
+        told = f"requested_peak of {entry.phase} is not the most that is held"
+        yield told, peak, _most_held(report, timeline)
         made = imported("graphflops.memory.ledger:at_sizes")(
             entry, report.values, imported("graphflops.memory.allocator:Allocator")(), report.rows
         )

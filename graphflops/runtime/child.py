@@ -36,15 +36,11 @@ def _answer(task: str, request: dict[str, Any]) -> bytes:
     try:
         return _validated(request) if task == "validate" else _step_of_a_fix(task, request)
     except GraphflopsError as error:
-        return _failed(type(error).__name__, str(error))
+        failed = Answer(error=type(error).__name__, message=str(error))
     except Exception as error:  # noqa: BLE001 whatever it is, the parent says it in one line
-        return _failed(
-            type(error).__name__, f"{type(error).__name__}: {error} ({innermost(error.__traceback__)})"
-        )
-
-
-def _failed(name: str, message: str) -> bytes:
-    return msgspec.json.encode(Answer(error=name, message=message))
+        name = type(error).__name__
+        failed = Answer(error=name, message=f"{name}: {error} ({innermost(error.__traceback__)})")
+    return msgspec.json.encode(failed)
 
 
 def _validated(request: dict[str, Any]) -> bytes:

@@ -1,4 +1,7 @@
-"""Compares the analysis of each call with its execution: types, FLOPs, tiles, unmasked scores."""
+"""Compares the analysis of each call with its execution: types, FLOPs, tiles, unmasked scores.
+
+FLOPs are those that torch's own FlopCounterMode counts, whose known errors are explained.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils import flop_counter
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from graphflops.attention.conditions import HIDING
 from graphflops.dims import Expr, evaluate
@@ -18,15 +24,16 @@ from graphflops.report import Report, Row
 from graphflops.runtime import flex_nodes
 from graphflops.runtime.execute import Execution, Step, TooManyTurnsError
 from graphflops.runtime.flex_nodes import KernelRun
-from graphflops.runtime.flop_counter_reference import FlopCounterReference, gap
 from graphflops.runtime.input_plans import at_sizes
 from graphflops.runtime.tensors import random_weight
 from graphflops.runtime.validation import CheckResult, NodeResult, RunSizes, Verdict
-from graphflops.tensor import TensorType
+from graphflops.tensor import TensorType, flat
 
 _MASKED_BY_INPUT = "a mask among the inputs hides scores: their number depends on the data"
 _NOT_RUN = ""  # what is compared of a call that failed
 _BOUND = "an upper bound: the branch that runs depends on the data"
+_COMPLEX = "torch counts a complex multiply-add as a real one; it takes eight operations"
+_GROUPS = "torch counts the gradient of a grouped convolution's weight as if there were one group"
 
 
 @dataclass
@@ -59,6 +66,7 @@ def row_finder(report: Report) -> Callable[[Step], int]:
     return place_of
 
 
+@dataclass
 class RunComparison:
     """Compares one execution with its report; `results` are complete after the execution.
 
@@ -66,18 +74,16 @@ class RunComparison:
     kernel: True to run attention operators through our own kernel as well, which counts tiles.
     """
 
-    def __init__(
-        self, execution: Execution, report: Report, reference: FlopCounterReference, kernel: bool
-    ) -> None:
-        self.execution = execution
-        self.graph = execution.graph
-        self.report = report
-        self.sizes = RunSizes(execution.sizes)
-        self.reference = reference
-        self.kernel = kernel
-        self.row_of = row_finder(report)
+    execution: Execution
+    report: Report
+    reference: FlopCounterReference
+    kernel: bool
+    depth_of_autocast: int = 0
+
+    def __post_init__(self) -> None:
+        self.graph, self.sizes = self.execution.graph, RunSizes(self.execution.sizes)
+        self.row_of = row_finder(self.report)
         self.seen: dict[int, _Measured] = defaultdict(_Measured)
-        self.depth_of_autocast = 0
 
     # During the execution
 
@@ -87,7 +93,8 @@ class RunComparison:
         measured = self.seen[place]
         measured.turns += 1
         measured.nests = measured.nests or step.nests
-        before = len(self.kernels)
+        kernels = self.execution.kernels.runs
+        before = len(kernels)
         autocast = step.node.operator.name == "wrap_with_autocast"
         self.depth_of_autocast += autocast
         try:
@@ -104,7 +111,7 @@ class RunComparison:
         finally:
             self.depth_of_autocast -= autocast
         measured.counted += counted
-        measured.kernels += self.kernels[before:]
+        measured.kernels += kernels[before:]
         spelled = self.reference.attention(step)
         if spelled is not None:
             measured.attention = (measured.attention or 0) + spelled
@@ -115,11 +122,6 @@ class RunComparison:
             measured.reason = gap(step, ours or 0, counted, ops)
         return returned
 
-    @property
-    def kernels(self) -> list[KernelRun]:
-        """The counts of our own kernels so far."""
-        return self.execution.kernels.runs
-
     def after(self, step: Step, results: tuple[Any, ...]) -> None:
         """Compare the types of a step's results with the derived types."""
         place = self.row_of(step)
@@ -127,10 +129,10 @@ class RunComparison:
         for name, value in zip(step.node.outputs, results, strict=True):
             if name is None:
                 continue
-            if isinstance(value, torch.Tensor):
-                if isinstance(typed := derived.get(name), TensorType):
-                    self.compare(place, name, typed, value)
-            elif isinstance(value, int) and isinstance(known := self.graph.types.get(name), Expr):
+            typed, known = derived.get(name), self.graph.types.get(name)
+            if isinstance(value, torch.Tensor) and isinstance(typed, TensorType):
+                self.compare(place, name, typed, value)
+            elif isinstance(value, int) and isinstance(known, Expr):
                 self.sizes.meet(known, value)
 
     def compare(self, place: int, name: str, typed: TensorType, value: torch.Tensor) -> None:
@@ -153,16 +155,14 @@ class RunComparison:
 
     def stand_in(self, step: Step, row: Row, error: Exception) -> Any:
         """Random results of the derived types; raises the error again if a type is unknown."""
-        device = self.execution.weights.device
-        derived = dict(row.outputs)
-        made = []
+        derived, device = dict(row.outputs), self.execution.weights.device
+        made: list[torch.Tensor | None] = []
         for name in step.node.outputs:
-            typed = derived.get(name) if name is not None else None
+            typed = derived.get(name or "")
             if name is not None and not isinstance(typed, TensorType):
                 raise error
             try:
-                sized = None if typed is None else at_sizes(typed, self.sizes.known)
-                made.append(None if sized is None else random_weight(sized, device))
+                made.append(typed and random_weight(at_sizes(typed, self.sizes.known), device))
             except (ModelError, RuntimeError):
                 raise error from None
         return tuple(made)
@@ -196,15 +196,8 @@ class RunComparison:
             flexible_flops = sum(run.flops for run in measured.kernels)
             tiles = flexible_flops if operator(row.op).has_score_function else None
             yield NodeResult(
-                row=place,
-                node=row.node,
-                op=row.op,
-                module=row.module,
-                checks=tuple(checks),
-                turns=measured.turns,
-                flops=flops,
-                bytes=moved,
-                matrix_dtype=row.matrix_dtype,
+                *(place, row.node, row.op, row.module, tuple(checks), measured.turns),
+                *(flops, moved, row.matrix_dtype),
                 seconds=seconds.get(place),
                 tile_flops=tiles or None,
                 predicted=row.time if place in seconds else None,
@@ -244,24 +237,16 @@ def _kernel_checks(
     run: KernelRun, masked: int | None, flops: int, measured: _Measured
 ) -> Iterator[CheckResult]:
     """Compare executed with predicted tiles, and unmasked scores with the analysis."""
-    executed, predicted = (run.tiles, run.partial_tiles), run.predicted
-    same = executed == predicted
-    yield CheckResult("tiles", "equal" if same else "different", _tiles(predicted), _tiles(executed))
+    ours, seen = (f"{x.full_tiles} full, {x.partial_tiles} partial" for x in (run.predicted, run.executed))
+    yield CheckResult("tiles", "equal" if ours == seen else "different", ours, seen)
     if masked is None:
         return
     each = measured.turns or 1
-    ours, seen = (flops - masked) // each, run.visible * run.pair_flops
-    if ours == seen:
-        yield CheckResult("visible", "equal", str(ours), str(seen))
-    else:
-        given = masked == 0 and seen < ours and measured.attention is not None
-        verdict: Verdict = "explained" if given else "different"
-        reason = _MASKED_BY_INPUT if given else ""
-        yield CheckResult("visible", verdict, str(ours), str(seen), reason)
-
-
-def _tiles(pair: tuple[int, int]) -> str:
-    return f"{pair[0]} full, {pair[1]} partial"
+    visible, ran = (flops - masked) // each, (run.executed.visible or 0) * run.pair_flops
+    given = masked == 0 and ran < visible and measured.attention is not None
+    verdict: Verdict = "equal" if visible == ran else "explained" if given else "different"
+    reason = _MASKED_BY_INPUT if verdict == "explained" else ""
+    yield CheckResult("visible", verdict, str(visible), str(ran), reason)
 
 
 def _through_kernel(step: Step) -> list[KernelRun]:
@@ -284,3 +269,108 @@ def _through_kernel(step: Step) -> list[KernelRun]:
         attention = sdpa(q, k, mask, bool(given.get("is_causal")))
         kernels.forward(attention, q, k, v, given.get("scale"))
     return kernels.runs
+
+
+# Torch's own count
+
+
+class Dispatched(TorchDispatchMode):  # type: ignore[misc]
+    """Records the operators that ran."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ops: list[Any] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.ops.append(func)
+        return func(*args, **(kwargs or {}))
+
+
+class FlopCounterReference:
+    """A context manager that runs FlopCounterMode around a whole run; `run` runs each step, nested ones included."""
+
+    def __init__(self) -> None:
+        self.counter = FlopCounterMode(display=False)
+        self.seen = Dispatched()
+        self._attributed = 0
+        self._known: dict[Any, int | None] = {}
+
+    def __enter__(self) -> FlopCounterReference:
+        self.seen.__enter__()  # entered before the counter, which decomposes composite operators
+        self.counter.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.counter.__exit__(*error)
+        self.seen.__exit__(*error)
+
+    def run(self, step: Step) -> tuple[Any, int, list[Any] | None]:
+        """Run a step: its result, the FLOPs counted in it without those of nested steps, and the operators that ran.
+
+        The operators are None if the counter itself failed.
+        """
+        before, attributed, ran = self.counter.get_total_flops(), self._attributed, len(self.seen.ops)
+        try:
+            returned = step()
+        except Exception as error:
+            if not _of_the_counter(error):
+                raise
+            with _disable_current_modes():  # the counter's formula failed, not the operator
+                return step(), 0, None
+        inside = self._attributed - attributed
+        own = self.counter.get_total_flops() - before - inside
+        self._attributed += own
+        ops = self.seen.ops[ran:]
+        if not step.nests:
+            del self.seen.ops[ran:]
+        return returned, own, ops
+
+    def attention(self, step: Step) -> int | None:
+        """FLOPs of an attention operator's products, counted on the meta device; None for other operators.
+
+        FlopCounterMode counts the operator itself on some devices only.
+        """
+        op = step.node.operator
+        if op.name != "scaled_dot_product_attention":
+            return None
+        given = op.arguments(step.args, tuple(step.kwargs.items()))
+        q, k, v = given["query"], given["key"], given["value"]
+        key = (q.shape, k.shape, v.shape)
+        if key not in self._known:
+            meta = [torch.empty_like(x, device="meta") for x in (q, k, v)]
+            with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+                torch.nn.functional.scaled_dot_product_attention(*meta, enable_gqa=q.shape[-3] != k.shape[-3])
+            self._known[key] = counter.get_total_flops()
+        return self._known[key]
+
+
+def _of_the_counter(error: Exception) -> bool:
+    """True if FlopCounterMode itself raised the error."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and trace.tb_frame.f_code.co_filename == flop_counter.__file__
+
+
+def gap(step: Step, ours: int, counted: int, ops: list[Any] | None) -> str:
+    """The known error of FlopCounterMode that explains a difference between its count and ours; "" if there is none."""
+    if ops is None:
+        return "FlopCounterMode fails on it"
+    if counted == 0 and not any(getattr(op, "_overloadpacket", op) in flop_registry for op in ops):
+        names = sorted({str(getattr(op, "_overloadpacket", op)) for op in ops} or {step.node.op})
+        return f"FlopCounterMode has no formula for {', '.join(names[:3])}{', ...' if len(names) > 3 else ''}"
+    given = flat((*step.args, *step.kwargs.values()))
+    if ours == 4 * counted and any(isinstance(x, torch.Tensor) and x.is_complex() for x in given):
+        return _COMPLEX
+    if step.node.operator.name == "convolution_backward" and counted == _without_groups(step, ours):
+        return _GROUPS
+    return ""
+
+
+def _without_groups(step: Step, ours: int) -> int:
+    """FLOPs of a convolution's gradients if the weight's gradient is counted once for each group."""
+    given = step.node.operator.arguments(step.args, tuple(step.kwargs.items()))
+    groups, (wants_input, wants_weight, _) = given["groups"], given["output_mask"]
+    each = ours // (wants_input + wants_weight) if wants_input or wants_weight else 0
+    counted: int = each * (wants_input + groups * wants_weight)
+    return counted

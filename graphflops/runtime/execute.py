@@ -19,9 +19,8 @@ from graphflops.errors import GraphflopsError, ModelError, RunError, shown
 from graphflops.exporters.pt2_values import LAYOUTS, MEMORY_FORMATS
 from graphflops.graph import Graph, Node, Opaque, Ref
 from graphflops.ops import Op
-from graphflops.runtime import higher_order
 from graphflops.runtime.flex_nodes import Kernels, flex_attention, flex_attention_backward
-from graphflops.runtime.operators import resolve
+from graphflops.runtime.operators import RUN, resolve
 from graphflops.runtime.tensors import Weights, dtype_of
 from graphflops.tensor import DType, flat
 
@@ -160,8 +159,8 @@ class Execution:
     def function(self, op: Op) -> Callable[..., Any]:
         if op.has_score_function:
             return partial(flex_attention_backward if op.is_backward else flex_attention, self.kernels)
-        if op.dialect == "higher_order" and op.word in higher_order.RUN:
-            return higher_order.RUN[op.word]
+        if op.dialect == "higher_order" and op.word in RUN:
+            return RUN[op.word]
         return resolve(op.spelling, self.trusted)
 
     def argument(self, argument: Any, values: Mapping[str, Any], prefix: str) -> Any:
@@ -194,18 +193,15 @@ class Execution:
 
     def _last_uses(self, graph: Graph) -> list[tuple[str, ...]]:
         """By call: the values without a use after it."""
-        known = self._dead.get(graph)
-        if known is None:
-            returned = {name for output in graph.outputs for _, name in output.uses()}
-            known = []
-            seen = set(returned)
+        if graph not in self._dead:
+            seen = {name for output in graph.outputs for _, name in output.uses()}
+            found = []
             for node, uses in zip(reversed(graph.nodes), reversed(graph.operands), strict=True):
                 here = dict.fromkeys([*uses, *[name for name in node.outputs if name is not None]])
-                known.append(tuple([name for name in here if name not in seen]))
+                found.append(tuple([name for name in here if name not in seen]))
                 seen.update(here)
-            known.reverse()
-            self._dead[graph] = known
-        return known
+            self._dead[graph] = found[::-1]
+        return self._dead[graph]
 
 
 @dataclass(frozen=True, slots=True)

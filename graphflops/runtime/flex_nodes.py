@@ -14,7 +14,7 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from graphflops.runtime.flex import PreparedAttention
+    from graphflops.runtime.flex import FlexCounts, PreparedAttention
     from graphflops.runtime.flex.blocks import Kernel
 
 _LN2 = math.log(2)  # the log-sum-exp of torch's flex_attention has the base 2
@@ -25,18 +25,15 @@ _LARGEST_BLOCK = 2**20  # without a block mask, torch passes one block of 2**30 
 class KernelRun:
     """One launch of our kernel."""
 
-    kernel: str  # forward, query_gradient or key_gradient
-    tiles: int  # executed, of full blocks
-    partial_tiles: int  # executed, of partial blocks
-    predicted: tuple[int, int]  # both numbers, from the mask's block lists
+    executed: FlexCounts
+    predicted: FlexCounts  # from the mask's block lists
     tile_flops: int  # FLOPs of one tile's products
-    visible: int  # unmasked scores
     pair_flops: int  # FLOPs of one score's products in the whole operator
     source: str  # the generated functions
 
     @property
     def flops(self) -> int:
-        return (self.tiles + self.partial_tiles) * self.tile_flops
+        return (self.executed.full_tiles + self.executed.partial_tiles) * self.tile_flops
 
 
 @dataclass
@@ -77,22 +74,13 @@ class Kernels:
     ) -> None:  # fmt: skip
         if not self.counts:
             return
-        tiles, partial, visible = counts.sum(0).tolist()
-        predicted = attention.predicted(kernel, query, value)
+        from graphflops.runtime.flex import counted
+
         width, value_width = int(query.shape[-1]), int(value.shape[-1])
         # Backward: the scores again, and the gradients of query, key, value and probabilities.
         pair = width + value_width if kernel == "forward" else 3 * width + 2 * value_width
-        run = KernelRun(
-            kernel=kernel,
-            tiles=tiles,
-            partial_tiles=partial,
-            predicted=(predicted.full_tiles, predicted.partial_tiles),
-            tile_flops=attention.tile_flops(kernel, query, value),
-            visible=visible,
-            pair_flops=2 * pair,
-            source=attention.source,
-        )
-        self.runs.append(run)
+        of_tiles = attention.predicted(kernel, query, value), attention.tile_flops(kernel, query, value)
+        self.runs.append(KernelRun(counted(counts), *of_tiles, 2 * pair, attention.source))
 
 
 def takes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:

@@ -17,7 +17,7 @@ from graphflops.tensor import DType, TensorType
 from graphflops.view import Call, View
 
 _WIDEST = 2**20  # the largest value drawn from a range without an upper end
-_LARGEST = 2**40  # elements
+LARGEST = 2**40  # elements
 
 
 class InputPlan(NamedTuple):
@@ -40,7 +40,7 @@ def input_plans(report: Report, view: View) -> list[InputPlan]:
     plans = []
     for name, typed in types.items():
         shape = tuple([size for size in typed.shape if isinstance(size, int)])
-        if isinstance(typed.numel, int) and typed.numel > _LARGEST:
+        if isinstance(typed.numel, int) and typed.numel > LARGEST:
             raise ModelError(f"input {shown(name)}, {shown(str(typed))}, does not fit in memory")
         is_index = not typed.dtype.is_floating and typed.dtype.kind != "bool"
         plans.append(InputPlan(name, typed, shape, _range(view, name) if is_index else (0, 2)))

@@ -69,27 +69,14 @@ def _results(
     report: Report, real: Mapping[str, tuple[str, tuple[int, ...]]], sizes: RunSizes
 ) -> Iterator[NodeResult]:
     for place, row in enumerate(report.rows):
-        checks: list[CheckResult] = []
-        for name, typed in row.outputs:
-            if name in real:
-                dtype, shape = real[name]
-                checks.append(sizes.check(typed, dtype, shape))
+        checks = [sizes.check(typed, *real[name]) for name, typed in row.outputs if name in real]
         ran = bool(checks)
         if not ran and row.outputs:
             checks.append(CheckResult("type", "explained", "", "", _INNER))
         flops = evaluate(row.cost.matrix_flops, sizes.known)
         moved = evaluate(row.cost.read_bytes + row.cost.written_bytes, sizes.known)
-        yield NodeResult(
-            row=place,
-            node=row.node,
-            op=row.op,
-            module=row.module,
-            checks=tuple(checks),
-            turns=int(ran),
-            flops=flops,
-            bytes=moved,
-            matrix_dtype=row.matrix_dtype,
-        )
+        named = place, row.node, row.op, row.module
+        yield NodeResult(*named, tuple(checks), int(ran), flops, moved, row.matrix_dtype)
 
 
 def _refuse_outside(model: onnx.ModelProto, path: str) -> None:

@@ -1,4 +1,4 @@
-"""Finds the function of torch or Python behind the spelling of an operator.
+"""Finds the function of torch or Python behind the spelling of an operator, or what runs a higher-order one.
 
 A program read from a file can only run operators that graphflops prices: no other attribute of a module is looked up by a
 name from a file, and operators that read files, reach other machines or write outside of their tensors are refused.
@@ -12,7 +12,8 @@ import functools
 import importlib
 import math
 import operator
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -24,7 +25,7 @@ from graphflops.graph import Graph, Opaque
 from graphflops.ops import Op
 from graphflops.ops import operator as spelled
 from graphflops.rules.registry import find
-from graphflops.tensor import flat
+from graphflops.tensor import dtype_named, flat
 
 _REFUSED = {
     "aten.from_file": "it reads a file that the program names",
@@ -95,20 +96,15 @@ def overload_of(op: Op) -> torch._ops.OpOverload | None:
     return found if is_overload else None
 
 
-def _reshaped(self: torch.Tensor, size: Any) -> torch.Tensor:
-    """Reshapes instead of viewing: strides may differ from those of the machine that exported the program."""
-    return self.reshape(size)
-
-
-def _split(self: torch.Tensor, tensor_indices_or_sections: torch.Tensor, dim: int = 0) -> Any:
-    """Moves the indices to the CPU, where torch requires them wherever the tensor is."""
-    return torch.ops.aten.tensor_split.tensor_indices_or_sections(self, tensor_indices_or_sections.cpu(), dim)
-
-
 _SUBSTITUTES: dict[str, Callable[..., Any]] = {
-    "aten.view.default": _reshaped,
-    "aten._unsafe_view.default": _reshaped,
-    "aten.tensor_split.tensor_indices_or_sections": _split,
+    # Strides may differ from those of the machine that exported the program.
+    **dict.fromkeys(
+        ("aten.view.default", "aten._unsafe_view.default"), lambda self, size: self.reshape(size)
+    ),
+    # On the CPU, where torch requires the indices wherever the tensor is.
+    "aten.tensor_split.tensor_indices_or_sections": lambda self, tensor_indices_or_sections, dim=0: (
+        torch.ops.aten.tensor_split.tensor_indices_or_sections(self, tensor_indices_or_sections.cpu(), dim)
+    ),
 }
 
 
@@ -159,14 +155,12 @@ def reason_to_refuse(op: Op) -> str:
     return _OUTSIDE if op.word.endswith("_unsafe") else _UNSAFE.get(op.word, "")
 
 
+# By operator, the axes of the image that its indices index.
 _POOLINGS = {
-    "max_pool2d_with_indices_backward": (7, 2),
-    "max_pool3d_with_indices_backward": (7, 3),
-    "adaptive_max_pool2d_backward": (2, 2),
-    "adaptive_max_pool3d_backward": (2, 3),
-    "fractional_max_pool2d_backward": (4, 2),
-    "fractional_max_pool3d_backward": (4, 3),
-}  # by operator: the place of its indices, and the axes of the image that they index
+    "max_pool2d_with_indices_backward": 2, "max_pool3d_with_indices_backward": 3,
+    "adaptive_max_pool2d_backward": 2, "adaptive_max_pool3d_backward": 3,
+    "fractional_max_pool2d_backward": 2, "fractional_max_pool3d_backward": 3,
+}  # fmt: skip
 # Operators whose first list torch takes not to be empty.
 _NOT_EMPTY = ("_stack", "_foreach_copy", "_foreach_copy_")
 _OPTIONS = ("dtype", "layout", "memory_format")
@@ -174,23 +168,20 @@ _LOSSES = ("nll_loss_backward", "nll_loss2d_backward")
 
 
 def checked(op: Op, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function of an operator of torch, with what torch takes on trust from compiled code checked first."""
-    return (
-        _with_checked_indices(op, _with_checked_arguments(op, function)) if op.dialect == "aten" else function
-    )
+    """The function of an operator of torch, with what torch takes on trust from compiled code checked first.
 
-
-def _with_checked_arguments(op: Op, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, whose lists are as long as its schema says, and whose options are no numbers."""
+    Its lists are as long as its schema says, its options are no numbers, and a gradient indexes by what is within bounds.
+    """
     schema = getattr(function, "_schema", None)
-    arguments = () if schema is None else schema.arguments
+    arguments = () if schema is None or op.dialect != "aten" else schema.arguments
     lengths = {arg.name: arg.N for arg in arguments if (arg.N or 0) > 1 and arg.default_value != []}
     options = {arg.name for arg in arguments if arg.name in _OPTIONS}
-    if not lengths and not options and op.word not in _NOT_EMPTY:
+    if not arguments or not (lengths or options or op.word in (*_NOT_EMPTY, *_POOLINGS, *_LOSSES)):
         return function
 
     def run(*args: Any, **named: Any) -> Any:
         given = dict(zip((arg.name for arg in arguments), args, strict=False)) | named
+        _require_indices(op, given)
         for name, value in given.items():
             wrong = isinstance(value, (list, tuple)) and len(value) not in (1, lengths.get(name, len(value)))
             if wrong and not value and name == "stride" and op.word in _POOLINGS:
@@ -204,34 +195,121 @@ def _with_checked_arguments(op: Op, function: Callable[..., Any]) -> Callable[..
     return run
 
 
-def _with_checked_indices(op: Op, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, or for a gradient that indexes by a saved tensor a function that checks the indices first."""
+def _require_indices(op: Op, given: Mapping[str, Any]) -> None:
+    """Raise RunError for a gradient whose saved tensor indexes outside of another."""
     if op.word in _POOLINGS:
-        place, axes = _POOLINGS[op.word]
-
-        def pooled(*args: Any, **named: Any) -> Any:
-            indices = named["indices"] if "indices" in named else args[place]
-            image = named["self"] if "self" in named else args[1]
-            if image.dim() not in (axes + 1, axes + 2):
-                raise RunError(f"{shown(op.spelling)}: an image of {image.dim()} axes")
-            _within(op, indices, prod(image.shape[-axes:]))
-            return function(*args, **named)
-
-        return pooled
-    if op.word in _LOSSES:
-
-        def loss(*args: Any, **named: Any) -> Any:
-            scores, target, ignored = (
-                named[name] if name in named else args[place]
-                for name, place in (("self", 1), ("target", 2), ("ignore_index", 5))
-            )
-            _within(op, target[target != ignored], scores.shape[min(1, scores.dim() - 1)])
-            return function(*args, **named)
-
-        return loss
-    return function
+        image, axes = given["self"], _POOLINGS[op.word]
+        if image.dim() not in (axes + 1, axes + 2):
+            raise RunError(f"{shown(op.spelling)}: an image of {image.dim()} axes")
+        _within(op, given["indices"], prod(image.shape[-axes:]))
+    elif op.word in _LOSSES:
+        scores, target = given["self"], given["target"]
+        _within(op, target[target != given["ignore_index"]], scores.shape[min(1, scores.dim() - 1)])
 
 
 def _within(op: Op, indices: torch.Tensor, below: int) -> None:
     if indices.numel() and not 0 <= int(indices.min()) <= int(indices.max()) < below:
         raise RunError(f"{shown(op.spelling)}: an index is not within the {below:,} places that it indexes")
+
+
+# Higher-order operators run by their definitions; the graphs among their operands are Python functions here.
+
+
+def _turns(condition: Any, body: Any, carried: Sequence[Any], additional: Sequence[Any]) -> Iterator[Any]:
+    """What is carried after each turn of a `while_loop`."""
+    state: Sequence[Any] = carried
+    while bool(condition(*state, *additional)[0]):
+        state = body(*state, *additional)
+        yield state
+
+
+def _while_loop(condition: Any, body: Any, carried: Sequence[Any], additional: Sequence[Any] = ()) -> Any:
+    last = deque(_turns(condition, body, carried, additional), maxlen=1)
+    return last[0] if last else tuple(carried)
+
+
+def _while_loop_stack_output(
+    condition: Any, body: Any, carried: Sequence[Any], additional: Sequence[Any] = ()
+) -> Any:
+    turns = zip(*_turns(condition, body, carried, additional), strict=True)
+    return tuple([torch.stack(values) for values in turns])
+
+
+def _scan(
+    combine: Any, init: Sequence[Any], xs: Sequence[torch.Tensor], additional: Sequence[Any] = ()
+) -> Any:
+    carried, turns = tuple(init), []
+    for index in range(xs[0].shape[0]):
+        found = combine(*carried, *[x[index] for x in xs], *additional)
+        carried = found[: len(init)]
+        turns.append(found[len(init) :])
+    return (*carried, *_stacked(turns))
+
+
+def _associative_scan(combine: Any, xs: Sequence[torch.Tensor], additional: Sequence[Any] = ()) -> Any:
+    turns = [tuple([x[0] for x in xs])]
+    for index in range(1, xs[0].shape[0]):
+        turns.append(combine(*turns[-1], *[x[index] for x in xs], *additional))
+    return _stacked(turns)
+
+
+def _map(body: Any, xs: Sequence[torch.Tensor], operands: Sequence[Any] = ()) -> Any:
+    return _stacked([body(*[x[index] for x in xs], *operands) for index in range(xs[0].shape[0])])
+
+
+def _stacked(turns: Sequence[Sequence[Any]]) -> tuple[Any, ...]:
+    if not turns:
+        raise RunError("a loop without iterations has no results, and their types are unknown")
+    return tuple([torch.stack(values) for values in zip(*turns, strict=True)])
+
+
+def _autocast(device_type: str, dtype: Any, enabled: bool, cache: Any, region: Any, *operands: Any) -> Any:
+    device = next((x.device.type for x in operands if isinstance(x, torch.Tensor)), device_type)
+    active = bool(enabled) and _makes(region.graph, dtype)
+    with torch.autocast(device, dtype=dtype, enabled=active, cache_enabled=cache):
+        return region(*operands)
+
+
+def _makes(graph: Graph, dtype: torch.dtype) -> bool:
+    """True if a call recorded a result of the type: autocast for another device type changed none in the export."""
+    recorded = [graph.types.get(name) for node in graph.nodes for name in node.outputs if name]
+    nested = (value for node in graph.nodes for value in (*node.args, *(item for _, item in node.kwargs)))
+    return any(getattr(typed, "dtype", None) == dtype_named(str(dtype)[6:]) for typed in recorded) or any(
+        _makes(value, dtype) for value in nested if isinstance(value, Graph)
+    )
+
+
+def _with_effects(token: Any, called: Any, *operands: Any, **keywords: Any) -> Any:
+    found = called(*operands, **keywords)
+    return (token, *(found if isinstance(found, (tuple, list)) else (found,)))
+
+
+# Higher-order operators, by their own word.
+RUN: dict[str, Callable[..., Any]] = {
+    "cond": lambda predicate, true, false, operands=(): (true if bool(predicate) else false)(*operands),
+    "switch": lambda index, branches, operands=(): branches[min(max(int(index), 0), len(branches) - 1)](
+        *operands
+    ),
+    "while_loop": _while_loop,
+    "while_loop_stack_output": _while_loop_stack_output,
+    "scan": _scan,
+    "associative_scan": _associative_scan,
+    **dict.fromkeys(("map_impl", "map"), _map),
+    "wrap_with_autocast": _autocast,
+    "wrap_with_set_grad_enabled": lambda enabled, region, *operands: region(*operands),
+    **dict.fromkeys(
+        ("wrap", "wrap_activation_checkpoint", "tag_activation_checkpoint", "local_map_hop"),
+        lambda region, *operands, **keywords: region(*operands),
+    ),
+    "invoke_subgraph": lambda region, identifier, *operands, **keywords: region(*operands),
+    **dict.fromkeys(
+        ("hints_wrapper", "strict_mode", "foreach_map"),
+        lambda region, operands, *rest, **keywords: region(*operands),
+    ),
+    "with_effects": _with_effects,
+    "auto_functionalized_v2": lambda *given, **named: torch.ops.higher_order.auto_functionalized_v2(
+        *given, **named
+    ),
+    "out_dtype": lambda *operands: torch.ops.higher_order.out_dtype(*operands),
+    **dict.fromkeys(("print", "_export_tracepoint"), lambda *operands, **keywords: operands),
+}

@@ -1,11 +1,14 @@
-"""One process of a recorded step that several run: its runs, and what they are compared with."""
+"""One process of a recorded step that several run: its runs, and what they are compared with.
+
+The step of one rank runs call by call, over process groups: each memory is there as long as the file says.
+"""
 
 from __future__ import annotations
 
 import gc
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from math import prod
@@ -13,22 +16,32 @@ from typing import Any
 
 import torch
 from torch import distributed as dist
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from graphflops.analysis import analyze
+from graphflops.capturing.recorder import written
 from graphflops.dims import evaluate
 from graphflops.errors import ModelError, shown
 from graphflops.exporters.meshes import ranks_along
 from graphflops.exporters.recorded import graph_of, read_step
-from graphflops.graph import Mesh, Origin
-from graphflops.runtime.compare import RunComparison
-from graphflops.runtime.execute import Step
-from graphflops.runtime.flop_counter_reference import FlopCounterReference
-from graphflops.runtime.operators import refuse_unsafe
-from graphflops.runtime.replay import Replay
+from graphflops.exporters.step_file import RecordedCall, RecordedInput, RecordedStep
+from graphflops.graph import HOST_KINDS, Graph, Mesh, Node, Origin, Ref
+from graphflops.links.cost import kind_of, link_bytes
+from graphflops.ops import Op
+from graphflops.rules.registry import find
+from graphflops.runtime.compare import FlopCounterReference, RunComparison
+from graphflops.runtime.execute import Execution, Step
+from graphflops.runtime.operators import overload_of, refuse_unsafe, resolve
 from graphflops.runtime.run import described, device_of, profile_of, refuse_too_large
+from graphflops.runtime.tensors import SPREAD, Weights
 from graphflops.runtime.validation import NodeResult, RankResult, Validation
 
 _SECONDS = 60.0  # that a process waits for the others
+# Namespaces of operators that run beside process groups only.
+_OF_GROUPS = frozenset(("c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor", "fsdp"))
+_HOST = torch.device("cpu")
+_ASYNCHRONOUS = ("async_op", "asyncOp")  # what releases of torch call the argument of a collective
 
 
 def validate_rank(path: str, repeats: int, process: Mapping[str, int], **options: Any) -> Validation:
@@ -184,3 +197,184 @@ def covered(spans: list[tuple[float, float]]) -> float:
         total += max(0.0, end - max(start, last))
         last = max(last, end)
     return total
+
+
+class Replay(Execution):
+    """Runs of one recorded step. groups: by the name that the file has for them."""
+
+    def __init__(
+        self, step: RecordedStep, graph: Graph, device: torch.device, groups: Mapping[str, Any], seed: int
+    ) -> None:
+        super().__init__(graph, Weights(graph, device))
+        self.step, self.device, self.groups, self.seed = step, device, groups, seed
+        self.lacks = lambda error: device.type == "cpu" and isinstance(error, NotImplementedError)
+        self.where = device
+        self.pending: dict[int, Any] = {}  # collectives that nothing waited for, by the memory that they use
+        self.reductions: dict[str, Any] = {}
+        self.beside_host: set[int] = set()
+        self.beside_host |= {number for call in step.calls for number in self.read_on_host(call)}
+        self.host = {f"v{place}" for place, value in enumerate(step.values) if self.on_host(value.storage)}
+        self.dead: dict[str, list[str]] = {node.name: [] for node in graph.nodes}
+        for place, value in enumerate(step.values):
+            last = step.storages[value.storage].last
+            if 0 <= last < len(graph.nodes) - 1:
+                self.dead[graph.nodes[last].name].append(f"v{place}")
+
+    def on_host(self, storage: int) -> bool:
+        """Whether memory is the host's; of what is there before the step this has no bytes of the device."""
+        memory = self.step.storages[storage]
+        is_counter = memory.kind == "optimizer" and not memory.bytes
+        return memory.kind in HOST_KINDS or is_counter or storage in self.beside_host
+
+    def read_on_host(self, call: RecordedCall) -> Iterator[int]:
+        """The memory of numbers that a call adds to a list of counters on the host."""
+        first, *others = call.args or [None]
+        counters = [self.step.values[one["v"]].storage for one in first] if _is_values(first) else []
+        if counters and all(self.on_host(number) for number in counters):
+            yield from [self.step.values[one["v"]].storage for one in others if _is_values([one])]
+
+    def inputs(self, given: Mapping[str, torch.Tensor] | None = None) -> dict[str, Any]:
+        """What is there before the step: tensors given by name, or random ones; zeros for integers and state."""
+        torch.manual_seed(self.seed)
+        memory: dict[int, Any] = {}
+        made = {}
+        for entry in self.step.inputs:
+            tensor = made[f"v{entry.value}"] = self.placed(entry, memory)
+            is_random = entry.role != "state" and tensor.is_floating_point() and tensor.itemsize > 1
+            if given and entry.target in given:
+                tensor.copy_(given[entry.target])
+            elif is_random and all(tensor.stride()):  # not one element, broadcast
+                tensor.normal_(std=SPREAD)
+        return made
+
+    def placed(self, entry: RecordedInput, memory: dict[int, Any]) -> torch.Tensor:
+        """A tensor of zeros in its memory."""
+        value = self.step.values[entry.value]
+        dtype, number = getattr(torch, value.dtype), value.storage
+        device = _HOST if self.on_host(number) else self.device
+        if number not in memory:
+            # A counter on the host has no bytes in the file.
+            size = max(self.step.storages[number].bytes, value.end)
+            memory[number] = torch.zeros(size, dtype=torch.uint8, device=device).untyped_storage()
+        empty = torch.empty(0, dtype=dtype, device=device)
+        return empty.set_(memory[number], value.offset, value.shape, value.strides)
+
+    def play(self, values: dict[str, Any]) -> None:
+        """Run the step on what `inputs` made, which is freed with the rest: what outlives it is left."""
+        with torch.no_grad():
+            self.calls(self.graph, values, "")
+        for work in self.pending.values():
+            work.wait()
+        self.pending.clear()
+
+    def _one(self, node: Node, values: dict[str, Any], prefix: str) -> tuple[Any, ...]:
+        self.where = _HOST if self.host.intersection(node.outputs) else self.device
+        results = super()._one(node, values, prefix)
+        for name in self.dead[node.name]:
+            self.settle(values.get(name))
+        return results
+
+    def _last_uses(self, graph: Graph) -> list[tuple[str, ...]]:
+        return [tuple(self.dead[node.name]) for node in graph.nodes]
+
+    def argument(self, argument: Any, values: Mapping[str, Any], prefix: str) -> Any:
+        """An argument as torch takes it; a collective that writes or reads it is waited for."""
+        found = super().argument(argument, values, prefix)
+        if self.pending and type(argument) is Ref:
+            self.settle(found)
+        return found
+
+    def settle(self, tensor: Any) -> None:
+        """Wait for the collective that uses the memory of a tensor."""
+        if self.pending and isinstance(tensor, torch.Tensor):
+            work = self.pending.pop(_address(tensor), None)
+            if work is not None:
+                work.wait()
+
+    def function(self, op: Op) -> Callable[..., Any]:
+        """The function that runs an operator; it returns what the file has as results."""
+        overload: Any = overload_of(op)
+        is_of_groups = op.dialect in _OF_GROUPS
+        if is_of_groups and (overload is None or find(op.spelling) is None):
+            why = "graphflops has no rule for it, or torch no operator"
+            raise ModelError(f"{shown(op.spelling)} is not run: {why}")
+        function = overload if is_of_groups else resolve(op.spelling)
+        known = {argument.name: argument for argument in overload._schema.arguments}
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if is_of_groups:
+                pairs = zip(known.values(), args, strict=False)
+                args = tuple([self.in_groups(argument, value) for argument, value in pairs])
+                kwargs = {name: self.in_groups(known[name], value) for name, value in kwargs.items()}
+            if "device" in known and not any(isinstance(a, torch.Tensor) for a in args):
+                kwargs.setdefault("device", self.where)
+            returned = function(*args, **kwargs)
+            work = returned[-1] if isinstance(returned, tuple) and returned else returned
+            given = {**dict(zip(known, args, strict=False)), **kwargs} if is_of_groups else {}
+            if isinstance(work, torch.ScriptObject) and self.leaves_work(given):
+                tensors = (leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor))
+                self.pending.update((_address(tensor), work) for tensor in tensors)
+            return tuple(written(overload, args, kwargs)) or returned
+
+        return run
+
+    def leaves_work(self, given: Mapping[str, Any]) -> bool:
+        """Whether there is a collective to wait for: NCCL has none of what runs in the stream of other kernels."""
+        return self.device.type != "cuda" or all(given.get(name, True) for name in _ASYNCHRONOUS)
+
+    def in_groups(self, argument: Any, value: Any) -> Any:
+        """An argument of a collective: the group and the reduction that it names."""
+        kind = str(argument.type)
+        if argument.name == "group_name":
+            return self.groups[value].group_name
+        if isinstance(value, str) and kind.endswith("ProcessGroup"):
+            return self.groups[value].boxed()
+        if isinstance(value, str) and kind.endswith("ReduceOp"):
+            if value not in self.reductions:
+                self.reductions[value] = _reduction(value, self.device)
+            return self.reductions[value]
+        return value
+
+    def count_sent(self, step: Step) -> None:
+        """Count what a collective sends: the bytes of its operand, as the group gets it, by ring algorithms."""
+        op = step.node.operator
+        given = op.arguments(step.args, tuple(step.kwargs.items()))
+        if op.is_exchange and (group := self.groups.get(given["group_name"])) is not None:
+            size = sum(x.nbytes for x in tree_leaves(given["x"]))
+            self.sent[step.name] = link_bytes(kind_of(op.name), size, group.size())
+
+    def _opaque(self, what: str) -> Any:
+        what = what.removeprefix("torch.")
+        return self.where if what.partition(":")[0] in ("cpu", "cuda") else super()._opaque(what)
+
+
+def _is_values(given: Any) -> bool:
+    """Whether an argument of a recorded call is a list of values."""
+    return isinstance(given, list) and all(isinstance(one, dict) and "v" in one for one in given)
+
+
+def _address(tensor: torch.Tensor) -> int:
+    address: int = tensor.untyped_storage()._cdata
+    return address
+
+
+class _Seen(TorchDispatchMode):  # type: ignore[misc]
+    """Keeps the reduction of a sum over devices, which is done as a plain sum."""
+
+    found: Any = None
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.c10d.allreduce_.default:
+            self.found = args[2]
+            args = (*args[:2], torch.classes.c10d.ReduceOp(), *args[3:])
+        return func(*args, **(kwargs or {}))
+
+
+def _reduction(name: str, device: torch.device) -> Any:
+    """A reduction as operators take it, which Python can make in no other way."""
+    known = getattr(dist.ReduceOp, name.upper(), None)
+    if known is None:
+        raise ModelError(f"{shown(name)} is no reduction")
+    with _Seen() as seen:
+        dist.all_reduce(torch.zeros(1, device=device), op=known)
+    return seen.found

@@ -6,6 +6,7 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -18,9 +19,8 @@ from graphflops.errors import ModelError, shown
 from graphflops.graph import Graph
 from graphflops.open_sizes import of_report
 from graphflops.report import Report
-from graphflops.runtime.compare import RunComparison
+from graphflops.runtime.compare import FlopCounterReference, RunComparison
 from graphflops.runtime.execute import Execution, Step
-from graphflops.runtime.flop_counter_reference import FlopCounterReference
 from graphflops.runtime.input_plans import checked
 from graphflops.runtime.machine import free_bytes, machine_bytes
 from graphflops.runtime.operators import refuse_unsafe
@@ -56,24 +56,28 @@ def prepared(
             tensors = {name: each.to(where) for name, each in checked(given, report, dtype_of).items()}
     except (RuntimeError, MemoryError):  # torch raises RuntimeError if the machine's memory is exhausted
         raise ModelError("inputs of these sizes do not fit in memory: give smaller sizes by --dim") from None
-    return Run(graph, report, tensors, where, random_weights, seed)
+    keep = 2 * report.parameter_bytes < memory_of(where)
+    return Run(graph, report, tensors, Weights(graph, where, random_weights, keep), seed)
 
 
+@dataclass(frozen=True)
 class Run:
     """One program that is about to be validated, with its inputs, weights and device."""
 
-    def __init__(
-        self, graph: Graph, report: Report, inputs: Mapping[str, torch.Tensor], device: torch.device,
-        random_weights: bool, seed: int,
-    ) -> None:  # fmt: skip
-        self.graph = graph
-        self.report = report
-        self.inputs = inputs
-        self.device = device
-        keep = 2 * report.parameter_bytes < memory_of(device)
-        self.weights = Weights(graph, device, random_weights, keep)
-        self.seed = seed
-        self.trusted = graph.origin.format == "live"
+    graph: Graph
+    report: Report
+    inputs: Mapping[str, torch.Tensor]
+    weights: Weights
+    seed: int
+
+    @property
+    def device(self) -> torch.device:
+        return self.weights.device
+
+    @property
+    def trusted(self) -> bool:
+        """Whether it is in memory, and not read from a file."""
+        return self.graph.origin.format == "live"
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -124,17 +128,6 @@ class Run:
             profile=self.report.device or "",
             predicted=self.report.totals.time if repeats else None,
         )
-
-    def refuse_uncountable(self) -> None:
-        """Raise ModelError if the hardware counters cannot be read."""
-        from graphflops.runtime.counters import available
-
-        if self.device.type != "cuda":
-            raise ModelError("--counters hardware reads the counters of a GPU: give --device cuda")
-        if not self.graph.origin.path:
-            raise ModelError("--counters hardware runs the program in a separate process: save it to a file")
-        if available() is None:
-            raise ModelError("no Nsight Compute: put ncu on PATH (it comes with the CUDA toolkit)")
 
     def once(self, execution: Execution) -> Sequence[Any]:
         torch.manual_seed(self.seed)

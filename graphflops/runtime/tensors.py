@@ -13,11 +13,10 @@ import torch
 from graphflops.errors import FileError, ModelError, shown
 from graphflops.graph import Graph, Input, Stored
 from graphflops.report import Report
-from graphflops.runtime.input_plans import input_plans, opened
+from graphflops.runtime.input_plans import LARGEST, input_plans, opened
 from graphflops.tensor import DType, TensorType
 from graphflops.view import View
 
-_LARGEST = 2**40  # elements
 SPREAD = 0.02  # standard deviation of random weights: small enough for sums to stay finite in half precision
 
 
@@ -37,10 +36,7 @@ class Weights:
     """
 
     def __init__(self, graph: Graph, device: torch.device, random: bool = False, keep: bool = False) -> None:
-        self.graph = graph
-        self.device = device
-        self.random = random
-        self.keep = keep
+        self.graph, self.device, self.random, self.keep = graph, device, random, keep
         self._kept: dict[tuple[Graph, str], torch.Tensor] = {}
         self._checkpoint: dict[str, Any] | None = None
 
@@ -51,10 +47,9 @@ class Weights:
         """
         if not self.keep or entry.role == "buffer":
             return self._made(graph, entry)
-        key = (graph, entry.name)
-        if key not in self._kept:
-            self._kept[key] = self._made(graph, entry)
-        return self._kept[key]
+        if (graph, entry.name) not in self._kept:
+            self._kept[graph, entry.name] = self._made(graph, entry)
+        return self._kept[graph, entry.name]
 
     def _made(self, graph: Graph, entry: Input) -> torch.Tensor:
         typed = graph.types.get(entry.name)
@@ -130,7 +125,7 @@ def numbers(typed: TensorType) -> tuple[int, ...]:
     if len(shape) < len(typed.shape):
         unknown = [shown(str(size)) for size in typed.shape if not isinstance(size, int)]
         raise ModelError(f"sizes are unknown: give {', '.join(unknown)} by --dim")
-    if math.prod(shape) > _LARGEST:
+    if math.prod(shape) > LARGEST:
         raise ModelError(f"a tensor of {shown(str(typed))} does not fit in memory")
     return shape
 

@@ -6,6 +6,7 @@ A program from a file runs in a child process.
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 from graphflops.analysis import analyze, as_graph
@@ -15,13 +16,14 @@ from graphflops.exporters import reader_of, regular_file
 from graphflops.view import View
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from graphflops.graph import Graph
     from graphflops.runtime.run import Run
     from graphflops.runtime.validation import Validation
 
 _REPEATS = 5
+_ONNX = "onnxruntime runs an ONNX file on the CPU: omit --device and --counters"
 
 
 def validate(
@@ -69,9 +71,8 @@ def validate(
 def _counted(model: object, found: Validation, options: dict[str, Any]) -> Validation:
     """The validation with what the GPU's hardware counters say of each call."""
     from graphflops.runtime.isolated import with_counters
-    from graphflops.runtime.run import prepared
 
-    return with_counters(found, prepared(model, **options).report, options)
+    return with_counters(found, _prepared(as_graph(model, options["model_name"]), **options).report, options)
 
 
 def _validated(
@@ -99,7 +100,7 @@ def validate_here(
     graph = as_graph(model, model_name)
     if graph.declared is not None:
         if device != "cpu" or not graph.origin.path:
-            raise ModelError("onnxruntime runs an ONNX file on the CPU: omit --device and --counters")
+            raise ModelError(_ONNX)
         return _validated_onnx(graph, repeats, **options)
     return _prepared(graph, device=device, **options).validated(repeats)
 
@@ -108,17 +109,23 @@ def _refuse_uncountable(model: object, options: Mapping[str, Any]) -> None:
     """Raise ModelError if the hardware counters of a run cannot be read."""
     graph = as_graph(model, options["model_name"])
     if graph.declared is not None:
-        raise ModelError("onnxruntime runs an ONNX file on the CPU: omit --device and --counters")
+        raise ModelError(_ONNX)
     if graph.step is not None:
         raise ModelError("--counters hardware runs programs, not recorded steps: leave it out")
-    _prepared(graph, **options).refuse_uncountable()
+    run = _prepared(graph, **options)
+    from graphflops.runtime.counters import available
+
+    if run.device.type != "cuda":
+        raise ModelError("--counters hardware reads the counters of a GPU: give --device cuda")
+    if not graph.origin.path:
+        raise ModelError("--counters hardware runs the program in a separate process: save it to a file")
+    if available() is None:
+        raise ModelError("no Nsight Compute: put ncu on PATH (it comes with the CUDA toolkit)")
 
 
 def _prepared(graph: Graph, **options: Any) -> Run:
-    try:
+    with _needing("runtime"):
         from graphflops.runtime.run import prepared
-    except ModuleNotFoundError as missing:
-        raise _without(missing, "runtime") from None
     return prepared(graph, **options)
 
 
@@ -126,13 +133,11 @@ def _validated_onnx(
     graph: Graph, repeats: int, *, dims: Mapping[str, int], names: Mapping[str, str],
     inputs: Mapping[str, Any] | str | None, random_weights: bool, seed: int, profile: str | None,
 ) -> Validation:  # fmt: skip
-    try:
+    with _needing("onnxruntime"):
         import onnxruntime  # type: ignore[import-untyped]  # noqa: F401
 
         from graphflops.runtime.input_plans import checked
         from graphflops.runtime.onnx_run import arrays_from, dtype_of, random_arrays, validate_onnx
-    except ModuleNotFoundError as missing:
-        raise _without(missing, "onnxruntime") from None
     given = arrays_from(inputs) if isinstance(inputs, str) else inputs
     shapes = {name: tuple(array.shape) for name, array in given.items()} if given else None
     report = analyze(graph, dims=dims, names=names, inputs=shapes, device=profile, fused=False)
@@ -144,8 +149,13 @@ def _validated_onnx(
     return validate_onnx(graph.origin.path, report, arrays, repeats, random_weights)
 
 
-def _without(missing: ModuleNotFoundError, extra: str) -> Exception:
-    """The error that says which extra of graphflops brings the missing package; a missing part of graphflops is a defect."""
-    if missing.name is None or missing.name.startswith("graphflops"):
-        return missing
-    return ModelError(f"running this model needs {missing.name}: pip install 'graphflops[{extra}]'")
+@contextmanager
+def _needing(extra: str) -> Iterator[None]:
+    """Around imports: an error says which extra of graphflops brings a missing package; a missing part of us is a defect."""
+    try:
+        yield
+    except ModuleNotFoundError as missing:
+        if missing.name is None or missing.name.startswith("graphflops"):
+            raise
+        needs = f"running this model needs {missing.name}: pip install 'graphflops[{extra}]'"
+        raise ModelError(needs) from None

@@ -10,7 +10,7 @@ from typing import Literal
 
 from graphflops.base.rendered import Rendered
 from graphflops.dims import Dim, evaluate, symbol
-from graphflops.report.call_time import CallTime, PhaseTime
+from graphflops.report.timeline import CallTime, PhaseTime
 from graphflops.tensor import TensorType
 
 Verdict = Literal["equal", "explained", "different", "not executed"]

@@ -18,8 +18,7 @@ from graphflops.budget.check import RULES, finding
 from graphflops.budget.limits import Budget, BudgetFile
 from graphflops.budget.measure import UNITS, Limit
 from graphflops.errors import FileError, shown
-from graphflops.render.html.data import inert
-from graphflops.render.html.fragment import escaped, read
+from graphflops.render.html.fragment import escaped, inert, read
 from graphflops.render.html.fragment import page as whole
 from graphflops.render.table import Page
 from graphflops.render.tables import Entry, TextTable

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +17,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec.structs import replace
 
+from graphflops.base.record import Record
 from graphflops.dims import Dim, evaluate
 from graphflops.errors import ModelError, require_choice, shown
 from graphflops.graph import Graph, Node, Ref, tensor_type
@@ -156,8 +156,7 @@ def _needed(program: Graph) -> tuple[Node, ...]:
     return tuple(reversed(found))
 
 
-@dataclass(frozen=True, slots=True)
-class Exchanges:
+class Exchanges(Record, frozen=True):
     """What the devices send one another in a run of a program: by collective, bytes of one device's operand."""
 
     devices: int
@@ -171,9 +170,8 @@ class Exchanges:
         """The time of all, one after another, at the values of symbols, and whether the size of none is unknown."""
         counts = Counter((kind, evaluate(nbytes, sizes)) for kind, nbytes in self.operands)
         known = [(kind, nbytes, times) for (kind, nbytes), times in counts.items() if nbytes is not None]
-        return sum(times * self._seconds(kind, nbytes) for kind, nbytes, times in known), len(known) == len(
-            counts
-        )
+        taken = sum(times * self._seconds(kind, nbytes) for kind, nbytes, times in known)
+        return taken, len(known) == len(counts)
 
     def notes(self) -> Iterator[str]:
         """What is assumed."""
@@ -214,15 +212,14 @@ def on_each(
     places = {node.name: node.module or node.name for node in program.nodes}
     whole = tuple([f"{shown(places.get(name, name))}: {why}" for name, why in found.refused.items()])
     if not found.parts:
-        raise ModelError(
-            f"nothing can be split over {devices} devices: {next(iter(whole), 'no product by a weight')}"
-        )
+        why = next(iter(whole), "no product by a weight")
+        raise ModelError(f"nothing can be split over {devices} devices: {why}")
     sums = [one.value for one in found.exchanged if one.side == "out"]
     parts = [(name, found.parts[name]) for name in found.graph.returned if name in found.parts]
     logits = [name for name, part in parts if part.axis == found.rank(name) - 1]
     types: Mapping[str, Any] = found.graph.types
     operands: list[tuple[Kind, Dim]] = [("all_reduce", types[name].nbytes) for name in sums]
     operands += [("all_gather", types[name].nbytes) for name in logits]
-    return replace(found.graph, eager=None), Exchanges(
-        devices, network, engine, tuple(operands), whole, max(part.pieces for part in found.parts.values())
-    )
+    heads = max(part.pieces for part in found.parts.values())
+    exchanges = Exchanges(devices, network, engine, tuple(operands), whole, heads)
+    return replace(found.graph, eager=None), exchanges

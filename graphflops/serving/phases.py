@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from graphflops.analysis import priced
+from graphflops.base.record import Record
 from graphflops.derived.items import token_ids
 from graphflops.derived.resize import refuse_guarded
 from graphflops.dims import Dim, Expr, evaluate, symbol
@@ -16,15 +17,14 @@ from graphflops.graph import Graph
 from graphflops.links import Network
 from graphflops.loading import Model, program_of
 from graphflops.report import Execution, Report
-from graphflops.report.call_time import PhaseTime
+from graphflops.report.timeline import PhaseTime
 from graphflops.serving.engines import Engine, Exchanges, as_engines_run, on_each
 
 _FEWEST = 2  # that an open axis has
 TimeAt = Callable[[Mapping[str, int]], "PhaseTime"]
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(Record, frozen=True):
     """What runs a program."""
 
     device: str  # a profile's name or path
@@ -39,9 +39,8 @@ class Setting:
 
     def __post_init__(self) -> None:
         if not 0 <= self.shared < 1:
-            raise OptionError(
-                f"--shared-prefix {self.shared:g}: give a part of the context, from 0 to less than 1"
-            )
+            given = f"--shared-prefix {self.shared:g}"
+            raise OptionError(f"{given}: give a part of the context, from 0 to less than 1")
         if (self.kv_bits or self.shared) and not self.engine.is_paged:
             option = "--kv-dtype" if self.kv_bits else "--shared-prefix"
             raise OptionError(f"{option} is what an engine does with its caches: name one with --engine")
@@ -58,9 +57,7 @@ class Steps:
     exchanges: Exchanges
     beside: float = 0.0  # seconds of the engine's own work in each step
     # Times by sizes.
-    known: dict[frozenset[tuple[str, int]], PhaseTime] = field(
-        default_factory=dict, compare=False, repr=False
-    )
+    known: dict[frozenset[tuple[str, int]], PhaseTime] = field(default_factory=dict)
 
     @staticmethod
     def of(program: Graph, setting: Setting, options: Mapping[str, Any]) -> Steps:
@@ -92,8 +89,7 @@ class Steps:
         return None if None in parts else sum(parts[:1]) - sum(parts[1:])  # type: ignore[arg-type]
 
 
-@dataclass(frozen=True, slots=True)
-class Prefill:
+class Prefill(Record, frozen=True):
     """The tokens of one request before its first step."""
 
     steps: Steps
@@ -111,15 +107,13 @@ class Prefill:
         else:
             found, others = replace(Steps.of(program, setting, {}), beside=0.0, known={}), {}
         ids = token_ids(found.report)
-        batch, (length, multiple) = (
-            ("", ("", 1)) if ids is None else (symbol_of(ids.shape[0]), _open(ids.shape[1]))
-        )
+        batch = "" if ids is None else symbol_of(ids.shape[0])
+        length, multiple = ("", 1) if ids is None else _open(ids.shape[1])
         if length and length not in others:
             return Prefill(found, length, {**others, **({batch: 1} if batch else {})}, batch, multiple)
         if program is not None:
-            raise ModelError(
-                "the prefill has no axis of token ids that is open: export it with that axis dynamic"
-            )
+            what = "the prefill has no axis of token ids that is open"
+            raise ModelError(f"{what}: export it with that axis dynamic")
         return None
 
     def at(self, tokens: int, kept: int = 0) -> PhaseTime:
@@ -171,10 +165,8 @@ def programs(model: Model, prefill: Model | None, name: str | None) -> tuple[Gra
 
 def changed(time: PhaseTime, by: float) -> PhaseTime:
     """A time that is longer by so many seconds, its interval by the same."""
-    if not by:
-        return time
     least = max(time.low + by, 0.0)
-    return replace(time, seconds=time.seconds + by, low=least, high=time.high + by)
+    return replace(time, seconds=time.seconds + by, low=least, high=time.high + by) if by else time
 
 
 def _open(size: Dim) -> tuple[str, int]:

@@ -8,16 +8,19 @@ from typing import Any
 
 import msgspec
 
+from graphflops.base.record import Record
 from graphflops.base.rendered import Rendered
 from graphflops.budget.amounts import amount
 from graphflops.devices import Device, complete
 from graphflops.devices import device as device_named
+from graphflops.dims.solving import first_from
 from graphflops.errors import DimError, ModelError, OptionError, shown
 from graphflops.fitting.cells import Cell, KvCache, Limits, is_open_for, kv_cache, most_requests
 from graphflops.fitting.varied_size import SPARE, room
 from graphflops.links import network_of
 from graphflops.loading import Model
 from graphflops.memory.ledger import on_device
+from graphflops.planning.plan import divisors
 from graphflops.report import Execution, Report
 from graphflops.serving.engines import Engine, engine_named
 from graphflops.serving.phases import Prefill, Setting, Steps, changed, programs
@@ -25,16 +28,12 @@ from graphflops.tensor import dtype_named
 
 BATCHES = (1, 4, 16, 64, 256)
 CONTEXTS = (1024, 4096, 16_384, 65_536)
-_MOST_CELLS = 1000
+_MOST_CELLS, _MOST_DEVICES = 1000, 2**17
 _EMPTY = 16  # tokens of a context that takes no time to attend to
 _ARITHMETIC = ("matrix", "vector")
 _NANO = 1e-9
-_AS_ENGINES_SAY = {
-    "fp8": "float8_e4m3fn",
-    "fp8_e4m3": "float8_e4m3fn",
-    "fp8_e5m2": "float8_e5m2",
-    "bf16": "bfloat16",
-}
+_FLOAT8 = "float8_e4m3fn"
+_AS_ENGINES_SAY = {"fp8": _FLOAT8, "fp8_e4m3": _FLOAT8, "fp8_e5m2": "float8_e5m2", "bf16": "bfloat16"}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -60,10 +59,8 @@ class Serving(Rendered):
 
     def knee(self, context: int) -> int | None:
         """The least batch of the table from which on arithmetic, and not memory, limits a step; None where none does."""
-        cells = [cell for cell in self.cells if cell.context == context and cell.step is not None]
-        return min(
-            (cell.batch for cell in cells if cell.step and cell.step.bound in _ARITHMETIC), default=None
-        )
+        steps = [(cell.batch, cell.step) for cell in self.cells if cell.context == context]
+        return min((batch for batch, step in steps if step and step.bound in _ARITHMETIC), default=None)
 
 
 def serve(
@@ -138,8 +135,7 @@ def prepared(
     return Served(steps, cache, before, setting, output_tokens, price_per_hour), limits
 
 
-@dataclass(frozen=True, slots=True)
-class Served:
+class Served(Record, frozen=True):
     """What the cells are computed from."""
 
     steps: Steps
@@ -221,15 +217,8 @@ class Served:
 
     def load(self, most: int, context: int, limits: Limits) -> Cell | None:
         """The cell of the most requests that keep the limits: more of them never take less time."""
-        low, high, found = 0, most + 1, None
-        while high - low > 1:
-            middle = (low + high) // 2
-            cell = self.cell(middle, context)
-            if cell.keeps(limits):
-                low, found = middle, cell
-            else:
-                high = middle
-        return found
+        count = first_from(1, most + 1, lambda batch: not self.cell(batch, context).keeps(limits)) - 1
+        return self.cell(count, context) if count else None
 
     def notes(self) -> Iterator[str]:
         """What is assumed."""
@@ -299,20 +288,15 @@ def paged_room(steps: Steps, prefill: Prefill | None, cache: KvCache, device: De
     part = int(engine.memory_fraction * device.memory_bytes)
     if engine.fraction_of == "weights and caches":
         return part - weights
-    peak = _warm_up(steps, prefill, cache, engine)
+    # What its largest step takes beside weights and caches: a prefill, then the sampler for all requests.
+    peak = int((engine.sequences or 0) * vocabulary(steps.report) * (engine.bytes_per_logit or 0))
+    if prefill is not None and engine.prefill_tokens is not None:
+        held = prefill.steps.bytes_at(prefill.sizes_at(engine.prefill_tokens)) or 0
+        # Its entries are in the caches already.
+        peak = max(peak, held - cache.bytes_at(engine.prefill_tokens))
     if engine.fraction_of == "free":
         return int(engine.memory_fraction * (room(device) - weights - peak))
     return part - weights - peak - (engine.libraries_bytes or 0)
-
-
-def _warm_up(steps: Steps, prefill: Prefill | None, cache: KvCache, engine: Engine) -> int:
-    """What the largest step of an engine takes beside weights and caches: a prefill, then the sampler for all requests."""
-    sampled = int((engine.sequences or 0) * vocabulary(steps.report) * (engine.bytes_per_logit or 0))
-    if prefill is None or engine.prefill_tokens is None:
-        return sampled
-    held = prefill.steps.bytes_at(prefill.sizes_at(engine.prefill_tokens)) or 0
-    # Whose entries are in the caches already.
-    return max(sampled, held - cache.bytes_at(engine.prefill_tokens))
 
 
 def vocabulary(report: Report) -> int:
@@ -320,3 +304,64 @@ def vocabulary(report: Report) -> int:
     types = {named.name: named.type for row in report.rows for named in row.outputs}
     given = [types[name].shape[-1] for name in report.outputs if name in types and types[name].rank]
     return max((size for size in given if isinstance(size, int)), default=0)
+
+
+# How many devices serve a decoder best: replicas of it, each on a few devices that share every layer.
+
+
+class Replicas(Record, frozen=True):
+    """`count` copies of a decoder, each on `each` devices."""
+
+    count: int
+    each: int
+    context: int
+    cell: Cell | None  # of one copy's most requests that fit and keep the limits
+    said: str = ""  # why there is none, else what is assumed
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens of all copies."""
+        return self.count * (self.cell.tokens_per_second or 0) if self.cell is not None else 0.0
+
+    @property
+    def requests(self) -> int:
+        """Requests of all copies at once."""
+        return self.count * self.cell.batch if self.cell is not None else 0
+
+
+def replicas(
+    model: Model, *, devices: int, device: str, context: Sequence[int] = (8192,), network: str | None = None,
+    **options: Any,
+) -> tuple[Replicas, ...]:  # fmt: skip
+    """All ways to serve a decoder on so many devices, by context, those that make most tokens a second first.
+
+    Copies are on 1 to as many devices as a node has, which share each layer (tensor parallel; experts too are split, each of
+    them). options: as of `serve`. Raises as `serve`.
+    """
+    if not 1 <= devices <= _MOST_DEVICES:
+        raise OptionError(f"--devices {devices:,}: give 1 to {_MOST_DEVICES:,}")
+    node = network_of(complete(device_named(device)), network).node.devices
+    found: list[Replicas] = []
+    for each in divisors(devices):
+        if each <= node:
+            found += _of(model, devices // each, each, context, device=device, network=network, **options)
+    return tuple(sorted(found, key=lambda one: (one.context, -one.tokens_per_second)))
+
+
+def _of(model: Model, count: int, each: int, context: Sequence[int], **options: Any) -> list[Replicas]:
+    """So many copies, at each context."""
+    try:
+        plan, limits = prepared(model, devices=each, context=context, **options)
+    except ModelError as error:
+        if each == 1:
+            raise  # it serves on no number of devices
+        return [Replicas(count, each, length, None, str(error)) for length in context]
+    whole = len(plan.steps.exchanges.whole)
+    found = []
+    for length in sorted({*context}):
+        most = plan.most(length)
+        cell = plan.load(most, length, limits)
+        lacking = "no request keeps the limits" if most else "no request fits"
+        said = lacking if cell is None else f"{whole} products run whole on each device" if whole else ""
+        found.append(Replicas(count, each, length, cell, said))
+    return found

@@ -29,7 +29,7 @@ from graphflops.kernels.kernel import (
 )
 from graphflops.kernels.moved import TO_HOST
 from graphflops.report import Row
-from graphflops.report.call_time import CallTime, TimeBound
+from graphflops.report.timeline import CallTime, TimeBound
 from graphflops.time import predict_attention, predict_products, predict_recurrences, predict_traffic
 from graphflops.time.bandwidth import Rates, Times
 from graphflops.time.correction import NINE_OF_TEN, correction

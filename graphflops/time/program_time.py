@@ -14,7 +14,7 @@ from graphflops.execution.runs import Runs
 from graphflops.kernels.kernel import Exchange, Kernel
 from graphflops.passes.program import PricedProgram, ProgramTime
 from graphflops.report import Execution
-from graphflops.report.call_time import CallTime, PhaseTime
+from graphflops.report.timeline import CallTime, PhaseTime
 from graphflops.time.exchanges import Launches
 from graphflops.time.launches import Launcher
 from graphflops.time.optimizer import optimizer_launches

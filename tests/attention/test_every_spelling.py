@@ -21,7 +21,7 @@ from graphflops.attention.affine import AffineDomain
 from graphflops.attention.concrete import ConcreteDomain
 from graphflops.attention.conditions import COLUMN, ROW, Cases, Residue, SameBlock
 from graphflops.attention.index_propagation import Propagation
-from graphflops.attention.intervals import IntervalDomain, Span
+from graphflops.attention.intervals import Interval, IntervalDomain
 from graphflops.attention.piecewise import as_truth
 from graphflops.attention.scopes import GraphScopes
 from graphflops.dims import evaluate
@@ -168,7 +168,7 @@ def check_domains(expression: Expression, queries: int, keys: int) -> None:
         (0, 0, keys - 1, keys - 1),
     ]
     for top, bottom, left, right in edges:
-        spans = (Span(np.array([top]), np.array([bottom])), Span(np.array([left]), np.array([right])))
+        spans = (Interval(np.array([top]), np.array([bottom])), Interval(np.array([left]), np.array([right])))
         low, high = Propagation(IntervalDomain(concrete), 400).evaluate(scope, mask, spans, 2**30)
         part = seen[top : bottom + 1, left : right + 1]
         assert np.all(low <= part.min())

@@ -12,7 +12,7 @@ from graphflops.analysis import analyze
 from graphflops.attention import rectangles
 from graphflops.dims import evaluate, floor_div, mod
 from graphflops.graph import Graph, Input, Node, Output, Ref
-from graphflops.render.exact import csv
+from graphflops.render.document import report_csv as csv
 from graphflops.render.table import table
 from graphflops.report import Report
 from tests.attention.flex_programs import PAIR, at, flexible

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from graphflops.attention import elementwise, flex_problem, rectangles
+from graphflops.attention import elementwise, rectangles
 from graphflops.attention.conditions import Affine
 from graphflops.attention.elementwise import Function, primitive
 from graphflops.attention.intervals import Interval, extended
@@ -46,27 +46,27 @@ def test_any_matrix(settles: bool, at_once: int, monkeypatch: pytest.MonkeyPatch
         matrix = drawn.random((queries, keys)) < density
         matrix[: queries // 2, keys // 3 :] = True
 
-        def settled(b: int, h: int, top: Any, bottom: Any, left: Any, right: Any, of: Any = matrix) -> Any:
+        def settled(lead: Any, top: Any, bottom: Any, left: Any, right: Any, of: Any = matrix) -> Any:
             parts = (of[a : z + 1, c : e + 1] for a, z, c, e in zip(top, bottom, left, right, strict=True))
             return np.array([SEEN if x.all() else MIXED if x.any() else HIDDEN for x in parts], np.int8)
 
         found = count(
-            lambda b, h, q, k, of=matrix: of[q, k],
-            *(1, 1, queries, keys, rows, columns),
+            lambda lead, q, k, of=matrix: of[q, k],
+            *([()], queries, keys, rows, columns),
             settled=settled if settles else None,
         )
         assert found == counted(matrix, rows, columns)
 
 
 def test_every_batch_entry_and_head_is_asked() -> None:
-    found = count(lambda b, h, q, k: k < 10 * b + h, 2, 3, 5, 20)
+    found = count(lambda lead, q, k: k < 10 * lead[0] + lead[1], np.ndindex(2, 3), 5, 20)
     assert found.pairs == 5 * (0 + 1 + 2 + 10 + 11 + 12)
 
 
 def test_more_pairs_than_are_asked_about(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rectangles, "MOST_PAIRS", 999)
     with pytest.raises(ModelError, match="more than 999 pairs"):
-        count(lambda b, h, q, k: q >= k, 1, 1, 40, 40)
+        count(lambda lead, q, k: q >= k, [()], 40, 40)
 
 
 DIRECTIONS = [(1, -1), (-1, 1), (1, 0), (-1, 0), (0, 1), (0, -1)]
@@ -82,7 +82,7 @@ def test_bands_in_closed_form() -> None:
         q, k = np.ogrid[: sizes[0], : sizes[1]]
         holds = [term.row * q + term.column * k + term.constant >= 0 for term in case]
         want = counted(np.logical_and.reduce(np.broadcast_arrays(q == q, k == k, *holds)), *block)
-        found = flex_problem.counted(case, *sizes, *block)
+        found = rectangles.closed_blocks(case, *sizes, *block)
         assert found == (want.partial_blocks, want.full_blocks, want.partial_pairs, want.full_pairs), case
 
 
@@ -92,10 +92,10 @@ def test_bands_of_any_length() -> None:
         length, block = drawn.randint(1, 40), drawn.randint(1, 7)
         chosen = drawn.sample(DIRECTIONS[:2], drawn.randint(0, 2))
         case = tuple(Affine(*direction, drawn.randint(0, 20)) for direction in chosen)
-        found = flex_problem.formulas(case, symbol("s"), block)
+        found = rectangles.formulas(case, symbol("s"), block)
         assert found is not None
         numbers = [evaluate(x, {"s": length}) for x in found if x is not None]
-        assert tuple(numbers) == flex_problem.counted(case, length, length, block, block), (
+        assert tuple(numbers) == rectangles.closed_blocks(case, length, length, block, block), (
             case,
             length,
             block,

@@ -12,9 +12,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
 from graphflops.dims import symbol
-from graphflops.onnx_audit.audit import audit
-from graphflops.onnx_audit.catalogue import checks
-from graphflops.onnx_audit.model import Model
+from graphflops.onnx_audit.audit import audit, checks
+from graphflops.onnx_audit.registry import Model
 from graphflops.report.findings import Finding
 from graphflops.time_audit import SLOW_CHECKS
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from onnx import parser
 
 from graphflops.cli import main
-from graphflops.onnx_audit.catalogue import checks
+from graphflops.onnx_audit.audit import checks
 from graphflops.time_audit import rules
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21]>\n'
@@ -220,17 +220,17 @@ def test_what_is_not_onnx() -> None:
 def test_a_check_that_fails_loses_only_itself(monkeypatch):
     from dataclasses import replace
 
-    from graphflops.onnx_audit import catalogue
+    from graphflops.onnx_audit import audit as module
     from graphflops.onnx_audit.audit import audit as run_audit
 
     def fails(_: object) -> None:
         raise ZeroDivisionError("nothing")
 
-    known = dict(catalogue.checks())
+    known = dict(module.checks())
     code = next(iter(known))
     known[code] = replace(known[code], run=fails)
     before = run_audit("samples/convnet.onnx").findings
-    monkeypatch.setattr(catalogue, "checks", lambda: known)
+    monkeypatch.setattr(module, "checks", lambda: known)
     after = run_audit("samples/convnet.onnx").findings
     failed = [finding for finding in after if "the check itself failed" in finding.message]
     assert [(finding.code, finding.severity) for finding in failed] == [(code, "error")]

@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 from onnx import TensorProto, helper, numpy_helper, parser
 
 from graphflops.cli import main
-from graphflops.onnx_audit.catalogue import checks
+from graphflops.onnx_audit.audit import checks
 from graphflops.onnx_fix import fix as module
 from graphflops.onnx_fix.fix import Fixed, fixed
 from graphflops.onnx_fix.sessions import STEPS, Steps, done

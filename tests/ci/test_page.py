@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from graphflops.ci.changes import COMMENT, SUMMARY, ModelChange, comment, summary
+from graphflops.ci.changes import COMMENT, SUMMARY, ModelChange, page
 from graphflops.comparison.compare import compared
 from graphflops.errors import inert_in_logs
-from graphflops.render.markdown import escaped
+from graphflops.render.document import escaped
 from graphflops.report.findings import Finding, ModelFindings
 from tests.render.reports import decoder
 
@@ -22,10 +22,10 @@ CHANGED = ModelChange("lm.pt2", "changed", compared(decoder(3), decoder(4)))
 @pytest.mark.parametrize("findings", [0, 5000])
 def test_it_is_never_longer_than_allowed(models: int, findings: int) -> None:
     found = [ModelFindings(f"m{n}.onnx", (OVER,) * 10) for n in range(findings // 10)]
-    whole = summary([CHANGED] * models, found, ["a note"])
+    whole = page([CHANGED] * models, found, ["a note"])
     assert len(whole.encode()) <= SUMMARY
     assert whole.startswith("## Cost of models\n\na note\n")
-    text = comment([CHANGED] * models, found, ["a note"], "<!-- me -->")
+    text = page([CHANGED] * models, found, ["a note"], "<!-- me -->")
     assert len(text) <= COMMENT
     assert text.startswith("<!-- me -->\n## Cost of models\n\na note\n")
     shown = text.count("### lm.pt2")
@@ -37,24 +37,24 @@ def test_it_is_never_longer_than_allowed(models: int, findings: int) -> None:
 
 
 def test_notes_are_no_broken_limits() -> None:
-    text = summary([], [ModelFindings("a.onnx", (NOTE,)), ModelFindings("b.onnx", ())], [])
+    text = page([], [ModelFindings("a.onnx", (NOTE,)), ModelFindings("b.onnx", ())], [])
     assert "**All limits kept by 2 models.**" in text
     assert "No model changed." in text
 
 
 def test_nothing_is_said_of_what_was_not_done() -> None:
-    text = summary(None, None, ["There is no earlier commit to compare with."])
+    text = page(None, None, ["There is no earlier commit to compare with."])
     assert text == "## Cost of models\n\nThere is no earlier commit to compare with.\n"
 
 
 def test_the_command_that_mends_a_model_is_offered() -> None:
     offer = "`graphflops audit lm.onnx --fix` mends 3 findings"
-    text = comment([replace(CHANGED, offer=offer), CHANGED], None, [], "<!-- me -->")
+    text = page([replace(CHANGED, offer=offer), CHANGED], None, [], "<!-- me -->")
     assert text.count("graphflops audit lm.onnx --fix") == 1
 
 
 def test_names_of_files_are_shown_as_text() -> None:
-    text = summary([ModelChange("<b>@x](y)\n.pt2", "gone")], None, [])
+    text = page([ModelChange("<b>@x](y)\n.pt2", "gone")], None, [])
     assert "<b>" not in text
     assert "@x" not in text
 

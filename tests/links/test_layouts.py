@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from graphflops.analysis import analyze
-from graphflops.links import layouts
 from graphflops.training import Training
+from tests.links import closed_forms as layouts
 from tests.process_group import first_of
 
 WIDTH, FORWARD, KEYS, TOKENS, LAYERS, N = 4096, 14336, 2 * 8 * 128, 1024, 2, 4

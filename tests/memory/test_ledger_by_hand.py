@@ -9,9 +9,10 @@ import pytest
 
 from graphflops.dims import symbol
 from graphflops.errors import ModelError
+from graphflops.fitting.varied_size import known_sizes, repeated_peak
 from graphflops.loading import analyze
 from graphflops.memory.allocator import MIB, Allocator
-from graphflops.memory.ledger import at_sizes, is_alive, known_sizes, peak_moment, repeated_peak
+from graphflops.memory.ledger import at_sizes, is_alive, peak_moment
 from graphflops.report import Held, Timeline
 
 N = symbol("n")

@@ -10,8 +10,8 @@ from torch import nn
 from torch.nn import functional
 
 import graphflops
+from graphflops.fitting.varied_size import below_limit
 from graphflops.memory.allocator import MIB, Allocator, OutOfMemory
-from graphflops.memory.ledger import below_limit
 from graphflops.memory.replay import repeat, replay
 from graphflops.report import Held, Report, Timeline
 from graphflops.training import Loss

@@ -25,7 +25,7 @@ from onnx import numpy_helper
 from graphflops.dims import Expr
 from graphflops.errors import GraphflopsError
 from graphflops.exporters import onnx_graph
-from graphflops.exporters.onnx_values import dtype_of
+from graphflops.exporters.onnx_proto import dtype_of
 from graphflops.graph import Origin
 from graphflops.passes.bind import bind
 from graphflops.passes.price import price

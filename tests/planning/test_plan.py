@@ -16,18 +16,18 @@ from graphflops.devices import complete, device
 from graphflops.errors import ModelError
 from graphflops.fitting.varied_size import SPARE
 from graphflops.graph import Graph, Input, Node, Output, Ref
-from graphflops.links import layouts, network_of
+from graphflops.links import network_of
 from graphflops.links.pipeline import Stage, pipeline
-from graphflops.planning.layers import folded
+from graphflops.planning.blocks import Call, Recompute, Tally, choices
 from graphflops.planning.layouts import Costs, Layout, Machine, stages
 from graphflops.planning.parts import regrouped
 from graphflops.planning.prices import AFTER, BEFORE, LAYER, Part, Prices, reading
-from graphflops.planning.recompute import Call, Recompute, choices
-from graphflops.planning.split import mixed, split
+from graphflops.planning.split import folded, mixed, split
 from graphflops.render import render
 from graphflops.render.plan import schedule
 from graphflops.tensor import BFLOAT16, TensorType
 from tests.exporters.test_recorded import STEP, written
+from tests.links.closed_forms import ring_attention, sent
 
 SAMPLES = Path(__file__).parents[2] / "samples"
 DECODER = SAMPLES / "gqa_transformer.pt2"  # 4 layers of 64, 8 heads of 8, 2 of keys and values, 1,000 words
@@ -90,18 +90,18 @@ def test_gradients_sum_what_the_forward_gathers() -> None:
 
 
 CHAIN = [
-    Call("product", 10.0, 100, (), True, False),
-    Call("gate", 1.0, 400, ("product",), True, False),
-    Call("view", 0.0, None, ("gate",), False, False),
-    Call("out", 10.0, 100, ("view",), False, True),
+    Call("product", Tally(10.0), 100, (), True, False),
+    Call("gate", Tally(1.0), 400, ("product",), True, False),
+    Call("view", Tally(0.0), None, ("gate",), False, False),
+    Call("out", Tally(10.0), 100, ("view",), False, True),
 ]
 
 
 def test_what_is_cheap_and_large_runs_again_first() -> None:
     none, cut, full = choices(CHAIN)
-    assert (none.name, none.kept, none.seconds) == ("none", 100 + 400 + 100, 0)
-    assert (cut.kept, cut.seconds, cut.again) == (100 + 100, 1.0, {"gate"})
-    assert (full.name, full.kept, full.seconds) == (
+    assert (none.name, none.kept, none.done.seconds) == ("none", 100 + 400 + 100, 0)
+    assert (cut.kept, cut.done.seconds, cut.again) == (100 + 100, 1.0, {"gate"})
+    assert (full.name, full.kept, full.done.seconds) == (
         "full",
         100,
         11.0,
@@ -114,11 +114,11 @@ def machine() -> Machine:
 
 
 def costs(layout: Layout, batches: int = 1, layers: int = 8, **part: Any) -> Costs:
-    layer = Part(
-        **{"forward": 1.0, "backward": 2.0, "kept": 1000, "transient": 1500, "parameters": 600, **part}
-    )
+    part = {"forward": 1.0, "backward": 2.0, **part}
+    seconds = {name: Tally(part.pop(name, 0.0)) for name in ("forward", "backward", "weight")}
+    layer = Part(**{**seconds, "kept": 1000, "transient": 1500, "parameters": 600, **part})
     prices = Prices((Part(), layer, Part()), 100, (), ())
-    return Costs(layout, prices, Recompute("none", 1000, 0.0), machine(), layers, batches)
+    return Costs(layout, prices, Recompute("none", 1000), machine(), layers, batches)
 
 
 def test_a_pipeline_waits_for_its_stages() -> None:
@@ -194,7 +194,9 @@ def test_half_of_the_work_of_a_product_backwards_is_that_of_its_weight() -> None
     found = reading(folded(report), 1, {next(iter(report.symbols)): 4}, "h100")
     linear = [row for row in found.report.rows if ".linear." in row.op and found.turn(row.node) == 1]
     assert len(linear) == 4 + 2  # queries, keys, values and results, and a feed-forward
-    assert found.parts()[2].weight == pytest.approx(sum(row.backward_time.seconds for row in linear) / 2)
+    assert found.parts()[2].weight.seconds == pytest.approx(
+        sum(row.backward_time.seconds for row in linear) / 2
+    )
 
 
 def test_keys_and_values_go_around_a_ring() -> None:
@@ -203,12 +205,12 @@ def test_keys_and_values_go_around_a_ring() -> None:
     found = reading(folded(report), 1, {batch: 4, length: LENGTH // 2}, "h100", context=2)
     (attended,) = found.parts()[2].attended
     alone = next(row for row in found.report.rows if "attention" in row.op)
-    assert attended[0] == pytest.approx(2 * alone.time.seconds)  # two blocks of keys
+    assert attended[0].seconds == pytest.approx(2 * alone.time.seconds)  # two blocks of keys
     assert attended[2] == 2 * (4 * LENGTH // 2) * (KEYS * EACH) * 2  # keys and values in bfloat16
     gradients = 2 * attended[2]  # in float32
-    ring = layouts.ring_attention(attended[2], LAYERS, 2)
-    assert layouts.sent(ring.forward) == LAYERS * (2 - 1) * attended[2]
-    assert layouts.sent(ring.backward) == LAYERS * ((2 - 1) * attended[2] + 2 * gradients)
+    ring = ring_attention(attended[2], LAYERS, 2)
+    assert sent(ring.forward) == LAYERS * (2 - 1) * attended[2]
+    assert sent(ring.backward) == LAYERS * ((2 - 1) * attended[2] + 2 * gradients)
 
 
 def test_what_needs_a_whole_sequence_is_named() -> None:

@@ -10,26 +10,31 @@ import pytest
 
 from graphflops import plan
 from graphflops.errors import OptionError
+from graphflops.planning.blocks import Recompute, Tally
 from graphflops.planning.layouts import Costs, Layout, Step
 from graphflops.planning.prices import Attended, Part
-from graphflops.planning.recompute import Recompute
 from graphflops.planning.timeline import Event, timeline
 from tests.planning.test_plan import DECODER, costs
 
 TENSOR: dict[str, Any] = {"gathered": (2**26, 2**25), "reduced": (2**26,)}
 EXPERTS: dict[str, Any] = {"parameters": 4 * 10**8, "experts": 3 * 10**8}
-RING: dict[str, Any] = {"attended": (Attended(0.004, 0.01, 2**28), Attended(0.01, 0.02, 2**31))}
+RING: dict[str, Any] = {
+    "attended": (Attended(Tally(0.004), Tally(0.01), 2**28), Attended(Tally(0.01), Tally(0.02), 2**31))
+}
 
 
 def priced(layout: Layout, *, first: bool = False, again: float = 0.0, **part: Any) -> Costs:
     """8 micro-batches of 8 layers, of 30 and 70 ms. first: with parts before and after them."""
     given = {"forward": 0.03, "backward": 0.07, "weight": 0.02, "parameters": 10**8, **part}
     found = costs(layout, batches=8, **given)
-    ends = Part(0.01, 0.03, 0.01, parameters=10**8, reduced=(2**24,)), Part(0.04, 0.05, parameters=10**7)
+    ends = (
+        Part(Tally(0.01), Tally(0.03), Tally(0.01), parameters=10**8, reduced=(2**24,)),
+        Part(Tally(0.04), Tally(0.05), parameters=10**7),
+    )
     before, layer, after = found.prices.parts
     parts = (ends[0], layer, ends[1]) if first else (before, layer, after)
     prices = replace(found.prices, parts=parts, boundary=2**27, dispatched=2**26)
-    return replace(found, prices=prices, recompute=Recompute("full", 100, again), known={})
+    return replace(found, prices=prices, recompute=Recompute("full", 100, Tally(again)), known={})
 
 
 def busy(events: list[Event]) -> float:

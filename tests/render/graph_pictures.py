@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from graphflops import analyze
 from graphflops.comparison.compare import compared
 from graphflops.render.graph import svg
-from graphflops.render.picture.changes import joined
+from graphflops.render.picture.nest import joined
 from graphflops.render.picture.svg import svg as picture
 from graphflops.report import Report
 from graphflops.structure.answer import ask

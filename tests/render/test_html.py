@@ -17,7 +17,7 @@ from graphflops.comparison.compare import compared
 from graphflops.cost import Cost
 from graphflops.dims import floor_div, symbol
 from graphflops.render import render
-from graphflops.render.html.page import devices
+from graphflops.render.html.fragment import devices
 from graphflops.report import Held, Report, Row, Timeline
 from tests.render.reports import HINTS, HOSTILE, decoder, hostile, made, training, unset, with_unknown
 
@@ -280,7 +280,7 @@ def test_the_wheel_holds_the_page() -> None:
 
     package = Path(graphflops.__file__).parent
     names = {path.name for path in (package / "render" / "html").iterdir()}
-    from graphflops.render.html.page import SCRIPTS
+    from graphflops.render.html.fragment import SCRIPTS
 
     assert {*SCRIPTS, "page.css"} <= names
     assert {name for name in names if name.endswith(".js")} == {*SCRIPTS}

@@ -16,7 +16,7 @@ from graphflops import analyze
 from graphflops.base.units import memory, number
 from graphflops.comparison.compare import compared
 from graphflops.render import render
-from graphflops.render.html.page import devices
+from graphflops.render.html.fragment import devices
 from graphflops.render.text import operator_name, safe
 from graphflops.report import Report
 from tests.render.reports import HOSTILE, decoder, hostile, joint, training, unset, with_unknown

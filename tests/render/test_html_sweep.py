@@ -13,8 +13,7 @@ import pytest
 from graphflops import analyze
 from graphflops.base.units import memory, number
 from graphflops.derived.resize import Point, Sweep, sweep
-from graphflops.render.html.report import html
-from graphflops.render.html.sweep import Axis, Curve, of_sweep, plot, section
+from graphflops.render.html.sweep import Axis, Curve, html, of_sweep, plot, section
 from tests.render.reports import HOSTILE, decoder, hostile
 from tests.render.test_html import Elements
 from tests.render.test_html_page import TRANSFORMER, opened

@@ -12,7 +12,7 @@ from graphflops import analyze
 from graphflops.cli import main
 from graphflops.comparison.compare import compared
 from graphflops.render import render
-from graphflops.render.html.measures import picoseconds
+from graphflops.render.memory import picoseconds
 from tests.render.test_html_page import TRANSFORMER, boxes, lines, opened, tiles
 
 if TYPE_CHECKING:

@@ -13,11 +13,9 @@ import pytest
 from graphflops import analyze
 from graphflops.comparison.compare import compared
 from graphflops.graph import Graph, Input, Node, Output, Ref
-from graphflops.render.picture.changes import joined, validated
 from graphflops.render.picture.layout import Box, Layout, layout
-from graphflops.render.picture.nest import MOST, Sheet, nested
-from graphflops.render.picture.page import page
-from graphflops.render.picture.svg import svg
+from graphflops.render.picture.nest import MOST, Sheet, joined, nested, validated
+from graphflops.render.picture.svg import page, svg
 from graphflops.runtime.validation import CheckResult, NodeResult, Validation
 from graphflops.tensor import FLOAT32, TensorType
 from tests.render.reports import HOSTILE

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from graphflops.cost import Cost
-from graphflops.render.textconv import textconv
+from graphflops.render.viewers import textconv
 from tests.render.reports import decoder, with_unknown
 
 

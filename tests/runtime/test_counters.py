@@ -23,7 +23,6 @@ from graphflops.runtime.counters import (
     ncu,
     range_name,
     read_csv,
-    short_name,
     tile_of,
 )
 from tests.support import t
@@ -225,15 +224,14 @@ def test_a_tiny_product_without_tensor_cores():
 def test_kernels_that_accompany_a_product_are_not_counted():
     counted = RangeCount((kernel(fused=50), kernel(tensor=6400), kernel(tensor=10), kernel(fused=49)))
     assert counted.flops == 6400 + 10 + 2 * 50  # a share of at least 1 in 64
-    assert counted.fma_flops == {"float32": 2 * 99}
+    assert sum(one.fma_flops.get(S, 0) for one in counted.kernels) == 2 * 99
     assert counted.tensor_flops == {B: 6410}
 
 
 def test_recorded_numbers():
     counted = RECORDED["gf:40"]  # a convolution between three changes of layout
-    assert [short_name(one.name, 16) for one in counted.kernels] == [
-        *("nchwToNhwcKernel", "nchwToNhwcKernel", "sm80_xmma_fpr...", "nhwcToNchwKernel"),
-    ]
+    names = "nchwToNhwcKernel", "nchwToNhwcKernel", "sm80_xmma_fprop", "nhwcToNchwKernel"
+    assert all(name in one.name for name, one in zip(names, counted.kernels, strict=True))
     assert counted.kernels[2].tensor_flops == {B: 1_849_688_064}
     assert counted.kernels[2].grid == (1, 392, 1)
     weights = 2 * (

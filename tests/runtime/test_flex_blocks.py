@@ -7,7 +7,7 @@ import torch
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 
 from graphflops.errors import ModelError
-from graphflops.runtime.flex import Prediction, Tiles, blocks, counted, flex_attention, predicted_tiles
+from graphflops.runtime.flex import FlexCounts, Tiles, blocks, counted, flex_attention, predicted_tiles
 from tests.runtime.flex_cases import CASES, Sizes, operands, seen
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -15,7 +15,7 @@ SIZES = Sizes(2, 2, 1, 52, 70, 16, 16)
 MASKS = [case for case in CASES if case.make(SIZES, torch.device("cpu"))[1] is not None]
 
 
-def brute(truth: torch.Tensor, block: int, tiles: Tiles) -> Prediction:
+def brute(truth: torch.Tensor, block: int, tiles: Tiles) -> FlexCounts:
     """Tiles of the blocks that are seen whole, and of those that are seen in part, for tiles that start inside."""
     queries, keys = truth.shape[2:]
     found = {"full": 0, "partial": 0}
@@ -28,7 +28,7 @@ def brute(truth: torch.Tensor, block: int, tiles: Tiles) -> Prediction:
             full = (number == block * block) & whole
             found["full"] += int(full.sum()) * (block // tiles.columns)
             found["partial"] += int(((number > 0) & ~full).sum()) * (block // tiles.columns)
-    return Prediction(found["full"], found["partial"])
+    return FlexCounts(found["full"], found["partial"])
 
 
 @pytest.mark.parametrize("given", MASKS, ids=str)
@@ -45,13 +45,13 @@ def test_predictions(given: object, tiles: Tiles) -> None:
 def test_one_mask_for_all_heads() -> None:
     """A causal mask of 4 blocks a side has 6 blocks below the diagonal and 4 on it; 3 x 5 heads; 2 tiles a block."""
     causal = blocks.causal(128, 128, 32, 32, torch.device("cpu"))
-    assert predicted_tiles(causal, Tiles(32, 16), 3, 5) == Prediction(6 * 15 * 2, 4 * 15 * 2)
+    assert predicted_tiles(causal, Tiles(32, 16), 3, 5) == FlexCounts(6 * 15 * 2, 4 * 15 * 2)
 
 
 def test_dense_lengths_that_are_no_multiples() -> None:
     """Two rows of blocks; per row two blocks inside and one that sticks out."""
     dense = blocks.dense(40, 70, 32, 32, torch.device("cpu"))
-    assert predicted_tiles(dense, Tiles(32, 32), 1, 1) == Prediction(2 * 2, 2 * 1)
+    assert predicted_tiles(dense, Tiles(32, 32), 1, 1) == FlexCounts(2 * 2, 2 * 1)
 
 
 def test_blocks_in_any_order() -> None:

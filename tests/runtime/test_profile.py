@@ -14,7 +14,7 @@ pytest.importorskip("torch")
 
 import graphflops
 from graphflops.cli import main
-from graphflops.commands.profile import profile as command
+from graphflops.commands.validate import profile as command
 from graphflops.devices import Host, device
 from graphflops.kernels.kernel import Kernel, Product
 from graphflops.runtime.profile import host, make

@@ -20,8 +20,7 @@ from graphflops.exporters.meshes import ranks_along
 from graphflops.exporters.recorded import graph_of, read_step
 from graphflops.graph import Mesh, Node, Origin
 from graphflops.runtime.isolated import refuse
-from graphflops.runtime.rank import groups_of
-from graphflops.runtime.replay import Replay
+from graphflops.runtime.rank import Replay, groups_of
 
 WIDTH, HIDDEN, BATCH, RATE = 16, 32, 8, 0.5
 WEIGHTS = 2 * WIDTH * HIDDEN

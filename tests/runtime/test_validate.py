@@ -20,7 +20,7 @@ from graphflops.analysis import as_graph
 from graphflops.cli import main
 from graphflops.errors import FileError, ModelError
 from graphflops.render import render
-from graphflops.report.call_time import CallTime
+from graphflops.report.timeline import CallTime
 from graphflops.runtime import isolated
 from graphflops.runtime import run as validation
 from graphflops.runtime.execute import Execution

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from graphflops import serve
 from graphflops.cli import main
 from graphflops.errors import OptionError
-from graphflops.serving.replicas import replicas
+from graphflops.serving.plan import replicas
 from tests.serving.test_serve import HEADS, programs
 
 __all__ = ["programs"]

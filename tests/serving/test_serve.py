@@ -48,7 +48,7 @@ def test_what_a_request_keeps(programs: tuple[Path, Path]) -> None:
 
 
 def test_a_window_keeps_no_more_than_fits_into_it() -> None:
-    cache = KvCache(4, 30, 7, symbol("b"), {"past": None, "window": 128}, {"past": 20, "window": 10})
+    cache = KvCache(4, 7, symbol("b"), {"past": None, "window": 128}, {"past": 20, "window": 10})
     assert cache.bytes_at(100) == 7 + 20 * 100 + 10 * 100
     assert cache.bytes_at(1000) == 7 + 20 * 1000 + 10 * 128
     assert cache.sizes_at(3, 1000) == {"b": 3, "past": 1000, "window": 128}
@@ -64,7 +64,7 @@ def test_a_prompt_is_filled_up_to_whole_chunks() -> None:
 
 
 def test_an_engine_stores_windows_in_float8_and_states_as_they_are() -> None:
-    cache = KvCache(4, 30, 107, symbol("b"), {"past": None}, {"past": 30}, bits=16, fixed_bytes=100)
+    cache = KvCache(4, 107, symbol("b"), {"past": None}, {"past": 30}, bits=16, fixed_bytes=100)
     assert cache.stored_in(8).bytes_at(1000) == 7 + 50 + 15 * 1000
 
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from graphflops.devices import Host, Launch
 from graphflops.kernels.kernel import Exchange, Kernel, Product, Recurrence
-from graphflops.report.call_time import CallTime
+from graphflops.report.timeline import CallTime
 from graphflops.time.exchanges import Launches
 from graphflops.time.predict import Time
 from graphflops.time.program_time import Batch, _matrix_utilization, _ranks, _sum, _Tally, _Timer

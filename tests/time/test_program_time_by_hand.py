@@ -11,7 +11,7 @@ from msgspec import structs
 
 from graphflops.devices import Calibration, Host, Launch, platform_of
 from graphflops.execution.runs import Runs
-from graphflops.report.call_time import CallTime
+from graphflops.report.timeline import CallTime
 from graphflops.time.launches import _entered
 from graphflops.time.program_time import _sum, program_time
 from tests.one_call import g, program_of

@@ -19,11 +19,10 @@ from graphflops.base.json_form import (
     remembered,
     written,
 )
-from graphflops.comparison.result import Comparison, Fact, Figure, ModuleChange
-from graphflops.comparison.sides import ServedChange, TimeChange
+from graphflops.comparison.result import Comparison, Fact, Figure, ModuleChange, ServedChange, TimeChange
 from graphflops.dims import Dim
 from graphflops.graph import Origin
-from graphflops.render.exact import inert
+from graphflops.render.text import inert
 from graphflops.report import Row
 from graphflops.report.as_json import Tool, left_out, printable
 from graphflops.version import __version__

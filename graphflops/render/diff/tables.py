@@ -88,7 +88,7 @@ def modules(comparison: Comparison, depth: int | None, most: int, quantities: in
         cells = [label, what or type_of(fold.first), *_cells(both(*pair), lead, beside)]
         entries.append(Entry(cells, path=label, alarming=fold.first.after_unknown > 0))
     rest = [both(*pair) for pair in figures[most:]]
-    entries += _last(comparison, rest, lead, beside, "module", comparison.unchanged, 2)
+    entries += _last(comparison, rest, lead, beside, "module", comparison.unchanged)
     return TextTable(("module", "what", *_heads(lead, beside)), entries, names=2)
 
 
@@ -109,7 +109,7 @@ def groups(
         label = state + name
         cells = [label, f"{calls}{group.after_calls:,}", *_cells(summed_up, lead, beside)]
         entries.append(Entry(cells, path=label, alarming=group.after_unknown > 0))
-    entries += _last(comparison, figures[most:], lead, beside, head, unchanged, 2)
+    entries += _last(comparison, figures[most:], lead, beside, head, unchanged)
     return TextTable((head, "calls", *_heads(lead, beside)), entries)
 
 
@@ -126,7 +126,7 @@ def _cut(comparison: Comparison, depth: int, most: int, lead: str, beside: Seque
         cells = _cells(summed(parts), lead, beside)
         entries.append(Entry([label, f"{len(parts):,}", "", "", *cells[2:3], "", *cells[4:]], path=label))
     rest = [figures for _, parts in ranked[most:] for figures in parts]
-    entries += _last(comparison, rest, lead, beside, "module", comparison.unchanged, 2)
+    entries += _last(comparison, rest, lead, beside, "module", comparison.unchanged)
     return TextTable(("module", "changes", *_heads(lead, beside)), entries)
 
 
@@ -167,21 +167,20 @@ def _columns(figures: Sequence[Mapping[str, Figure]], most: int) -> tuple[str, l
 
 def _last(
     comparison: Comparison, rest: Sequence[Mapping[str, Figure]], lead: str, beside: Sequence[str], noun: str,
-    unchanged: int, names: int,
+    unchanged: int,
 ) -> Iterator[Entry]:  # fmt: skip
     """What is left out, what did not change, and the sum of it all."""
-    blank = [""] * (names - 1)
     if rest:
         label = f"… {len(rest):,} more that changed"
-        yield Entry([label, *blank, *_cells(summed(rest), lead, beside)], path=label)
+        yield Entry([label, "", *_cells(summed(rest), lead, beside)], path=label)
     if unchanged:
         label = f"… {unchanged:,} {noun}{'' if unchanged == 1 else 's'} unchanged"
         zero = measured(lead, 0)
-        yield Entry([label, *blank, "", "", zero, "", *([""] * len(beside))], path=label)
+        yield Entry([label, "", "", "", zero, "", *([""] * len(beside))], path=label)
     phases = [comparison.totals[phase] for phase in ("forward", "backward") if phase in comparison.totals]
     whole = {name: added([phase[name] for phase in phases]) for name in WORK}
     whole["parameters"] = phases[0]["parameters"]
-    yield Entry(["total", *blank, *_cells(whole, lead, beside)], path="total")
+    yield Entry(["total", "", *_cells(whole, lead, beside)], path="total")
 
 
 def both(forward: Mapping[str, Figure], backward: Mapping[str, Figure]) -> Mapping[str, Figure]:

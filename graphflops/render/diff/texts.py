@@ -9,8 +9,7 @@ from graphflops.comparison.result import Cause, Comparison, Figure, Fold, GroupC
 from graphflops.render.diff.figures import NAMES, delta, signed
 from graphflops.render.diff.tables import BRIEF, both, figure_of, tables
 from graphflops.render.diff.words import compared_at, fact_words, headlines, notes, path_of, tag, type_of
-from graphflops.render.exact import written
-from graphflops.render.markdown import escaped, fitted, rows
+from graphflops.render.document import escaped, fitted, rows, written
 from graphflops.render.table import Page
 from graphflops.render.tables import Entry, TextTable
 from graphflops.render.text import count_of, listed, safe, short_type, told_apart
@@ -77,15 +76,13 @@ def _forms(cause: Cause) -> list[str]:
 
 def _followed(cause: Cause) -> list[str]:
     """Sizes of no weight: what happened where the operands are as before, and how many entries follow from it."""
-    first = next((fold for fold in cause.folds if _begins(fold)), cause.folds[0])
+    shapes = ((fold, [fact for fact in fold.first.facts if fact.kind == "shape"]) for fold in cause.folds)
+    begins = (fold for fold, facts in shapes if all(fact.what == "result" for fact in facts))
+    first = next(begins, cause.folds[0])
     others = [path_of(fold) for fold in cause.folds if fold is not first]
     begun = f"{path_of(first)}: {_size(cause.sizes[0])}"
     elsewhere = count_of(len(others), "more place")
     return [f"{_fold_words(first)}; then in {listed(others, 2)}", f"{begun}; then in {elsewhere}"]
-
-
-def _begins(fold: Fold) -> bool:
-    return all(fact.what == "result" for fact in fold.first.facts if fact.kind == "shape")
 
 
 def _fold_words(fold: Fold) -> str:
@@ -221,48 +218,39 @@ def csv(comparison: Comparison, *, by: Grouping | None = None, top: int | None =
 
     A quantity is an integer, or its formula where a size has no value. top: lines kept, from the first.
     """
-    names, rows, changed = _modules(comparison) if by in (None, "module") else _groups(comparison, by)
+    is_modules = by in (None, "module")
+    changed: Sequence[ModuleChange | GroupChange] = (
+        comparison.modules if is_modules else comparison.ops if by == "op" else comparison.sources
+    )
+    names = _OF_MODULES if is_modules else _OF_GROUPS
     quantities = [name for name in comparison.totals["forward"] if name not in _HELD]
-    if by in (None, "module"):
-        quantities.append("parameters")
+    quantities += ["parameters"] * is_modules
     heads = [f"{name}_{side}" for name in quantities for side in _SIDES]
     if any(change.backward for change in changed):
         heads += [f"backward_{head}" for head in heads if not head.startswith("parameters")]
-    return written([*names, *heads], rows[:top])
+    rows = [[*_cells_of(change, names), *_figures(change)] for change in changed[:top]]
+    return written([*names, *heads], rows)
 
 
-def _modules(comparison: Comparison) -> tuple[Sequence[str], list[list[str | int]], Sequence[ModuleChange]]:
-    names = ("status", "before", "after", "before_type", "after_type", "modules")
-    rows: list[list[str | int]] = []
-    for change in comparison.modules:
-        types = map(short_type, (change.before_type, change.after_type))
-        place = [change.status, change.before or "", change.after or "", *types]
-        counts = [change.modules, change.before_unknown, change.after_unknown]
-        rows.append([*place, *counts, *_figures(change.figures), *_figures(change.backward)])
-    return (*names, "before_unknown", "after_unknown"), rows, comparison.modules
+_OF_GROUPS = ("before", "after", "before_calls", "after_calls", "before_unknown", "after_unknown")
+_OF_MODULES = (
+    "status", "before", "after", "before_type", "after_type", "modules", "before_unknown", "after_unknown",
+)  # fmt: skip
 
 
-def _groups(
-    comparison: Comparison, by: Grouping | None
-) -> tuple[Sequence[str], list[list[str | int]], Sequence[GroupChange]]:
-    names = ("before", "after", "before_calls", "after_calls", "before_unknown", "after_unknown")
-    groups = comparison.ops if by == "op" else comparison.sources
-    rows: list[list[str | int]] = []
-    for group in groups:
-        counts = [group.before_calls, group.after_calls, group.before_unknown, group.after_unknown]
-        figures = [*_figures(group.figures), *_figures(group.backward)]
-        rows.append([group.before or "", group.after or "", *counts, *figures])
-    return names, rows, groups
+def _cells_of(change: ModuleChange | GroupChange, names: Sequence[str]) -> list[str | int]:
+    """What a change says by name; types without their packages."""
+    found = [(name, getattr(change, name)) for name in names]
+    return [
+        short_type(cell) if name.endswith("_type") else "" if cell is None else cell for name, cell in found
+    ]
 
 
 _HELD = ("peak_bytes", "device_bytes", "parameters", "parameter_bytes", "buffer_bytes")
 
 
-def _figures(figures: Mapping[str, Figure]) -> Sequence[str | int]:
-    cells: list[str | int] = []
-    for figure in figures.values():
-        cells.append(str(figure.before) if figure.before_value is None else figure.before_value)
-        cells.append(str(figure.after) if figure.after_value is None else figure.after_value)
-        delta = figure.delta
-        cells.append(str(figure.formula) if delta is None else delta)
-    return cells
+def _figures(change: ModuleChange | GroupChange) -> Iterator[str | int]:
+    for figure in (*change.figures.values(), *change.backward.values()):
+        yield str(figure.before) if figure.before_value is None else figure.before_value
+        yield str(figure.after) if figure.after_value is None else figure.after_value
+        yield str(figure.formula) if figure.delta is None else figure.delta

@@ -48,6 +48,11 @@ def headlines(comparison: Comparison, *, verbose: bool = False) -> list[str]:
     return [*whole, *said, *_others(comparison)]
 
 
+def brief(comparison: Comparison) -> str:
+    """The answer in one line."""
+    return next(iter(headlines(comparison)), " → ".join(titles(comparison)))
+
+
 def device_lines(comparison: Comparison) -> Iterator[str]:
     """Time and memory on a device, where both were analyzed for one."""
     least = _least(comparison)

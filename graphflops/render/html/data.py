@@ -19,12 +19,12 @@ from graphflops.dims import Dim, Expr
 from graphflops.dims.solving import affine
 from graphflops.open_sizes import of_report
 from graphflops.render import summary
-from graphflops.render.exact import inert as plain
-from graphflops.render.html.measures import device_of, memory_of, picoseconds
+from graphflops.render.html.fragment import inert
 from graphflops.render.ledger import Ledger
+from graphflops.render.memory import device_of, memory_of, picoseconds
 from graphflops.render.text import count_of, formula, operator_name, safe, short_type, shortened
 from graphflops.render.tree import Tree, TreeModule, placed
-from graphflops.report import Report, Row, SymbolInfo, Totals
+from graphflops.report import Report, Row, SymbolInfo
 from graphflops.report.size_names import pattern_of
 
 LARGEST = 1_500_000  # bytes of data in a page
@@ -124,7 +124,7 @@ def page_data(
         both = enumerate(zip(sides, ledgers, trees, strict=True))
         data = {
             "sides": [_side(*one, layout, side, parts, calls) for side, one in both],
-            "places": [_place(place, parts) for place in layout.places],
+            "places": [[parent, *map(parts.shown, texts), times] for parent, texts, times in layout.places],
             "changes": [_change(change, parts, sides[0]) for change in changes[: 2 * places]],
             "more_changes": max(len(changes) - 2 * places, 0),
             "sizes": [size.wire(parts.symbols) for size in sizes],
@@ -138,23 +138,10 @@ def page_data(
     return encoded
 
 
-def _place(place: Place, parts: _Parts) -> list[Any]:
-    texts = (place.label, place.path, short_type(place.type))
-    return [place.parent, *map(parts.shown, texts), place.times]
-
-
 def _change(change: PageChange, parts: _Parts, report: Report) -> list[Any]:
     facts = [parts.shown(fact) for fact in change.facts]
     figures = [[parts.formula(quantity, report) for quantity in figure] for figure in change.figures]
     return [change.status, parts.shown(change.path), parts.shown(change.type), facts, figures]
-
-
-def inert(data: bytes) -> str:
-    """JSON that is safe inside a script element: it cannot end it, nor reorder or hide the text around it."""
-    text = plain(data).rstrip("\n")
-    for character in "<>&":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return text
 
 
 class _Parts:
@@ -173,9 +160,8 @@ class _Parts:
 
     def name(self, name: str) -> int:
         """The place of a name."""
-        found = self._names.get(name)
-        if found is None:
-            found = self._names[name] = len(self.names)
+        found = self._names.setdefault(name, len(self.names))
+        if found == len(self.names):
             self.names.append(self.shown(name))
         return found
 
@@ -184,9 +170,8 @@ class _Parts:
 
         One that is too long is its value alone, in a list, which holds at the report's own sizes only.
         """
-        found = self._formulas.get(dim)
-        if found is None:
-            found = self._formulas[dim] = len(self.formulas)
+        found = self._formulas.setdefault(dim, len(self.formulas))
+        if found == len(self.formulas):
             self.formulas.append(_wired(dim, report))
             if not isinstance(dim, int):
                 self.symbols |= dim.symbols
@@ -215,12 +200,17 @@ def _side(
 ) -> dict[str, Any]:
     calls = _Calls(report, ledger, tree, layout, number, parts, most)
     axes = of_report(report).axes
+    phases = {
+        name: [*(getattr(totals.cost, quantity.name) for quantity in REPORTED), totals.peak_bytes]
+        for name, totals in summary.phases(report).items()
+    }
     return {
         "headline": summary.headline(report),
         "path": safe(report.origin.path, 200),
         "sha256": safe(report.origin.sha256, 64),
         "totals": [
-            [name, *_totals(totals, report, parts)] for name, totals in summary.phases(report).items()
+            [name, *(parts.formula(quantity, report, pretty=True) for quantity in quantities)]
+            for name, quantities in phases.items()
         ],
         "peak_at": summary.located(report, (report.step() or report.totals).peak_node),
         "held": [
@@ -243,11 +233,6 @@ def _side(
             if isinstance(condition, Expr)
         ],
     }
-
-
-def _totals(totals: Totals, report: Report, parts: _Parts) -> list[int]:
-    quantities = (*(getattr(totals.cost, quantity.name) for quantity in REPORTED), totals.peak_bytes)
-    return [parts.formula(quantity, report, pretty=True) for quantity in quantities]
 
 
 class _Calls:
@@ -334,29 +319,22 @@ class _Calls:
 
 
 @dataclass(slots=True)
-class Place:
-    """One node: a module, several equal siblings together, or the rest of a long list (no path)."""
-
-    parent: int  # number of the place around it, -1 for the program
-    label: str
-    path: str
-    type: str
-    times: int  # the number of modules in one line
-
-
-@dataclass(slots=True)
 class Layout:
-    """All places, the parent before the child; and by side where each module's calls and parameters belong."""
+    """All places, the parent before the child; and by side where each module's calls and parameters belong.
 
-    places: list[Place]
+    A place is a module, several equal siblings together, or the rest of a long list: the number of the place around it, -1
+    for the program, its label, path and type, and how many modules it stands for.
+    """
+
+    places: list[tuple[int, tuple[str, str, str], int]]
     home: list[dict[TreeModule, int]]
     # By side and place, those of the modules themselves.
     parameters: list[list[int]] = field(default_factory=list)
 
     def outermost(self, place: int) -> int:
         """The enclosing place in the program itself."""
-        while self.places[place].parent > 0:
-            place = self.places[place].parent
+        while self.places[place][0] > 0:
+            place = self.places[place][0]
         return place
 
 
@@ -369,9 +347,9 @@ def laid_out(trees: Sequence[Tree], most: int, limit: int) -> Layout:
     parents = [-1]  # by level, the place around the next one
     for place, line in enumerate(placed(trees, most, limit=limit)):
         level, label, path, members, around, is_rest = line
-        kinds = (module.type for module in members[0] if module is not None and module.type)
-        kind, path = ("", "") if is_rest else (next(kinds, ""), path)
-        layout.places.append(Place(parents[level], label, path, kind, len(members)))
+        kinds = (short_type(module.type) for module in members[0] if module is not None and module.type)
+        texts = (label, "", "") if is_rest else (label, path, next(kinds, ""))
+        layout.places.append((parents[level], texts, len(members)))
         parents[level + 1 :] = [place]
         for member in (*members, *around):
             for home, module in zip(layout.home, member, strict=True):

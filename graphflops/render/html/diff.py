@@ -7,18 +7,16 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from graphflops.comparison.entries import followed
-from graphflops.comparison.result import Comparison, Fold
-from graphflops.comparison.sides import JointSize
+from graphflops.comparison.result import Comparison, Fold, JointSize
 from graphflops.dims.solving import affine
 from graphflops.render.diff import words
 from graphflops.render.diff.tables import tables
 from graphflops.render.diff.texts import VISIBLE, causes
 from graphflops.render.diff.words import titles as titles_of
 from graphflops.render.html.data import PageChange, PageSize, page_data, page_size
-from graphflops.render.html.fragment import escaped, table
-from graphflops.render.html.page import page
-from graphflops.render.picture.changes import joined
-from graphflops.render.picture.page import fitted
+from graphflops.render.html.fragment import escaped, scripted, table
+from graphflops.render.picture.nest import joined
+from graphflops.render.picture.svg import fitted
 from graphflops.render.text import safe
 from graphflops.report import Report, SymbolInfo, Timeline
 
@@ -61,10 +59,11 @@ def html(found: Comparison) -> str:
     )
     title, plain = " → ".join(titles), fragment(found)
     if found.export:  # whose operators are others anyway
-        return page(data, title, plain)
+        return scripted(data, title, plain)
     graph = joined(found, _moved(found))
     note = "Figures are those of each program's own sizes."
-    return page(data, title, plain, fitted(graph, found.new.modules, page(data, title, plain), note))
+    alone = scripted(data, title, plain)
+    return scripted(data, title, plain, fitted(graph, found.new.modules, alone, note))
 
 
 def _sizes(found: Comparison) -> Iterator[PageSize]:

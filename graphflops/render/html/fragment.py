@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -17,6 +18,7 @@ from graphflops.base.lazy import imported
 from graphflops.render import summary
 from graphflops.render.ledger import Ledger
 from graphflops.render.tables import TextTable, tables
+from graphflops.render.text import inert as one_line
 from graphflops.render.text import safe, shortened
 from graphflops.report import Report
 from graphflops.version import __version__
@@ -45,23 +47,22 @@ def fragment(report: Report) -> str:
 
 def table(grid: TextTable) -> str:
     """A table; figures stand on the right."""
-    sides = ["left" if index < grid.names else "right" for index in range(len(grid.heads))]
-    heads = _cells("th", sides, grid.heads)
-    rows = "".join(f"<tr>{_cells('td', sides, entry.cells, entry.level)}</tr>" for entry in grid.entries)
-    title = f"<caption>{escaped(grid.title)}</caption>" if grid.title else ""
-    return f"<table>{title}<thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
+    sides = [f' align="{"left" if index < grid.names else "right"}"' for index in range(len(grid.heads))]
+    return _drawn(grid, sides, sides)
 
 
 def wide(grid: TextTable, label: str) -> str:
     """A table of figures for a page, in a box that scrolls. label: of the box, for screen readers."""
-    heads = "".join(f'<th scope="col" class="figure">{escaped(text)}</th>' for text in grid.heads)
-    lines = ("".join(f'<td class="figure">{escaped(cell)}</td>' for cell in e.cells) for e in grid.entries)
-    body = "".join(f"<tr>{line}</tr>" for line in lines)
-    caption = f"<caption>{escaped(grid.title)}</caption>" if grid.title else ""
-    return (
-        f'<div class="wide" tabindex="0" role="region" aria-label="{label}">'
-        f"<table>{caption}<thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>"
-    )
+    heads, cells = ([f'{scope} class="figure"'] * len(grid.heads) for scope in (' scope="col"', ""))
+    return f'<div class="wide" tabindex="0" role="region" aria-label="{label}">{_drawn(grid, heads, cells)}</div>'
+
+
+def _drawn(grid: TextTable, of_heads: Sequence[str], of_cells: Sequence[str]) -> str:
+    """A table whose heads and cells have these attributes, by column."""
+    title = f"<caption>{escaped(grid.title)}</caption>" if grid.title else ""
+    heads = _cells("th", of_heads, grid.heads)
+    rows = "".join(f"<tr>{_cells('td', of_cells, one.cells, one.level)}</tr>" for one in grid.entries)
+    return f"<table>{title}<thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
 
 
 def escaped(text: str) -> str:
@@ -69,10 +70,10 @@ def escaped(text: str) -> str:
     return "".join(_ENTITIES.get(c, c) for c in safe(text, 10_000))
 
 
-def _cells(tag: str, sides: Sequence[str], cells: Sequence[str], level: int = 0) -> str:
+def _cells(tag: str, attributes: Sequence[str], cells: Sequence[str], level: int = 0) -> str:
     indents = ["&emsp;" * level, *[""] * (len(cells) - 1)]
-    texts = [f"{indent}{escaped(cell)}" for indent, cell in zip(indents, cells, strict=True)]
-    return "".join(f'<{tag} align="{side}">{text}</{tag}>' for side, text in zip(sides, texts, strict=True))
+    parts = zip(attributes, indents, map(escaped, cells), strict=True)
+    return "".join(f"<{tag}{attribute}>{indent}{text}</{tag}>" for attribute, indent, text in parts)
 
 
 def page(title: str, body: str, style: str = "", script: str = "") -> str:
@@ -117,7 +118,7 @@ _OF = {
     "Comparison": "graphflops.render.html.diff:fragment",
     "Findings": "graphflops.render.findings:fragment",
     "Sweep": f"{__name__}:sweep",
-    "Validation": f"{__name__}:validation",
+    "Validation": "graphflops.render.validation:fragment",
     "Statement": "graphflops.render.statement:fragment",
 }
 
@@ -135,10 +136,44 @@ def sweep(found: Any) -> str:
     return f"<div>{points}{f'<ul>{notes}</ul>' if notes else ''}</div>"
 
 
-def validation(found: Any) -> str:
-    """The facts, line by line."""
-    from graphflops.render.validation import conclusion, facts
+_HERE = Path(__file__).parent
+# In the order in which they build on each other; together they are one script.
+SCRIPTS = (
+    "formula.js", "text.js", "dom.js", "model.js", "sizes.js", "summary.js", "changes.js", "icicle.js",
+    "modules.js", "table.js", "roofline.js", "memory.js", "picture.js", "page.js",
+)  # fmt: skip
 
-    rows = ((escaped(name), escaped(text)) for name, text in facts(found))
-    lines = "".join(f"<tr><th>{name}</th><td>{text}</td></tr>" for name, text in rows)
-    return f"<div><p><b>{escaped(conclusion(found))}</b></p><table>{lines}</table></div>"
+
+def inert(data: bytes) -> str:
+    """JSON that is safe inside a script element: it cannot end it, nor reorder or hide the text around it."""
+    text = one_line(data).rstrip("\n")
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+def scripted(data: str, title: str, plain: str, given: str = "", scripts: tuple[str, ...] = SCRIPTS) -> str:
+    """A page that shows data, as `page_data` gives them, by these scripts.
+
+    plain: HTML for a reader whose browser runs no script. given: HTML that is inserted unchanged.
+    """
+    machines = inert(json.dumps(devices()).encode())
+    body = f"""<noscript>{plain}</noscript>
+<main id="page">{given}</main>
+<script type="application/json" id="data">{data}</script>
+<script type="application/json" id="devices">{machines}</script>"""
+    parts = read(_HERE, *scripts, between="\n")
+    script = f'"use strict";\n(() => {{\n{parts}\n}})();\n'
+    return page(f"{title} · graphflops", body, read(_HERE, "page.css", "picture.css"), script)
+
+
+def devices() -> list[dict[str, object]]:
+    """Machines by name with their published peaks, as the roofline reads them."""
+    from graphflops.devices import published
+
+    names = ("name", "memory_bytes", "bandwidth", "vector")
+    return [
+        {name: getattr(one, name) for name in names}
+        | {"matrix": dict(one.matrix), "source": one.sources["bandwidth"]}
+        for one in published()
+    ]

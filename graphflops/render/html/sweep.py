@@ -1,4 +1,4 @@
-"""The page of a report with what was found at several sizes as a section: a table, and pictures of what grows.
+"""The page of a report, alone or with what was found at several sizes as a section: a table, and pictures of what grows.
 
 Of a sweep its points; of a plan of serving curves of latency against throughput. A picture is SVG of text and shapes only,
 styled by the page around it.
@@ -14,12 +14,26 @@ from dataclasses import dataclass
 from graphflops.base.units import memory, number, seconds
 from graphflops.derived.resize import Point, Sweep
 from graphflops.render import serving as of_serving
+from graphflops.render import summary
 from graphflops.render.derived import cells
-from graphflops.render.html.fragment import escaped, wide
-from graphflops.render.html.report import html
+from graphflops.render.html.data import page_data, sizes_of
+from graphflops.render.html.fragment import escaped, fragment, scripted, wide
+from graphflops.render.picture.svg import fitted
 from graphflops.render.tables import listing
 from graphflops.render.text import count_of, safe
+from graphflops.report import Report
 from graphflops.serving.plan import Serving
+
+
+def html(report: Report, given: str = "") -> str:
+    """The report as a page. given: HTML that is inserted unchanged."""
+    title = summary.title(report)
+    data = page_data([report], sizes_of(report), titles=[title])
+    note = "Figures are those of the sizes that the report was made for." if report.symbols else ""
+    alone = scripted(data, title, fragment(report), given)
+    drawn = fitted(report.graph(level="call"), report.modules, alone, note)
+    return scripted(data, title, fragment(report), drawn + given)
+
 
 _MOST_CURVES = 7  # that colours can distinguish
 _MOST_LINES = 200  # of the table

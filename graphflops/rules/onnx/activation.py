@@ -22,7 +22,7 @@ from graphflops.rules.softmax import log_softmax, softmax_along
 from graphflops.rules.work import WORK, Work
 from graphflops.rules.work import gelu as gelu_work
 from graphflops.rules.work import power as power_work
-from graphflops.tensor import DType, TensorType
+from graphflops.tensor import DType, TensorType, flat
 
 Fold = Callable[..., values.Number]
 
@@ -89,14 +89,13 @@ unary("Ceil", fold=values.ceil)
 unary("Round", fold=values.nearest)
 unary("Reciprocal", fold=partial(values.divide, 1))
 unary("Sqrt", fold=values.square_root)
-for _name in ("Exp", "Log", "Erf", "Sin", "Cos", "Tan", "Asin", "Acos", "Atan"):
+for _name in ("Exp", "Log", "Erf", "Sin", "Cos", "Tan", "Asin", "Acos", "Atan", "BitwiseNot"):
     unary(_name)
 for _name in ("Sinh", "Cosh", "Tanh", "Asinh", "Acosh", "Atanh"):
     unary(_name)
 unary("Not", fold=partial(values.subtract, 1))
 unary("IsInf", result=to_bool)
 unary("IsNaN", result=to_bool)
-unary("BitwiseNot")
 
 binary("Add", fold=values.add)
 binary("Sub", fold=values.subtract)
@@ -114,13 +113,9 @@ binary("Or", fold=values.largest)
 binary("Xor", fold=partial(values.compared, "!="))
 
 
-def _bits(name: str) -> Fold:
-    return lambda a, b: call(name, a, b)
-
-
-binary("BitwiseAnd", fold=_bits("bitwise_and"))
-binary("BitwiseOr", fold=_bits("bitwise_or"))
-binary("BitwiseXor", fold=_bits("bitwise_xor"))
+binary("BitwiseAnd", fold=partial(call, "bitwise_and"))
+binary("BitwiseOr", fold=partial(call, "bitwise_or"))
+binary("BitwiseXor", fold=partial(call, "bitwise_xor"))
 
 
 @rule("onnx.BitShift")
@@ -128,7 +123,7 @@ def bit_shift(a: TensorType, b: TensorType, *, direction: str) -> Estimate:
     """One shift per element."""
     left = direction == "LEFT"
     work = WORK["bitwise_left_shift" if left else "bitwise_right_shift"]
-    return pointwise(work, a, b, fold=_bits("lshift" if left else "rshift"))
+    return pointwise(work, a, b, fold=partial(call, "lshift" if left else "rshift"))
 
 
 @rule("onnx.Div")
@@ -154,10 +149,8 @@ def power(a: TensorType, exponent: TensorType, *, axis: int | None = None) -> Es
 
 def only_value(x: TensorType | None) -> values.Number | None:
     """The one element of a tensor whose contents are known."""
-    contents = None if x is None else x.value
-    while isinstance(contents, tuple):
-        contents = contents[0] if len(contents) == 1 else None
-    return contents
+    contents = () if x is None else tuple(flat((x.value,)))
+    return contents[0] if len(contents) == 1 else None
 
 
 def variadic(name: str, row: str, final: int, fold: Fold | None) -> None:
@@ -190,14 +183,15 @@ def clip(
 ) -> Estimate:
     """One comparison per element and bound; bounds were attributes before version 11."""
     out = replace(a.like(), value=a.value)
-    given = [
-        (fold, bound) for fold, bound in ((values.largest, min), (values.smallest, max)) if bound is not None
-    ]
+    reads, given = (
+        [a],
+        [pair for pair in ((values.largest, min), (values.smallest, max)) if pair[1] is not None],
+    )
     for fold, bound in given:
         limit = bound if isinstance(bound, TensorType) else TensorType((), a.dtype, value=bound)
         out = values.folded(fold, a.like(), out, limit)
-    reads = (a, *(bound for _, bound in given if isinstance(bound, TensorType)))
-    return Estimate((out,), vector_flops=WORK["clamp"].times(len(given)).flops * a.numel, reads=reads)
+        reads += [bound] if isinstance(bound, TensorType) else []
+    return Estimate((out,), vector_flops=WORK["clamp"].times(len(given)).flops * a.numel, reads=tuple(reads))
 
 
 unary("Relu", fold=partial(values.largest, 0))

@@ -1,20 +1,254 @@
-"""Attention with its rotary embedding, and linear attention."""
+"""Attention over whole batches, with or without a cache; of onnxruntime also with projections inside.
+
+Of onnxruntime a causal query sees the past and the keys up to its own position, so that the last query is aligned with the
+last key. Operands are (batch, rows, heads * width); the past and the present are (batch, heads, rows, width). A growing
+cache is read and written whole; a buffer that is provably long enough is written in place.
+"""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from msgspec.structs import replace
 
 from graphflops.cost import Estimate, Region
-from graphflops.dims import Dim, at_least, differ, meet
-from graphflops.rules.attention import attend, leading_axes
-from graphflops.rules.onnx.entries import Outputs, chosen, fused, onnx_dtype, work
-from graphflops.rules.onnx.microsoft_attention import by_head, merged, rotated
+from graphflops.dims import Dim, at_least, differ, floor_div, meet, mod
+from graphflops.rules.attention import Attention, attend, leading_axes
+from graphflops.rules.matmul import matmul
+from graphflops.rules.onnx.entries import Outputs, Touched, fused, is_wanted, onnx_dtype, said, work
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.shapes import replaced
+from graphflops.rules.shapes import only_result, replaced
 from graphflops.tensor import FLOAT32, FLOAT64, TensorType
 
 KIND = "attention"
+
+Sizes = tuple[Dim, ...]
+ROTATE = 3  # multiply 2, add 1: what a rotary embedding does per element
+
+
+def by_head(x: TensorType, heads: Dim) -> TensorType:
+    """The operand (batch, rows, heads * width) as (batch, heads, rows, width)."""
+    require(x.rank == 3, f"attention takes (batch, rows, hidden), not {x}")
+    batch, rows, hidden = x.shape
+    require(not differ(mod(hidden, heads), 0), f"{hidden} features do not make {heads} heads")
+    return x.view((batch, heads, rows, floor_div(hidden, heads)))
+
+
+def merged(x: TensorType, width: Dim) -> TensorType:
+    """The result of a query (batch, heads, rows, _) as (batch, rows, heads * width)."""
+    batch, heads, rows, _ = x.shape
+    return x.like((batch, rows, heads * width))
+
+
+def attention_to(
+    query: TensorType,
+    heads: Dim,
+    keys: Dim,
+    width: Dim,
+    bias: TensorType | None = None,
+    *,
+    causal: bool = False,
+    window: Dim | None = None,
+    bottom_right: bool = True,
+) -> Attention:
+    """The attention of a query (batch, heads, rows, width) to `keys` keys, with values `width` wide.
+
+    window: how many keys a query sees, itself among them.
+    """
+    batch = query.shape[0]
+    key = query.like((batch, heads, keys, query.shape[-1]))
+    left = None if window is None else window - 1
+    right = 0 if causal or window is not None else None
+    value = query.like((batch, heads, keys, width))
+    problem = attend(query, key, value, left=left, right=right, bottom_right=bottom_right)
+    return replace(problem, mask=bias)
+
+
+def per_score(problem: Attention, *masks: TensorType | None) -> Estimate:
+    """One more operation per score for each mask that is given."""
+    return work(problem.scores * sum(mask is not None for mask in masks))
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """A state of keys or values: `fresh` rows join those of `past` into `keys` rows."""
+
+    past: TensorType | None  # (..., rows held, width), more rows than are filled in a buffer; None at first
+    fresh: TensorType
+    keys: Dim
+    shared: bool = False
+
+    @property
+    def before(self) -> Dim:
+        """Rows before the call."""
+        return self.keys - self.fresh.shape[-2]
+
+    @property
+    def read(self) -> TensorType | None:
+        """The rows of the past that are read."""
+        return None if self.past is None else rows_of(self.past, self.before)
+
+    @property
+    def present(self) -> TensorType:
+        """The state afterwards."""
+        state = self.past or self.fresh
+        return state.like() if self.shared else rows_of(state, self.keys)
+
+    @property
+    def written(self) -> TensorType:
+        """The rows of the present that are written."""
+        return rows_of(self.present, self.fresh.shape[-2] if self.shared else self.keys)
+
+
+def rows_of(state: TensorType, rows: Dim) -> TensorType:
+    """A state (..., rows, width) with that many rows."""
+    return state.like((*state.shape[:-2], rows, state.shape[-1]))
+
+
+def past_rows(past: TensorType | None, filled: TensorType | None, shared: bool) -> Dim:
+    """Rows of the past; for a buffer the number of filled rows, which may be data-dependent."""
+    if past is None:
+        return 0
+    if not shared:
+        return past.shape[-2]
+    return said(filled, "past_sequence_length")
+
+
+def attended(
+    problem: Attention,
+    out: TensorType,
+    caches: tuple[Cache, ...],
+    *parts: Estimate,
+    reads: Touched,
+    outputs: Outputs,
+    more: tuple[TensorType, ...] = (),
+) -> Estimate:
+    """Attention and what goes with it; results are `out`, the presents, and `more`."""
+    written = (out, *(cache.written for cache in caches), *more)
+    return fused(
+        (out, *(cache.present for cache in caches), *more),
+        problem.forward(),
+        *parts,
+        reads=(*reads, *(cache.read for cache in caches)),
+        writes=tuple(made for place, made in enumerate(written) if is_wanted(outputs, place)),
+    )
+
+
+# Projections inside: one weight for queries, keys and values.
+
+
+def biased(product: Estimate) -> Estimate:
+    """The work of a product and of adding a bias to it."""
+    return Estimate(matrix_flops=product.matrix_flops, vector_flops=only_result(product).numel)
+
+
+def project(
+    x: TensorType, weights: TensorType, bias: TensorType | None, heads: Dim, widths: Sizes
+) -> tuple[Estimate, TensorType, TensorType]:
+    """The product with the joint weight of queries, keys and values, and its bias.
+
+    After it queries and values (batch, heads, rows, width); as keys are as wide as queries, a state of both is (2, *query).
+    """
+    fits = x.rank == 3 and weights.rank == 2
+    require(fits, f"a projection takes three and two axes, not {x} and {weights}")
+    third = floor_div(weights.shape[1], 3)
+    query, _, value = widths if len(widths) == 3 else (third, third, third)
+    product = matmul(x, weights)
+    made = Estimate(matrix_flops=product.matrix_flops) if bias is None else biased(product)
+    q, v = (by_head(x.like((*x.shape[:2], width)), heads) for width in (query, value))
+    return made, q, v
+
+
+def rotated(*operands: TensorType, width: Dim = 0) -> Estimate:
+    """A rotary embedding of each operand (..., width), or of its first `width` channels if given."""
+    parts = (x.like((*x.shape[:-1], width or x.shape[-1])).numel for x in operands)
+    return work(ROTATE * sum(parts))
+
+
+@rule("com.microsoft.Attention", product=("x", "weights"))
+@takes("x weights bias? mask_index? past? attention_bias? past_sequence_length?")
+def projected_attention(
+    of: Operands,
+    *,
+    num_heads: int,
+    unidirectional: int = 0,
+    qkv_hidden_sizes: Sizes = (),
+    past_present_share_buffer: int = 0,
+    do_rotary: int = 0,
+    rotary_embedding_dim: int = 0,
+    outputs: Outputs = (True,),
+    **others: object,
+) -> Estimate:
+    """One projection for queries, keys and values, and the two products of attention."""
+    product, q, v = project(of.x, of.weights, of.bias, num_heads, qkv_hidden_sizes)
+    shared = past_present_share_buffer != 0
+    keys = past_rows(of.past, of.past_sequence_length, shared) + of.x.shape[1]
+    problem = attention_to(q, num_heads, keys, v.shape[-1], of.attention_bias, causal=unidirectional != 0)
+    return attended(
+        problem,
+        merged(q, v.shape[-1]),
+        (Cache(of.past, q.like((2, *q.shape)), keys, shared),),
+        product,
+        per_score(problem, of.mask_index),
+        rotated(*(q, q) * (do_rotary != 0), width=rotary_embedding_dim),
+        reads=of.but("past"),
+        outputs=outputs,
+    )
+
+
+# Projections outside.
+
+
+def separated(
+    query: TensorType, key: TensorType | None, value: TensorType | None, heads: Dim
+) -> tuple[TensorType, ...]:
+    """Queries, keys and values by head, from any packing."""
+    if query.rank == 5:  # (batch, rows, heads, 3, width)
+        batch, rows, _, _, width = query.shape
+        return (query.like((batch, heads, rows, width)),) * 3
+    if key is None:
+        third = floor_div(query.shape[-1], 3)
+        return (by_head(query.like((*query.shape[:-1], third)), heads),) * 3
+    if key.rank == 5:  # (batch, rows, heads, 2, width)
+        batch, rows, _, _, width = key.shape
+        return (by_head(query, heads), *(key.like((batch, heads, rows, width)),) * 2)
+    require(value is not None, "keys are given without values")
+    assert value is not None
+    return by_head(query, heads), *(x if x.rank == 4 else by_head(x, heads) for x in (key, value))
+
+
+@rule("com.microsoft.MultiHeadAttention", product=("query", "key"))
+@takes(
+    "query key? value? bias? key_padding_mask? attention_bias? past_key? past_value? past_sequence_length? "
+    "cache_indirection?"
+)
+def multi_head_attention(
+    of: Operands, *, num_heads: int, unidirectional: int = 0, outputs: Outputs = (True,), **others: object
+) -> Estimate:
+    """The two products of attention, after the biases of the projections.
+
+    A causal query sees the keys at its own position and before it; with a past, all of the past too.
+    """
+    q, k, v = separated(of.query, of.key, of.value, num_heads)
+    shared = of.past_sequence_length is not None
+    keys = past_rows(of.past_key, of.past_sequence_length, shared) + k.shape[-2]
+    causal, aligned = unidirectional != 0, of.past_key is not None
+    problem = attention_to(
+        q, num_heads, keys, v.shape[-1], of.attention_bias, causal=causal, bottom_right=aligned
+    )
+    biased = sum(x.numel for x in (q, k, v)) if of.bias is not None else 0
+    return attended(
+        problem,
+        merged(q, v.shape[-1]),
+        (Cache(of.past_key, k, keys, shared), Cache(of.past_value, v, keys, shared)),
+        work(biased),
+        per_score(problem, of.key_padding_mask),
+        reads=of.but("past_key past_value"),
+        outputs=outputs,
+        more=(q.like((*q.shape[:-1], keys)),),
+    )
+
 
 SOFTCAP = 2  # divide, multiply; and a hyperbolic tangent
 
@@ -30,7 +264,6 @@ def attention(
     q_num_heads: int | None = None,
     right_window_size: int = -1,
     softcap: float = 0.0,
-    outputs: Outputs = (),
 ) -> Estimate:
     """Two products per score; a causal query sees the past and the keys up to its own position.
 
@@ -52,7 +285,7 @@ def attention(
     out = _result(q, k, v)
     y = merged(out, v.shape[-1]) if of.query.rank == 3 else out
     scores = q.like((*out.shape[:-1], k.shape[-2]))
-    return fused(chosen(outputs, y, k.like(), v.like(), scores), problem.forward(), capped, reads=(*of,))
+    return fused((y, k.like(), v.like(), scores), problem.forward(), capped, reads=(*of,))
 
 
 @backward("onnx.Attention")
@@ -133,38 +366,3 @@ def rotary_embedding(of: Operands, *, num_heads: int = 0, rotary_embedding_dim: 
     rotation = rotated(apart, width=rotary_embedding_dim)
     rows = cache if places is None else cache.like((*places.shape, cache.shape[-1]))
     return fused((x.like(),), rotation, reads=(x, rows, rows, places))
-
-
-@rule("onnx.LinearAttention", kind="other")
-@takes("query key value past_state? decay? beta?")
-def linear_attention(
-    of: Operands,
-    *,
-    kv_num_heads: int,
-    q_num_heads: int,
-    update_rule: str = "gated_delta",
-    outputs: Outputs = (),
-) -> Estimate:
-    """Per row a product of key and value into the state and a product of the query with the state.
-
-    A decay scales the state, by an exponential for each of its numbers; a delta rule first takes out what the state holds
-    for the key: one product more, a difference and a scaling of the value.
-    """
-    q, k, v = by_head(of.query, q_num_heads), by_head(of.key, kv_num_heads), by_head(of.value, kv_num_heads)
-    width, depth = k.shape[-1], v.shape[-1]
-    meet(q.shape[-1], width, f"query and key widths differ: {q.shape[-1]} and {width}")
-    into, out_of = k.numel * depth, q.numel * depth
-    delta, gated = "delta" in update_rule, "gated" in update_rule
-    out = merged(q, depth)
-    for given, numbers in ((of.decay, (kv_num_heads, kv_num_heads * width)), (of.beta, (1, kv_num_heads))):
-        fits = given is None or not all(differ(given.shape[-1], number) for number in numbers)
-        require(fits, f"{given} for {kv_num_heads} heads of {width}")
-    vector = out.numel + (into if gated else 0) + (2 * v.numel if delta else 0)
-    state = TensorType((q.shape[0], kv_num_heads, width, depth), (of.past_state or of.query).dtype)
-    return Estimate(
-        chosen(outputs, out, state),
-        matrix_flops=2 * ((2 if delta else 1) * into + out_of),
-        vector_flops=vector,
-        transcendentals=of.decay.numel if of.decay is not None and gated else 0,
-        reads=(*of,),
-    )

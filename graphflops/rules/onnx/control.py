@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from graphflops.cost import Estimate, Region, RegionRun, Value, data_dependent
+from graphflops.cost import Estimate, Region, Value, data_dependent
 from graphflops.dims import Dim, Expr, at_least, evaluate, meet, where
 from graphflops.rules.control import either, once
-from graphflops.rules.onnx.entries import Numbers, filled, known_contents, size, unknown
-from graphflops.rules.onnx.loops import State, Turn, looped
+from graphflops.rules.onnx.entries import Numbers, size, unknown
+from graphflops.rules.onnx.loops import State, Turn, counted, looped
 from graphflops.rules.onnx.sequence import alike, listed, sequence_of
-from graphflops.rules.onnx.values import chosen
+from graphflops.rules.onnx.values import chosen, filled, known_contents
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import axis as place_of
 from graphflops.rules.shapes import replaced
@@ -169,9 +168,4 @@ def sequence_map(x: SequenceType, *others: Value, body: Region) -> Estimate:
     ]
     runs = [body(*row) for row in rows]
     out = tuple(sequence_of(values) for values in zip(*(run.out for run in runs), strict=True))
-    return Estimate(out, writes=(), regions=_counted(runs))
-
-
-def _counted(runs: Sequence[RegionRun]) -> tuple[tuple[RegionRun, int], ...]:
-    times = Counter(id(run) for run in runs)
-    return tuple((run, times[key]) for key, run in {id(run): run for run in runs}.items())
+    return Estimate(out, writes=(), regions=counted(runs))

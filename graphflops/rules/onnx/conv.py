@@ -10,21 +10,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from graphflops.base.record import Record
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, at_least, ceil_div, differ, prod
 from graphflops.rules import pool
 from graphflops.rules.conv import convolved, upsampled
-from graphflops.rules.onnx.entries import (
-    Outputs,
-    applied,
-    chosen,
-    fused,
-    in_32_bits,
-    require_scales,
-    sizes,
-    unknown,
-)
+from graphflops.rules.onnx.entries import applied, fused, in_32_bits, require_scales, sizes, unknown
+from graphflops.rules.onnx.reduce import REDUCTIONS, Reduction
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.pool import adaptive, outputs, windowed
 from graphflops.rules.reduce import indexed
@@ -172,7 +163,7 @@ def deformable_convolution(
 
 @rule("onnx.CausalConvWithState", product=("x", "w"))
 @takes("x w bias? past_state?")
-def causal_convolution(of: Operands, *, activation: str = "none", outputs: Outputs = ()) -> Estimate:
+def causal_convolution(of: Operands, *, activation: str = "none") -> Estimate:
     """A causal convolution of each channel, and an activation."""
     x, w, past = of.x, of.w, of.past_state
     require(x.rank == 3 and w.rank == 3, f"a weight {w} does not fit an input {x}")
@@ -180,30 +171,20 @@ def causal_convolution(of: Operands, *, activation: str = "none", outputs: Outpu
     require(past is None or not differ(past.shape[2], kept), f"a state {past} of {kept} steps")
     product = convolved(x, w, of.bias, x.shape[2:], x.shape[1])
     activated = applied(activation_named(activation), x)
-    out = chosen(outputs, x.like(), x.like((*x.shape[:2], kept)))
+    out = (x.like(), x.like((*x.shape[:2], kept)))
     return fused(out, product, activated, reads=(*of,))
 
 
-class Pooling(Record, frozen=True):
-    """Operations and functions per window element, and per output."""
-
-    each: int = 1
-    final: int = 0
-    evaluated: int = 0
-    evaluated_final: int = 0
+MAXIMUM, AVERAGE = REDUCTIONS["ReduceMax"], REDUCTIONS["ReduceMean"]
 
 
-MAXIMUM, AVERAGE = Pooling(), Pooling(final=1)
-
-
-def norm_of(p: float) -> Pooling:
+def norm_of(p: float) -> Reduction:
     """The p-norm of a window: magnitudes, squares or powers summed, and their root."""
-    if p == 1:
-        return Pooling(2)
-    return Pooling(2, evaluated=0 if p == 2 else 1, evaluated_final=1)
+    known: dict[float, Reduction] = {1: REDUCTIONS["ReduceL1"], 2: REDUCTIONS["ReduceL2"]}
+    return known.get(p) or Reduction(2, evaluated=1, evaluated_final=1)
 
 
-def pooled(x: TensorType, kernel: tuple[Dim, ...], counts: tuple[Dim, ...], kind: Pooling) -> Estimate:
+def pooled(x: TensorType, kernel: tuple[Dim, ...], counts: tuple[Dim, ...], kind: Reduction) -> Estimate:
     """Windows of that size at `counts` positions along the spatial axes."""
     require(x.rank > 2, f"no spatial axes to pool over in {x}")
     estimate = windowed(x, kernel, counts, kind.each, kind.final)
@@ -211,23 +192,19 @@ def pooled(x: TensorType, kernel: tuple[Dim, ...], counts: tuple[Dim, ...], kind
     return replace(estimate, transcendentals=(kind.evaluated * prod(kernel) + kind.evaluated_final) * outputs)
 
 
-def moving(x: TensorType, *, kernel_shape: Ints, kind: Pooling = AVERAGE, **geometry: Any) -> Estimate:
+def moving(x: TensorType, *, kernel_shape: Ints, kind: Reduction = AVERAGE, **geometry: Any) -> Estimate:
     """One addition per window element and a division per output."""
     return pooled(x, kernel_shape, window_counts(x.shape[2:], kernel_shape, **geometry), kind)
 
 
-average_pool = Derived(moving, kind=AVERAGE)
+average_pool, maxima = Derived(moving, kind=AVERAGE), Derived(moving, kind=MAXIMUM)
 rule("onnx.AveragePool")(average_pool)
 
 
 @rule("onnx.MaxPool")
-def max_pool(x: TensorType, *, kernel_shape: Ints, outputs: Outputs = (True,), **geometry: Any) -> Estimate:
+def max_pool(x: TensorType, *, kernel_shape: Ints, **geometry: Any) -> Estimate:
     """One comparison per window element; the indices of the maxima cost no extra work."""
-    found = moving(x, kernel_shape=kernel_shape, kind=MAXIMUM, **geometry)
-    values, places = indexed(found).out
-    assert isinstance(values, TensorType)
-    assert isinstance(places, TensorType)
-    return replace(found, out=chosen(outputs, values, places))
+    return indexed(maxima(x, kernel_shape=kernel_shape, **geometry))
 
 
 @rule("onnx.LpPool", kind="pooling")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -13,19 +14,26 @@ from graphflops.rules import arrangement
 from graphflops.rules.creation import progression
 from graphflops.rules.onnx.entries import (
     Numbers,
-    Place,
-    filled,
-    known_contents,
+    asked,
     many,
     numbers,
     onnx_dtype,
     rank_depends_on_data,
-    rank_of,
     size,
     sizes,
-    unknown,
 )
-from graphflops.rules.onnx.values import Number, add, ceil, converted, divide, multiply, subtract
+from graphflops.rules.onnx.values import (
+    Number,
+    Place,
+    add,
+    ceil,
+    converted,
+    divide,
+    filled,
+    known_contents,
+    multiply,
+    subtract,
+)
 from graphflops.rules.random import NORMAL, SCALED, UNIFORM, drawn
 from graphflops.rules.random import multinomial as draws
 from graphflops.rules.registry import require, rule
@@ -38,28 +46,24 @@ def _like(x: TensorType, dtype: int | None) -> TensorType:
     return x.like(dtype=None if dtype is None else onnx_dtype(dtype))
 
 
-@rule("onnx.RandomUniform")
-def uniform(*, shape: Sequence[Dim], dtype: int = 1) -> Estimate:
-    """Uniform numbers; scaling to bounds is not counted."""
-    return drawn(TensorType(tuple(shape), onnx_dtype(dtype)), *UNIFORM)
+def of_shape(*, shape: Sequence[Dim], dtype: int = 1, work: tuple[int, int]) -> Estimate:
+    """Random numbers in a new tensor."""
+    return drawn(TensorType(tuple(shape), onnx_dtype(dtype)), *work)
 
 
-@rule("onnx.RandomUniformLike")
-def uniform_like(x: TensorType, *, dtype: int | None = None) -> Estimate:
-    """Uniform numbers of another tensor's shape, which is not read."""
-    return drawn(_like(x, dtype), *UNIFORM)
+def of_shape_of(x: TensorType, *, dtype: int | None = None, work: tuple[int, int]) -> Estimate:
+    """Random numbers in a tensor of another one's shape, which is not read."""
+    return drawn(_like(x, dtype), *work)
 
 
-@rule("onnx.RandomNormal")
-def normal(*, shape: Sequence[Dim], dtype: int = 1) -> Estimate:
-    """Normal numbers, scaled and shifted."""
-    return drawn(TensorType(tuple(shape), onnx_dtype(dtype)), NORMAL[0] + SCALED, NORMAL[1])
-
-
-@rule("onnx.RandomNormalLike")
-def normal_like(x: TensorType, *, dtype: int | None = None) -> Estimate:
-    """Normal numbers, scaled and shifted, of another tensor's shape, which is not read."""
-    return drawn(_like(x, dtype), NORMAL[0] + SCALED, NORMAL[1])
+_NORMAL = NORMAL[0] + SCALED, NORMAL[1]
+_SHIFTED, _LIKE = "Normal numbers, scaled and shifted", "of another tensor's shape, which is not read."
+for _name, _work, _says, _like_says in (
+    ("Uniform", UNIFORM, "Uniform numbers; scaling to bounds is not counted.", f"Uniform numbers {_LIKE}"),
+    ("Normal", _NORMAL, f"{_SHIFTED}.", f"{_SHIFTED}, {_LIKE}"),
+):
+    rule(f"onnx.Random{_name}").derived(of_shape, says=_says, work=_work)
+    rule(f"onnx.Random{_name}Like").derived(of_shape_of, says=_like_says, work=_work)
 
 
 @rule("onnx.Bernoulli")
@@ -77,47 +81,28 @@ def multinomial(x: TensorType, *, dtype: int = 6, sample_size: int = 1) -> Estim
 
 
 @rule("onnx.Constant")
-def constant(
-    *,
-    value: Value = None,
-    sparse_value: Value = None,
-    value_float: float | None = None,
-    value_floats: Sequence[float] | None = None,
-    value_int: int | None = None,
-    value_ints: Sequence[int] | None = None,
-    value_string: str | None = None,
-    value_strings: Sequence[str] | None = None,
-) -> Estimate:
+def constant(*, value: Value = None, sparse_value: Value = None, **literals: Any) -> Estimate:
     """Free: the data is in the file."""
-    floats = _literal(FLOAT32, value_float, value_floats)
-    whole = _literal(INT64, value_int, value_ints)
-    strings = _literal(STRING, value_string, value_strings)
-    given = [x for x in (value, sparse_value, floats, whole, strings) if x is not None]
+    given = [x for x in (value, sparse_value) if x is not None]
+    given += [_literal(name, held) for name, held in literals.items()]
     require(len(given) == 1, f"a constant has one value, not {len(given)}")
     return free(*given, alias=False)
 
 
-def _literal(dtype: DType, scalar: object, vector: Sequence[object] | None) -> TensorType | None:
-    """A constant written as a number, or as a list of them."""
-    if vector is None:
-        out = TensorType((), dtype)
-        return None if scalar is None else filled(out, lambda _: _number(scalar))
-    held = vector
-    return filled(TensorType((len(held),), dtype), lambda at: _number(held[at[0]]))
-
-
-def _number(x: object) -> Number | None:
-    return x if isinstance(x, (int, float)) else None
+def _literal(name: str, held: Any) -> TensorType:
+    """A constant written as a number or a string, or as a list of them, in an attribute `value_float`, `value_ints`, ..."""
+    dtype = {"float": FLOAT32, "int": INT64, "string": STRING}[name.removeprefix("value_").removesuffix("s")]
+    out = TensorType((len(held),) if name.endswith("s") else (), dtype)
+    return out if dtype == STRING else filled(out, lambda at: held[at[0]] if at else held)
 
 
 @rule("onnx.ConstantOfShape")
 def constant_of_shape(shape: Numbers, *, value: TensorType | None = None) -> Estimate:
     """One value written everywhere."""
-    lengths, dtype = sizes(shape), FLOAT32 if value is None else value.dtype
-    if lengths is None and many(shape) is None:
+    dtype = FLOAT32 if value is None else value.dtype
+    if sizes(shape) is None and many(shape) is None:
         return Estimate((UnknownType(dtype),), unknown=rank_depends_on_data("ConstantOfShape"))
-    if lengths is None:
-        lengths = tuple(unknown("fill", place) for place in range(rank_of(shape, "ConstantOfShape")))
+    lengths = asked(shape, "fill", "ConstantOfShape")
     held = (0.0,) if value is None else numbers(value) or (None,)
     out = filled(TensorType(lengths, dtype), lambda _: held[0])
     if out.value is None and not isinstance(held[0], Expr):

@@ -1,23 +1,21 @@
-"""Operands of ONNX operators: element types by number, operands that hold sizes, axes or bounds, and known contents.
+"""Operands of ONNX operators: element types by number, operands that hold sizes, axes or bounds.
 
 Shared by fused operators: summed work, optional results, activations by name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from itertools import product
+from collections.abc import Sequence
 from typing import Union
 
 from msgspec.structs import replace
 
-from graphflops.base.record import Record
 from graphflops.cost import Estimate, Value, data_dependent
 from graphflops.dims import Dim, Expr, differ, total
 from graphflops.errors import DimError
-from graphflops.rules.onnx.values import FOLLOWED, Number
+from graphflops.rules.onnx.values import Number
 from graphflops.rules.registry import require, require_known
-from graphflops.rules.shapes import axes, few, nested, only_result
+from graphflops.rules.shapes import axes, only_result
 from graphflops.rules.work import Work
 from graphflops.rules.work import activation as activation_named
 from graphflops.tensor import DTYPES, INT8, INT32, DType, TensorType, UnknownType, flat
@@ -47,7 +45,6 @@ def onnx_code(dtype: DType) -> int:
 
 
 MOST_AXES = 256  # more axes than this: the file is damaged or malicious
-Place = tuple[int, ...]
 # An operand, or an attribute in older versions.
 Numbers = Union[TensorType, UnknownType, Sequence[Number], Number, None]
 
@@ -88,6 +85,12 @@ def size(given: Numbers) -> Dim | None:
     return found[0] if found else None
 
 
+def said(given: Numbers, what: str) -> Dim:
+    """The single size in an operand or attribute; a name for it if it is unknown."""
+    found = size(given)
+    return data_dependent(what) if found is None else found
+
+
 def many(given: Numbers) -> int | None:
     """The number of entries of an operand or attribute; None if unknown."""
     if isinstance(given, TensorType):
@@ -111,73 +114,18 @@ def unknown(what: str, place: int) -> Dim:
     return data_dependent(f"{what}_axis{place}")
 
 
-class KnownContents(Record, frozen=True):
-    """Known contents of a small tensor, by index."""
-
-    shape: Place
-    entries: tuple[Number, ...]
-
-    def at(self, place: Sequence[int]) -> Number:
-        """The element at that index; IndexError outside."""
-        offset = 0
-        for index, length in zip(place, self.shape, strict=True):
-            if not -length <= index < length:
-                raise IndexError(f"index {index} of {length}")
-            offset = offset * length + index % length
-        return self.entries[offset]
-
-    @property
-    def places(self) -> list[Place]:
-        """All indices in row-major order."""
-        return list(product(*map(range, self.shape)))
-
-
-def known_contents(x: TensorType) -> KnownContents | None:
-    """A tensor's contents by index; None if unknown."""
-    shape = fixed(x.shape)
-    if x.value is None or shape is None:
-        return None
-    return KnownContents(shape, tuple(flat((x.value,))))
-
-
-def fixed(shape: Sequence[Dim]) -> Place | None:
-    """The shape in plain integers; None if a size is unknown or the tensor has too many elements to follow."""
-    return few(shape, FOLLOWED)
-
-
-def filled(out: TensorType, entry: Callable[[Place], Number | None]) -> TensorType:
-    """`out` with contents computed by index; unchanged if one of them is unknown."""
-    shape = fixed(out.shape)
-    if shape is None:
-        return out
-    try:
-        found = [entry(place) for place in product(*map(range, shape))]
-    except IndexError:
-        return out
-    if any(x is None for x in found):
-        return out
-    return replace(out, value=nested(iter(x for x in found if x is not None), shape))
-
-
-def moved(x: TensorType, out: TensorType, source: Callable[[Place], Sequence[int]]) -> TensorType:
-    """`out` with the contents of `x`, if known; `source` maps each index of `out` to an index of `x`."""
-    known = known_contents(x)
-    return out if known is None else filled(out, lambda place: known.at(source(place)))
-
-
-def wrapped(index: Number | None, length: Dim) -> int:
-    """A literal index counted from the front; IndexError if it is unknown or out of range."""
-    if not isinstance(index, int) or not isinstance(length, int) or not -length <= index < length:
-        raise IndexError(f"index {index} of {length}")
-    return index % length
-
-
 def rank_of(given: Numbers, what: str) -> int:
     """The number of entries of a shape operand; raises ShapeError if it is unknown."""
     count = many(given)
     require_known(count is not None, rank_depends_on_data(what))
     require(count is None or count <= MOST_AXES, f"the result of {what} would have {count} axes")
     return count or 0
+
+
+def asked(given: Numbers, name: str, what: str) -> tuple[Dim, ...]:
+    """The sizes that a shape operand asks for; where these are unknown, one named after each axis of the result."""
+    known = sizes(given)
+    return tuple(unknown(name, place) for place in range(rank_of(given, what))) if known is None else known
 
 
 def rank_depends_on_data(what: str) -> str:
@@ -204,15 +152,6 @@ def fused(
 def work(vector: Dim, transcendentals: Dim = 0) -> Estimate:
     """An estimate of arithmetic alone, as one part of a fused operator."""
     return Estimate(vector_flops=vector, transcendentals=transcendentals)
-
-
-def chosen(outputs: Outputs, *results: TensorType | None) -> tuple[TensorType | None, ...]:
-    """The wanted results, with None for the others; all results if that is not known."""
-    if not outputs:
-        return results
-    return tuple(
-        result if place < len(outputs) and outputs[place] else None for place, result in enumerate(results)
-    )
 
 
 def is_wanted(outputs: Outputs, place: int) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 
 from msgspec.structs import replace
@@ -10,22 +10,21 @@ from msgspec.structs import replace
 from graphflops.cost import Estimate, picked
 from graphflops.dims import Dim, at_least, ceil_div, differ, dim_min, floor_div, meet, mod, total
 from graphflops.rules.arrangement import bordered, combined, functional
-from graphflops.rules.onnx.entries import (
+from graphflops.rules.onnx.entries import Numbers, Outputs, chosen_axes, many, size, sizes, unknown
+from graphflops.rules.onnx.values import (
     KnownContents,
-    Numbers,
+    Number,
     Place,
-    chosen_axes,
+    add,
     filled,
     fixed,
     known_contents,
-    many,
+    largest,
     moved,
-    size,
-    sizes,
-    unknown,
+    multiply,
+    smallest,
     wrapped,
 )
-from graphflops.rules.onnx.values import Number, add, largest, multiply, smallest
 from graphflops.rules.registry import require, require_known, rule
 from graphflops.rules.shapes import Shape, kept_by_onnx_slice, replaced, shown, start_of_slice
 from graphflops.rules.shapes import axis as place_of
@@ -42,37 +41,53 @@ _COMBINED: dict[str, Callable[[Number, Number], Number]] = {
     "min": smallest,
 }
 
+Address = Callable[[Place], Sequence[int]]  # from an index of what is returned or written to one of the whole
+
+
+def along(x: TensorType, known: KnownContents, place: int) -> Address:
+    """Where elements lie whose position along one axis is known, each by an index of its own."""
+    return lambda at: (*at[:place], wrapped(known.at(at), x.shape[place]), *at[place + 1 :])
+
+
+def named_by(x: TensorType, known: KnownContents, deep: int, batch: int = 0) -> Address:
+    """Where elements lie of slices that index vectors name, which hold `deep` positions behind the axes of the batch."""
+    lead = len(known.shape) - 1
+
+    def address(at: Place) -> Place:
+        named = (wrapped(known.at((*at[:lead], i)), x.shape[batch + i]) for i in range(deep))
+        return (*at[:batch], *named, *at[lead:])
+
+    return address
+
+
 # Reading.
+
+
+def _gathered(
+    x: TensorType, indices: TensorType, shape: Sequence[Dim], address: Callable[[KnownContents], Address]
+) -> Estimate:
+    """As many elements read as are returned, with their contents where those of the indices are known."""
+    known, out = known_contents(indices), x.like(shape)
+    return picked(out if known is None else moved(x, out, address(known)), indices)
 
 
 @rule("onnx.Gather")
 def gather(x: TensorType, indices: TensorType, *, axis: int = 0) -> Estimate:
     """Slices of an axis, one per index."""
     require(x.rank > 0, "a tensor without axes has nothing to gather along")
-    place = place_of(axis, x.rank)
-    out = x.like(replaced(x.shape, place, *indices.shape))
-    known = known_contents(indices)
-    if known is None:
-        return picked(out, indices)
-    last = place + indices.rank
+    place, last = place_of(axis, x.rank), place_of(axis, x.rank) + indices.rank
 
-    def source(at: Place) -> Place:
-        return (*at[:place], wrapped(known.at(at[place:last]), x.shape[place]), *at[last:])
+    def address(known: KnownContents) -> Address:
+        return lambda at: (*at[:place], wrapped(known.at(at[place:last]), x.shape[place]), *at[last:])
 
-    return picked(moved(x, out, source), indices)
+    return _gathered(x, indices, replaced(x.shape, place, *indices.shape), address)
 
 
 @rule("onnx.GatherElements")
 def gather_elements(x: TensorType, indices: TensorType, *, axis: int = 0) -> Estimate:
     """One element per index along an axis."""
-    place, known, out = _indexed(x, indices, axis), known_contents(indices), x.like(indices.shape)
-    if known is None:
-        return picked(out, indices)
-
-    def source(at: Place) -> Place:
-        return (*at[:place], wrapped(known.at(at), x.shape[place]), *at[place + 1 :])
-
-    return picked(moved(x, out, source), indices)
+    place = _indexed(x, indices, axis)
+    return _gathered(x, indices, indices.shape, lambda known: along(x, known, place))
 
 
 def _indexed(x: TensorType, indices: TensorType, axis: int) -> int:
@@ -90,18 +105,9 @@ def _indexed(x: TensorType, indices: TensorType, axis: int) -> int:
 @rule("onnx.GatherND")
 def gather_nd(x: TensorType, indices: TensorType, *, batch_dims: int = 0) -> Estimate:
     """One slice per index vector; a vector holds positions along the leading axes behind the batch."""
-    lead, known = indices.shape[:-1], known_contents(indices)
     deep = _depth(x, indices, batch_dims)
-    out = x.like((*lead, *x.shape[batch_dims + deep :]))
-    if known is None:
-        return picked(out, indices)
-
-    def source(at: Place) -> Place:
-        where = at[: len(lead)]
-        named = (wrapped(known.at((*where, i)), x.shape[batch_dims + i]) for i in range(deep))
-        return (*where[:batch_dims], *named, *at[len(lead) :])
-
-    return picked(moved(x, out, source), indices)
+    shape = (*indices.shape[:-1], *x.shape[batch_dims + deep :])
+    return _gathered(x, indices, shape, lambda known: named_by(x, known, deep, batch_dims))
 
 
 def _depth(x: TensorType, indices: TensorType, batch_dims: int = 0) -> int:
@@ -124,14 +130,7 @@ def scatter_elements(
 ) -> Estimate:
     """One element written per index along an axis, combined with what is there where a reduction is named."""
     place = _indexed(x, indices, axis)
-    known, new = known_contents(indices), known_contents(updates)
-
-    def writes(known: KnownContents, new: KnownContents) -> Iterable[tuple[Place, Number]]:
-        for at in known.places:
-            yield (*at[:place], wrapped(known.at(at), x.shape[place]), *at[place + 1 :]), new.at(at)
-
-    contents = None if known is None or new is None else writes(known, new)
-    return _scattered(x, indices, updates, reduction, contents)
+    return _scattered(x, indices, updates, reduction, lambda known: along(x, known, place))
 
 
 @rule("onnx.ScatterND")
@@ -139,19 +138,11 @@ def scatter_nd(
     x: TensorType, indices: TensorType, updates: TensorType, *, reduction: str = "none"
 ) -> Estimate:
     """Writes one slice per index vector; a reduction combines it with the old values, one operation each."""
-    deep, lead = _depth(x, indices), len(indices.shape) - 1
+    deep = _depth(x, indices)
     slices = (*indices.shape[:-1], *x.shape[deep:])
     fits = updates.rank == len(slices) and not any(map(differ, updates.shape, slices))
     require(fits, f"updates {shown(updates.shape)} for slices {shown(slices)}")
-    known, new = known_contents(indices), known_contents(updates)
-
-    def writes(known: KnownContents, new: KnownContents) -> Iterable[tuple[Place, Number]]:
-        for at in new.places:
-            named = [wrapped(known.at((*at[:lead], i)), x.shape[i]) for i in range(deep)]
-            yield (*named, *at[lead:]), new.at(at)
-
-    contents = None if known is None or new is None else writes(known, new)
-    return _scattered(x, indices, updates, reduction, contents)
+    return _scattered(x, indices, updates, reduction, lambda known: named_by(x, known, deep))
 
 
 def _scattered(
@@ -159,29 +150,22 @@ def _scattered(
     indices: TensorType,
     updates: TensorType,
     reduction: str,
-    writes: Iterable[tuple[Place, Number]] | None,
+    address: Callable[[KnownContents], Address],
 ) -> Estimate:
     require_known(reduction in _COMBINED, f"unknown reduction {reduction}")
     update = combined(x, updates, (indices, updates), None if reduction == "none" else reduction)
-    estimate, old = functional(update), known_contents(x)
-    if writes is None or old is None:
+    estimate, combine = functional(update), _COMBINED[reduction]
+    known, new, old = map(known_contents, (indices, updates, x))
+    if known is None or new is None or old is None:
         return estimate
-    return replace(estimate, out=(_written(x.like(), old, writes, _COMBINED[reduction]),))
-
-
-def _written(
-    out: TensorType,
-    old: KnownContents,
-    writes: Iterable[tuple[Place, Number]],
-    combine: Callable[[Number, Number], Number],
-) -> TensorType:
-    entries = dict(zip(old.places, old.entries, strict=True))
+    entries, written = dict(zip(old.places, old.entries, strict=True)), address(known)
     try:
-        for place, number in writes:
+        for at, number in zip(new.places, new.entries, strict=True):
+            place = tuple(written(at))
             entries[place] = combine(entries[place], number)
     except (IndexError, ValueError):  # an unknown index, or numbers of unknown order
-        return out
-    return filled(out, lambda at: entries[at])
+        return estimate
+    return replace(estimate, out=(filled(x.like(), lambda at: entries[at]),))
 
 
 @rule("onnx.TensorScatter")
@@ -201,38 +185,31 @@ def tensor_scatter(
 
 
 @rule("onnx.Split")
-def split(
+def split_by(
     x: TensorType,
     split: Numbers = None,
     *,
     axis: int = 0,
     num_outputs: int | None = None,
-    outputs: tuple[bool, ...] = (),
+    outputs: Outputs = (),
 ) -> Estimate:
     """Pieces of the given sizes, else equal ones of which the last may be shorter."""
     place, count = place_of(axis, x.rank), num_outputs or len(outputs)
     require(len(outputs) in (0, count), f"{count} pieces are asked for, but {len(outputs)} named")
     parts = pieces(x, place, split_lengths(x.shape[place], split, count))
-    return _wanted(parts, outputs)
+    # only the wanted ones are read and written
+    wanted = tuple(part for part, asked in zip(parts, outputs or (True,) * len(parts), strict=False) if asked)
+    return Estimate(parts, reads=wanted, writes=wanted)
 
 
 @rule("onnx.Split.1", "onnx.Split.2", "onnx.Split.11", "onnx.Split.13")
-def split_evenly(
-    x: TensorType, split: Numbers = None, *, axis: int = 0, outputs: tuple[bool, ...] = ()
-) -> Estimate:
+def split_evenly(x: TensorType, split: Numbers = None, *, axis: int = 0, outputs: Outputs = ()) -> Estimate:
     """Pieces of the given sizes, else equal ones."""
-    place = place_of(axis, x.rank)
-    length, count = x.shape[place], len(outputs)
+    length, count = x.shape[place_of(axis, x.rank)], len(outputs)
     if split is None and count:
         meet(mod(length, count), 0, f"{length} do not make {count} equal pieces")
-        return _wanted(pieces(x, place, (floor_div(length, count),) * count), outputs)
-    return _wanted(pieces(x, place, split_lengths(length, split, count)), outputs)
-
-
-def _wanted(parts: tuple[TensorType, ...], outputs: tuple[bool, ...]) -> Estimate:
-    """The pieces; only the wanted ones are read and written."""
-    wanted = tuple(part for part, asked in zip(parts, outputs or (True,) * len(parts), strict=False) if asked)
-    return Estimate(parts, reads=wanted, writes=wanted)
+        split = (floor_div(length, count),) * count
+    return split_by(x, split, axis=axis, outputs=outputs)
 
 
 MOST_PIECES = 100_000

@@ -9,12 +9,10 @@ open sizes get names of their own.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from itertools import pairwise
-
-from msgspec.structs import replace
 
 from graphflops.cost import QUANTITIES, Cost, Estimate, RegionRun, Value, data_dependent
 from graphflops.dims import (
@@ -30,11 +28,11 @@ from graphflops.dims import (
     symbol,
     total,
 )
-from graphflops.rules.onnx.entries import filled, known_contents, numbers, unknown
+from graphflops.rules.onnx.entries import numbers, unknown
 from graphflops.rules.onnx.sequence import alike, common, one_of
-from graphflops.rules.onnx.values import Number
+from graphflops.rules.onnx.values import Number, filled, known_contents
 from graphflops.rules.shapes import nested, tensors_of
-from graphflops.tensor import Contents, OptionalType, SequenceType, TensorType, UnknownType, flat
+from graphflops.tensor import Contents, SequenceType, TensorType, UnknownType, with_sizes
 
 Body = Callable[[Dim, "State"], "Turn"]
 
@@ -292,7 +290,11 @@ class _Loop:
 
     def seen(self, value: Value, turn: Dim) -> Value:
         """A value at one iteration; sizes without a formula become data-dependent."""
-        return substituted(value, {self.name: turn, **{name: data_dependent(name) for name in self.open}})
+        sizes = {self.name: turn, **{name: data_dependent(name) for name in self.open}}
+        seen: Value = with_sizes(
+            value, lambda size: size.substitute(sizes) if isinstance(size, Expr) else size
+        )
+        return seen
 
     def stacked(self, value: Value, place: int, count: Dim) -> Value:
         """A scan output of all iterations, stacked along a new axis."""
@@ -316,14 +318,12 @@ class _Loop:
 
     def listed(self, turns: Sequence[Turn]) -> Estimate:
         """The estimate of iterations that were run one by one."""
-        runs = Counter(id(turn.run) for turn in turns)
-        once = {id(turn.run): turn.run for turn in turns}
         scanned: list[Value] = []
         for place, values in enumerate(zip(*(turn.scanned for turn in turns), strict=True)):
             tensors = tensors_of(values)
             one = one_of(common(tensors)) if len(tensors) == len(values) else UnknownType()
             scanned.append(self.with_axis(one, place, len(turns)) if isinstance(one, TensorType) else one)
-        regions = tuple((once[key], times) for key, times in runs.items())
+        regions = counted([turn.run for turn in turns])
         return Estimate((*turns[-1].carried, *scanned), writes=(), regions=regions)
 
     def priced(self, turn: Turn, count: Dim, out: State) -> Estimate:
@@ -339,24 +339,10 @@ class _Loop:
         return Cost(**known).estimate(out, regions=((first, count),))
 
 
-def substituted(value: Value, sizes: Mapping[str, Dim]) -> Value:
-    """A value with sizes substituted for names."""
-
-    def put(size: Dim) -> Dim:
-        return size.substitute(sizes) if isinstance(size, Expr) else size
-
-    if isinstance(value, TensorType):
-        shape = tuple(map(put, value.shape))
-        if value.value is None or shape != value.shape:
-            return TensorType(shape, value.dtype)
-        entries = (x if isinstance(x, float) else put(x) for x in flat((value.value,)))
-        return replace(value, value=nested(entries, shape))
-    if isinstance(value, SequenceType):
-        length = None if value.length is None else put(value.length)
-        return SequenceType(substituted(value.element, sizes), length)  # type: ignore[arg-type]
-    if isinstance(value, OptionalType):
-        return OptionalType(substituted(value.element, sizes), value.present)  # type: ignore[arg-type]
-    return value
+def counted(runs: Sequence[RegionRun]) -> tuple[tuple[RegionRun, int], ...]:
+    """Each run, and how often it is there."""
+    times = Counter(map(id, runs))
+    return tuple((run, times[key]) for key, run in {id(run): run for run in runs}.items())
 
 
 def _unlike(a: Value, b: Value) -> bool:

@@ -6,30 +6,30 @@ aligned with the last keys. A cosine and a sine row are read per position that i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Any
 
 from msgspec.structs import replace
 
-from graphflops.cost import Estimate, data_dependent
+from graphflops.cost import Estimate
 from graphflops.dims import Dim, at_least, dim_min, prod
 from graphflops.rules.attention import Attention
 from graphflops.rules.matmul import matmul
 from graphflops.rules.norm import MEAN_SQUARE, NORMALISE
-from graphflops.rules.onnx.entries import Outputs, Touched, fused, size, work
-from graphflops.rules.onnx.microsoft_attention import (
+from graphflops.rules.onnx.attention import (
     ROTATE,
     Cache,
     attended,
-    attention,
+    attention_to,
     biased,
     by_head,
-    meet,
     merged,
     multi_head_attention,
     per_score,
+    projected_attention,
     rotated,
     rows_of,
 )
+from graphflops.rules.onnx.entries import Outputs, Touched, fused, said, size, work
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.quantized import DEQUANTIZE, QUANTIZE
 from graphflops.rules.registry import require, rule
@@ -41,26 +41,24 @@ KIND = "attention"
 BUCKETED = 8  # a distance 1, its magnitude 1, a comparison 1, a ratio 1, a product 1, a sum 1, bounds 2; and a logarithm
 
 
-def with_tables(of: Operands, heads: int, width: int, places: tuple[Dim, ...]) -> Estimate:
-    """The rotation of `x`, which reads a row of each table per position."""
-    by_heads = by_head(of.x, heads) if of.x.rank == 3 and heads else of.x
-    rows = of.cos_cache.like((*places, of.cos_cache.shape[-1]))
-    return fused((of.x.like(),), rotated(by_heads, width=width), reads=(of.x, of.positions, rows, rows))
-
-
-@rule("com.microsoft.RotaryEmbedding", kind="elementwise")
 @takes("x positions cos_cache sin_cache")
 def rotary_embedding(of: Operands, *, num_heads: int = 0, rotary_embedding_dim: int = 0) -> Estimate:
-    """Two products and a sum per rotated element; a single position is that of the first row."""
-    places = of.positions.shape if of.positions.rank == 2 else of.x.shape[-2:-1]
-    return with_tables(of, num_heads, rotary_embedding_dim, places)
+    """The rotation of `x`, which reads a row of each table per position: the last two axes of `positions`, or one."""
+    by_heads = by_head(of.x, num_heads) if of.x.rank == 3 and num_heads else of.x
+    places = of.positions.shape[-2:] if of.positions.rank > 1 else of.x.shape[-2:-1]
+    rows = of.cos_cache.like((*places, of.cos_cache.shape[-1]))
+    rotation = rotated(by_heads, width=rotary_embedding_dim)
+    return fused((of.x.like(),), rotation, reads=(of.x, of.positions, rows, rows))
 
 
-@rule("com.microsoft.MRotaryEmbedding", kind="elementwise")
-@takes("x positions cos_cache sin_cache")
-def mrotary_embedding(of: Operands, *, num_heads: int = 0, rotary_embedding_dim: int = 0) -> Estimate:
-    """As RotaryEmbedding with three positions per row, each for a section of the channels."""
-    return with_tables(of, num_heads, rotary_embedding_dim, of.positions.shape[1:])
+rule("com.microsoft.RotaryEmbedding", kind="elementwise").derived(
+    rotary_embedding,
+    says="Two products and a sum per rotated element; a single position is that of the first row.",
+)
+rule("com.microsoft.MRotaryEmbedding", kind="elementwise").derived(
+    rotary_embedding,
+    says="As RotaryEmbedding with three positions per row, each for a section of the channels.",
+)
 
 
 @rule("com.microsoft.GemmaRotaryEmbedding", kind="elementwise")
@@ -77,8 +75,7 @@ def gemma_rotary_embedding(
 @rule("com.microsoft.RelativePositionBias", kind="gather")
 def relative_position_bias(table: TensorType, query_length: TensorType, key_length: TensorType) -> Estimate:
     """Computes the bucket of every distance and reads its bias for every pair of positions."""
-    lengths = (size(query_length), size(key_length))
-    rows, keys = (data_dependent("relative_positions") if length is None else length for length in lengths)
+    rows, keys = (said(length, "relative_positions") for length in (query_length, key_length))
     out = table.like((1, table.shape[1], rows, keys))
     distances = rows + keys - 1
     reads = (table, query_length, key_length)
@@ -104,22 +101,9 @@ def gated_relative_position_bias(of: Operands, *, num_heads: int) -> Estimate:
 @takes(
     "x weights bias? mask_index? past? attention_bias? past_sequence_length? beam_width? cache_indirection?"
 )
-def decoder_masked_self_attention(
-    of: Operands,
-    *,
-    num_heads: int,
-    past_present_share_buffer: int = 0,
-    do_rotary: int = 0,
-    outputs: Outputs = (True,),
-) -> Estimate:
+def decoder_masked_self_attention(of: Operands, *, outputs: Outputs = (True,), **given: Any) -> Estimate:
     """As Attention for one row per sequence; the beam indices of the keys are read too."""
-    estimate = attention(
-        *of.but("beam_width cache_indirection"),
-        num_heads=num_heads,
-        past_present_share_buffer=past_present_share_buffer,
-        do_rotary=do_rotary,
-        outputs=outputs,
-    )
+    estimate = projected_attention(*of.but("beam_width cache_indirection"), outputs=outputs, **given)
     return estimate.plus(reads=(of.beam_width, of.cache_indirection))
 
 
@@ -129,15 +113,15 @@ def decoder_masked_self_attention(
     "cache_indirection? bias?"
 )
 def decoder_masked_multi_head_attention(
-    of: Operands, *, num_heads: int, past_present_share_buffer: int = 0, outputs: Outputs = (True,)
+    of: Operands, *, past_present_share_buffer: int = 0, outputs: Outputs = (True,), **given: Any
 ) -> Estimate:
     """As MultiHeadAttention for one row per sequence, over all that the past holds."""
     filled = of.past_sequence_length if past_present_share_buffer else None
     estimate = multi_head_attention(
         *of.named("query key value bias mask_index attention_bias past_key past_value"),
         *(filled, of.cache_indirection),
-        num_heads=num_heads,
         outputs=outputs,
+        **given,
     )
     return estimate.plus(reads=(of.beam_width,))
 
@@ -160,7 +144,7 @@ def decoder_attention(of: Operands, *, num_heads: int, outputs: Outputs = (True,
     held = of.key_cache.shape[2] if cached else 0
     fresh = 0 if crossed and cached else source.shape[0]
     keys = held + fresh
-    problem = meet(q, num_heads, keys, q.shape[-1])
+    problem = attention_to(q, num_heads, keys, q.shape[-1])
     products = (matmul(of.query, of.q_weight), matmul(source.like((fresh, batch, hidden)), of.kv_weight))
     pasts = of.named("key_cache value_cache") if cached else (None, None)
     key = of.key if crossed and fresh != 0 else None
@@ -179,46 +163,37 @@ NORMED = MEAN_SQUARE + NORMALISE + 1  # a root mean square norm with a weight, p
 CAPPED = 2  # divide 1, multiply 1; and a tanh
 
 
-@dataclass(frozen=True, slots=True)
-class Given:
-    """Queries, keys and values (batch, heads, rows, width), and what was read for them."""
-
-    query: TensorType
-    key: TensorType
-    value: TensorType
-    reads: tuple[TensorType | None, ...]
+Three = tuple[TensorType, TensorType, TensorType]
 
 
 def unpacked(
     query: TensorType, key: TensorType | None, value: TensorType | None, heads: Dim, kv_heads: Dim
-) -> Given:
-    """The three operands by head; a query without keys holds all three."""
+) -> Three:
+    """The three operands by head, (batch, heads, rows, width); a query without keys holds all three."""
     if key is None:
         batch, rows, _ = query.shape
         width = by_head(query, heads + 2 * kv_heads).shape[-1]
         q, k = (query.like((batch, count, rows, width)) for count in (heads, kv_heads))
-        return Given(q, k, k, (query,))
+        return q, k, k
     require(value is not None, "keys are given without values")
     assert value is not None
-    return Given(by_head(query, heads), by_head(key, kv_heads), by_head(value, kv_heads), (query, key, value))
+    return by_head(query, heads), by_head(key, kv_heads), by_head(value, kv_heads)
 
 
-def rotation(query: TensorType, key: TensorType, cos: TensorType | None, sin: TensorType | None) -> Estimate:
-    """Rotary embedding of queries and new keys (batch, heads, rows, width), reading a row of each table per position."""
-    if cos is None or sin is None:
-        return work(0)
-    places = (query.shape[0], query.shape[-2], cos.shape[-1])
-    turned = rotated(query, key, width=2 * cos.shape[-1])
-    return replace(turned, reads=(cos.like(places), sin.like(places)))
+def prepared(of: Operands, query: TensorType, key: TensorType, do_rotary: int) -> tuple[Estimate, Estimate]:
+    """Rotary embedding and root mean square norms of queries and new keys (batch, heads, rows, width).
 
-
-def normed(
-    query: TensorType, key: TensorType, q_weight: TensorType | None, k_weight: TensorType | None
-) -> Estimate:
-    """Root mean square norms of each head's queries and new keys, where they are given weights."""
-    parts = [x for x, weight in ((query, q_weight), (key, k_weight)) if weight is not None]
+    Where there are tables, of each a row is read per position; heads are normalised where there are weights.
+    """
+    rotation, (cos, sin, *weights) = work(0), of.named("cos_cache sin_cache q_norm_weight k_norm_weight")
+    if do_rotary and cos is not None and sin is not None:
+        places = (query.shape[0], query.shape[-2], cos.shape[-1])
+        turned = rotated(query, key, width=2 * cos.shape[-1])
+        rotation = replace(turned, reads=(cos.like(places), sin.like(places)))
+    parts = [x for x, weight in zip((query, key), weights, strict=True) if weight is not None]
     elements, rows = sum(x.numel for x in parts), sum(prod(x.shape[:-1]) for x in parts)
-    return Estimate(vector_flops=NORMED * elements, transcendentals=rows, reads=(q_weight, k_weight))
+    norms = Estimate(vector_flops=NORMED * elements, transcendentals=rows, reads=tuple(weights))
+    return rotation, norms
 
 
 def reshaped_scores(problem: Attention, softcap: float, sink: bool) -> Estimate:
@@ -251,32 +226,33 @@ def group_query_attention(
     smooth_softmax: int = -1,
     sliding_window_cache: int = 0,
     outputs: Outputs = (True,),
+    **others: object,
 ) -> Estimate:
     """The two products over all keys so far, every sequence taken to have the greatest length.
 
     That length is the value of `total_sequence_length`; where it is not known, the past and the new rows. A cache
     that is long enough is a buffer, of which only the new rows are written.
     """
-    given = unpacked(of.query, of.key, of.value, num_heads, kv_num_heads)
-    q, k, v = given.query, given.key, given.value
+    q, k, v = unpacked(of.query, of.key, of.value, num_heads, kv_num_heads)
     keys = keys_in_all(of.past_key, k.shape[-2], of.total_sequence_length, sliding_window_cache != 0)
     window = local_window_size if local_window_size > 0 else None
-    problem = meet(q, kv_num_heads, keys, v.shape[-1], of.attention_bias, causal=causal != 0, window=window)
+    problem = attention_to(
+        q, kv_num_heads, keys, v.shape[-1], of.attention_bias, causal=causal != 0, window=window
+    )
     narrow = ((k, of.k_scale), (v, of.v_scale))
     parts = (
-        rotation(q, k, *((of.cos_cache, of.sin_cache) if do_rotary else (None, None))),
-        normed(q, k, of.q_norm_weight, of.k_norm_weight),
+        *prepared(of, q, k, do_rotary),
         reshaped_scores(problem, softcap, of.head_sink is not None or smooth_softmax > 0),
         *(narrow_cache(scale is not None, x, keys, k.shape[-2]) for x, scale in narrow),
     )
-    more = of.named("seqlens_k total_sequence_length position_ids attention_bias head_sink k_scale v_scale")
-    scores, reads = (q.like((*q.shape[:-1], keys)),), (*given.reads, *more)
-    return grouped(problem, given, (of.past_key, of.past_value), keys, parts, reads, outputs, scores)
+    reads = of.but("past_key past_value cos_cache sin_cache q_norm_weight k_norm_weight query_seqlens")
+    scores = (q.like((*q.shape[:-1], keys)),)
+    return grouped(problem, (q, k, v), (of.past_key, of.past_value), keys, parts, reads, outputs, scores)
 
 
 def grouped(
     problem: Attention,
-    given: Given,
+    given: Three,
     pasts: tuple[TensorType | None, TensorType | None],
     keys: Dim,
     parts: tuple[Estimate, ...],
@@ -285,12 +261,11 @@ def grouped(
     more: tuple[TensorType, ...] = (),
 ) -> Estimate:
     """Attention of grouped heads over a cache, and the parts that go with it; `more` are further results."""
-    q, v = given.query, given.value
-    fresh = zip(pasts, (given.key, v), strict=True)
+    q, k, v = given
     return attended(
         problem,
         merged(q, v.shape[-1]),
-        tuple(state(past, x, keys) for past, x in fresh),
+        tuple(state(past, x, keys) for past, x in zip(pasts, (k, v), strict=True)),
         *parts,
         reads=(*reads, *(table for part in parts for table in part.reads)),
         outputs=outputs,
@@ -316,15 +291,8 @@ def state(past: TensorType | None, fresh: TensorType, keys: Dim) -> Cache:
 @takes(
     "query key? value? past_key past_value row_indices column_indices length lengths cos_cache? sin_cache?"
 )
-def sparse_attention(
-    of: Operands, *, num_heads: int, kv_num_heads: int, do_rotary: int = 0, outputs: Outputs = (True,)
-) -> Estimate:
+def sparse_attention(of: Operands, *, outputs: Outputs = (True,), **given: Any) -> Estimate:
     """As GroupQueryAttention with a cache in place; only scores hidden by causality count as masked."""
-    estimate = group_query_attention(
-        *of.named("query key value past_key past_value lengths length cos_cache sin_cache"),
-        num_heads=num_heads,
-        kv_num_heads=kv_num_heads,
-        do_rotary=do_rotary,
-        outputs=outputs,
-    )
+    operands = of.named("query key value past_key past_value lengths length cos_cache sin_cache")
+    estimate = group_query_attention(*operands, outputs=outputs, **given)
     return estimate.plus(reads=(of.row_indices, of.column_indices))

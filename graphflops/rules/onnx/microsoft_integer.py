@@ -12,16 +12,9 @@ from msgspec.structs import replace
 from graphflops.cost import Estimate
 from graphflops.rules.elementwise import elementwise
 from graphflops.rules.matmul import add_product, matmul, matmul_into
-from graphflops.rules.onnx.entries import Outputs, activation, applied, fused, onnx_dtype, work
-from graphflops.rules.onnx.microsoft_attention import (
-    Cache,
-    attended,
-    meet,
-    merged,
-    per_score,
-    project,
-    rotated,
-)
+from graphflops.rules.onnx.attention import Cache, attended, attention_to, merged, per_score, project, rotated
+from graphflops.rules.onnx.entries import Outputs, applied, fused, onnx_dtype, work
+from graphflops.rules.onnx.entries import activation as activated
 from graphflops.rules.onnx.microsoft_qlinear import quantized_product
 from graphflops.rules.onnx.reduce import gemm
 from graphflops.rules.operands import Operands, takes
@@ -108,19 +101,18 @@ def qattention(
     outputs: Outputs = (True,),
 ) -> Estimate:
     """As Attention with an integer projection; all matrix work is recorded as int8."""
-    made = project(of.x.like(dtype=of.bias.dtype), of.weights, of.bias, num_heads, ())
+    product, q, v = project(of.x.like(dtype=of.bias.dtype), of.weights, of.bias, num_heads, ())
     keys = (of.past.shape[-2] if of.past is not None else 0) + of.x.shape[1]
-    width = made.value.shape[-1]
-    problem = meet(made.query, num_heads, keys, width, causal=unidirectional != 0)
+    problem = attention_to(q, num_heads, keys, v.shape[-1], causal=unidirectional != 0)
     zeros = zeroed((of.x, of.input_zero_point), (of.weights, of.weight_zero_point))
     estimate = attended(
         problem,
-        merged(made.query, width),
-        (Cache(of.past, made.state, keys, past_present_share_buffer != 0),),
-        made.product,
-        work(TO_FLOAT * 3 * made.query.numel + sum(x.numel for x in zeros)),
+        merged(q, v.shape[-1]),
+        (Cache(of.past, q.like((2, *q.shape)), keys, past_present_share_buffer != 0),),
+        product,
+        work(TO_FLOAT * 3 * q.numel + sum(x.numel for x in zeros)),
         per_score(problem, of.mask_index),
-        rotated(*(made.query,) * 2 * (do_rotary != 0)),
+        rotated(*(q, q) * (do_rotary != 0)),
         reads=of.but("past"),
         outputs=outputs,
     )
@@ -167,12 +159,13 @@ def qordered_attention(of: Operands, *, num_heads: int, unidirectional: int = 0)
     """Three projections and attention on integers; projections, softmax and results are quantized again."""
     x, widths = of.x, tuple(weight.shape[-1] for weight in of.named("q_weight k_weight v_weight"))
     wide = x.like((x.shape[-1], sum(widths)))
-    made = project(x, wide, of.q_bias, num_heads, widths)
-    width = made.value.shape[-1]
-    problem = meet(made.query, num_heads, x.shape[1], width, of.attention_bias, causal=unidirectional != 0)
-    out = merged(made.query, width)
+    product, q, v = project(x, wide, of.q_bias, num_heads, widths)
+    problem = attention_to(
+        q, num_heads, x.shape[1], v.shape[-1], of.attention_bias, causal=unidirectional != 0
+    )
+    out = merged(q, v.shape[-1])
     requantized = FROM_FLOAT * (x.shape[0] * x.shape[1] * wide.shape[-1] + problem.scores + out.numel)
-    parts = (made.product, problem.forward(), per_score(problem, of.mask_index), work(requantized))
+    parts = (product, problem.forward(), per_score(problem, of.mask_index), work(requantized))
     return fused((out,), *parts, reads=(*of,))
 
 
@@ -185,11 +178,6 @@ def turned(x: TensorType, transposed: int, batch_first: int = 0) -> TensorType:
     if batch_first:
         batch, rows = [*batch[1:], rows], batch[0] if batch else rows
     return x.view((*batch, columns, rows) if transposed else (*batch, rows, columns))
-
-
-def scaled(product: Estimate, alpha: float) -> Estimate:
-    """The product with one multiplication per result, unless alpha is one."""
-    return product if alpha == 1 else product.plus(vector_flops=only_result(product).numel)
 
 
 def followed(product: Estimate, *parts: Estimate, reads: tuple[TensorType | None, ...] = ()) -> Estimate:
@@ -211,19 +199,15 @@ def fused_matmul(
     **parameters: object,
 ) -> Estimate:
     """A product of operands that may be transposed, scaled by alpha."""
-    return scaled(matmul(turned(a, transA, transBatchA), turned(b, transB, transBatchB)), alpha)
+    product = matmul(turned(a, transA, transBatchA), turned(b, transB, transBatchB))
+    return product if alpha == 1 else product.plus(vector_flops=only_result(product).numel)
 
 
 @rule("com.microsoft.FusedMatMulActivation", product=("a", "b"))
 def fused_matmul_activation(a: TensorType, b: TensorType, *, activation: str, **given: Any) -> Estimate:
     """As FusedMatMul, and an activation."""
     product = fused_matmul(a, b, **given)
-    return followed(product, activated(activation, product))
-
-
-def activated(name: str, product: Estimate) -> Estimate:
-    """The work of the activation of that name on a product's results."""
-    return activation(name, only_result(product))
+    return followed(product, activated(activation, only_result(product)))
 
 
 @rule("com.microsoft.FusedGemm", product=("a", "b"))
@@ -232,7 +216,7 @@ def fused_gemm(
 ) -> Estimate:
     """As Gemm, and an activation."""
     product = gemm(a, b, c, **given)
-    return followed(product, activated(activation, product))
+    return followed(product, activated(activation, only_result(product)))
 
 
 @rule("com.microsoft.GemmFloat8", product=("a", "b"))
@@ -244,7 +228,7 @@ def gemm_float8(
     product = gemm(of.a, of.b, of.c, beta=beta, **given)
     scales = of.but("a b c")
     rescaled = work(only_result(product).numel * sum(scale is not None for scale in scales))
-    estimate = followed(product, rescaled, activated(activation, product), reads=scales)
+    estimate = followed(product, rescaled, activated(activation, only_result(product)), reads=scales)
     return replace(estimate, out=(only_result(product).like(dtype=onnx_dtype(dtype)),))
 
 

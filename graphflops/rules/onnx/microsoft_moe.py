@@ -9,7 +9,7 @@ activations; every weight is converted to it once, and is read at its packed wid
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -18,7 +18,7 @@ from graphflops.dims import Dim, dim_min, floor_div, meet, prod, same
 from graphflops.rules.lapack import n_log_n
 from graphflops.rules.lowprecision import weight_only
 from graphflops.rules.norm import MEAN_SQUARE, normalised
-from graphflops.rules.onnx.entries import Outputs, applied, chosen, fused, sizes, work
+from graphflops.rules.onnx.entries import applied, fused, sizes, work
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.quantized import DEQUANTIZE, MIN_MAX, QUANTIZE
 from graphflops.rules.registry import require, rule
@@ -34,8 +34,7 @@ KIND = "product"
 COMBINED = 2  # an expert's result times its weight, added to the others'
 
 
-@dataclass(frozen=True, slots=True)
-class ExpertLayer:
+class ExpertLayer(NamedTuple):
     """One layer of all experts: weights (experts, ...), bias, quantization parameters, and weights per stored element."""
 
     weights: TensorType
@@ -43,85 +42,66 @@ class ExpertLayer:
     parameters: tuple[TensorType | None, ...] = ()
     packed: int = 1
 
-    def per_expert(self, experts: Dim) -> Dim:
-        """The number of weights of one expert."""
-        return floor_div(self.packed * self.weights.numel, experts)
 
-    def read(self, experts: Dim, touched: Dim) -> tuple[TensorType | None, ...]:
-        """The tensors read for that many experts; a tensor without an expert axis is read whole."""
-        return tuple(
-            x.like((touched, *x.shape[1:]))
-            if x is not None and x.rank > 0 and same(x.shape[0], experts)
-            else x
-            for x in (self.weights, self.bias, *self.parameters)
-        )
+def gate(kind: str, alpha: float, beta: float, limit: float | None, apart: bool) -> Work:
+    """Work per hidden element of the activation between two layers; `apart`: times the result of a third layer.
 
-
-@dataclass(frozen=True, slots=True)
-class Gate:
-    """The activation of an expert between its layers."""
-
-    kind: str
-    alpha: float = 1.0
-    beta: float = 0.0
-    limit: float | None = None
-
-    @property
-    def work(self) -> Work:
-        """Work per hidden element; swiglu also scales, shifts and clamps where its attributes say so."""
-        row = activation_named(self.kind)
-        if self.kind != "swiglu":
-            return row
-        return row.more((self.alpha != 1) + (self.beta != 0) + 3 * (self.limit is not None))
+    Swiglu has that product in itself, and also scales, shifts and clamps where its attributes say so.
+    """
+    row = activation_named(kind)
+    if kind != "swiglu":
+        return row.more(apart)
+    return row.more((alpha != 1) + (beta != 0) + 3 * (limit is not None))
 
 
 def mixture(
-    x: TensorType,
-    router: TensorType,
-    layers: tuple[ExpertLayer, ...],
-    k: int,
-    gate: Gate,
-    normalised: bool,
-    *more: TensorType | None,
-) -> Estimate:
-    """The layers to the hidden elements and back, and an optional third one in parallel with the first."""
-    tokens, hidden, experts = prod(x.shape[:-1]), x.shape[-1], router.shape[-1]
-    used, touched = k * tokens, dim_min(experts, k * tokens)
-    sizes = [layer.per_expert(experts) for layer in layers]
-    packed = [size for layer, size in zip(layers, sizes, strict=True) if layer.parameters]
-    inner = floor_div(sizes[1], hidden)
-    widths = (floor_div(sizes[0], hidden), hidden, inner)
-    row = gate.work.more(len(layers) > 2 and gate.kind != "swiglu")
-    biased = sum(width for layer, width in zip(layers, widths, strict=False) if layer.bias is not None)
-    # softmax over the experts and selection of the best `k`, optionally with weights normalised to sum one
-    per_token = (SOFTMAX + 1) * experts + n_log_n(k) + (2 * k if normalised else 0)
-    parts = (
-        Estimate(matrix_flops=2 * used * sum(sizes)),
-        work(tokens * per_token, tokens * experts),
-        work(used * (row.flops * inner + biased + COMBINED * hidden), used * row.transcendentals * inner),
-        work(DEQUANTIZE * touched * sum(packed)),
-    )
-    reads = (read for layer in layers for read in layer.read(experts, touched))
-    return fused((x.like(),), *parts, reads=(x, router, *reads, *more))
-
-
-@rule("com.microsoft.MoE", product=("x", "fc1"))
-@takes("x router_probs fc1 fc1_bias? fc2 fc2_bias? fc3? fc3_bias?")
-def moe(
     of: Operands,
-    *,
+    layers: tuple[ExpertLayer, ...],
+    *more: TensorType | None,
     k: int = 1,
     activation_type: str = "relu",
     activation_alpha: float = 1.0,
     activation_beta: float = 0.0,
     normalize_routing_weights: int = 0,
     swiglu_limit: float | None = None,
+    **others: object,
 ) -> Estimate:
+    """The layers to the hidden elements and back, and an optional third one in parallel with the first."""
+    x, router = of.named("x router_probs")
+    tokens, hidden, experts = prod(x.shape[:-1]), x.shape[-1], router.shape[-1]
+    used, touched = k * tokens, dim_min(experts, k * tokens)
+    sizes = [
+        floor_div(layer.packed * layer.weights.numel, experts) for layer in layers
+    ]  # weights of an expert
+    packed = [size for layer, size in zip(layers, sizes, strict=True) if layer.parameters]
+    inner = floor_div(sizes[1], hidden)
+    widths = (floor_div(sizes[0], hidden), hidden, inner)
+    row = gate(activation_type, activation_alpha, activation_beta, swiglu_limit, len(layers) > 2)
+    biased = sum(width for layer, width in zip(layers, widths, strict=False) if layer.bias is not None)
+    # softmax over the experts and selection of the best `k`, optionally with weights normalised to sum one
+    per_token = (SOFTMAX + 1) * experts + n_log_n(k) + (2 * k if normalize_routing_weights else 0)
+    parts = (
+        Estimate(matrix_flops=2 * used * sum(sizes)),
+        work(tokens * per_token, tokens * experts),
+        work(used * (row.flops * inner + biased + COMBINED * hidden), used * row.transcendentals * inner),
+        work(DEQUANTIZE * touched * sum(packed)),
+    )
+    held = [tensor for layer in layers for tensor in (layer.weights, layer.bias, *layer.parameters) if tensor]
+    # of those with an axis of experts so many, others whole
+    by_expert = [tensor.rank > 0 and same(tensor.shape[0], experts) for tensor in held]
+    reads = (
+        y.like((touched, *y.shape[1:])) if of_experts else y
+        for y, of_experts in zip(held, by_expert, strict=True)
+    )
+    return fused((x.like(),), *parts, reads=(x, router, *reads, *more))
+
+
+@rule("com.microsoft.MoE", product=("x", "fc1"))
+@takes("x router_probs fc1 fc1_bias? fc2 fc2_bias? fc3? fc3_bias?")
+def moe(of: Operands, **given: Any) -> Estimate:
     """The layers of the chosen experts for every token."""
-    given = ((of.fc1, of.fc1_bias), (of.fc2, of.fc2_bias), (of.fc3, of.fc3_bias))
-    layers = tuple(ExpertLayer(*layer) for layer in given if layer[0] is not None)
-    gate = Gate(activation_type, activation_alpha, activation_beta, swiglu_limit)
-    return mixture(of.x, of.router_probs, layers, k, gate, normalize_routing_weights != 0)
+    stored = map(of.named, ("fc1 fc1_bias", "fc2 fc2_bias", "fc3 fc3_bias"))
+    return mixture(of, tuple(ExpertLayer(*layer) for layer in stored if layer[0] is not None), **given)
 
 
 def layers_of_few_bits(of: Operands, bits: tuple[int, ...]) -> tuple[ExpertLayer, ...]:
@@ -147,23 +127,17 @@ def layers_of_few_bits(of: Operands, bits: tuple[int, ...]) -> tuple[ExpertLayer
 def qmoe(
     of: Operands,
     *,
-    k: int = 1,
-    activation_type: str = "relu",
-    activation_alpha: float = 1.0,
-    activation_beta: float = 0.0,
-    normalize_routing_weights: int = 0,
-    swiglu_limit: float | None = None,
     expert_weight_bits: int = 4,
     fc1_expert_weight_bits: int = 0,
     fc2_expert_weight_bits: int = 0,
     fc3_expert_weight_bits: int = 0,
+    **given: Any,
 ) -> Estimate:
     """As MoE with weights of few bits, several to a byte, which become the activations' type for the products."""
-    given = (fc1_expert_weight_bits, fc2_expert_weight_bits, fc3_expert_weight_bits)
-    layers = layers_of_few_bits(of, tuple(bits or expert_weight_bits for bits in given))
-    gate = Gate(activation_type, activation_alpha, activation_beta, swiglu_limit)
+    bits = (fc1_expert_weight_bits, fc2_expert_weight_bits, fc3_expert_weight_bits)
+    layers = layers_of_few_bits(of, tuple(own or expert_weight_bits for own in bits))
     read = of.named("router_weights fc1_act_scale fc2_act_scale fc1_act_block_scale fc2_act_block_scale")
-    return mixture(of.x, of.router_probs, layers, k, gate, normalize_routing_weights != 0, *read)
+    return mixture(of, layers, *read, **given)
 
 
 LOOKED_UP = 2  # a code becomes its value in a table 1, times its block's scale 1
@@ -258,21 +232,18 @@ def several(
     of: Operands,
     products: tuple[Estimate, ...],
     out: tuple[TensorType, ...],
-    outputs: Outputs,
     *more: Estimate,
 ) -> Estimate:
     """Several products of one input, which may be summed and normalised first; the sum is a result of its own."""
     x, skip, scale = of.named("x skip norm_scale")
-    results = chosen(outputs, *out, x.like() if skip is not None else None)
+    results = (*out, x.like() if skip is not None else None)
     reads = (x, skip, scale, *(read for product in products for read in product.reads[1:]))
     return fused(results, entering(x, skip, scale), *products, *more, reads=reads)
 
 
 @rule("com.microsoft.MatMulNBitsMlp")
 @takes("x skip? norm_scale? gate gate_scales gate_bias? up up_scales up_bias?")
-def matmul_nbits_mlp(
-    of: Operands, *, K: int, N: int, activation: str, outputs: Outputs = (True,)
-) -> Estimate:
+def matmul_nbits_mlp(of: Operands, *, K: int, N: int, activation: str) -> Estimate:
     """Two products of one input; the first is activated and multiplied with the second."""
     products = tuple(
         by_weight(of.x, K, N, DEQUANTIZE, weight, scales, bias=bias)
@@ -280,19 +251,19 @@ def matmul_nbits_mlp(
     )
     out = only_result(products[0])
     gating = applied(activation_named(activation).more(WORK["mul"].flops), out)
-    return several(of, products, (out,), outputs, gating)
+    return several(of, products, (out,), gating)
 
 
 @rule("com.microsoft.MatMulNBitsQkv")
 @takes("x skip? norm_scale q q_scales q_bias? k k_scales k_bias? v v_scales v_bias?")
-def matmul_nbits_qkv(of: Operands, *, K: int, Nq: int, Nkv: int, outputs: Outputs = (True,)) -> Estimate:
+def matmul_nbits_qkv(of: Operands, *, K: int, Nq: int, Nkv: int) -> Estimate:
     """Three products of one normalised input."""
     weights = map(of.named, ("q q_scales q_bias", "k k_scales k_bias", "v v_scales v_bias"))
     products = tuple(
         by_weight(of.x, K, features, DEQUANTIZE, weight, scales, bias=bias)
         for (weight, scales, bias), features in zip(weights, (Nq, Nkv, Nkv), strict=True)
     )
-    return several(of, products, tuple(map(only_result, products)), outputs)
+    return several(of, products, tuple(map(only_result, products)))
 
 
 @rule("com.microsoft.GatherBlockQuantized")

@@ -28,10 +28,10 @@ from graphflops.rules.onnx.conv import (
     global_average_pool,
     global_max_pool,
     max_pool,
+    maxima,
     transposed_convolution,
 )
 from graphflops.rules.onnx.entries import (
-    Outputs,
     Touched,
     arithmetic,
     fused,
@@ -43,7 +43,7 @@ from graphflops.rules.onnx.entries import (
 )
 from graphflops.rules.onnx.entries import activation as activated
 from graphflops.rules.onnx.movement import joined
-from graphflops.rules.onnx.resize import resize_by_factors
+from graphflops.rules.onnx.signal import resize_by_factors
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.quantized import DEQUANTIZE, MIN_MAX, QUANTIZE, convert
 from graphflops.rules.reduce import reduction
@@ -68,7 +68,7 @@ def to_the_end(x: TensorType) -> TensorType:
 
 def moved(estimate: Estimate) -> Estimate:
     """The same with the channels of its results at the end."""
-    out = tuple(to_the_end(x) if isinstance(x, TensorType) else x for x in estimate.out)
+    out = tuple(to_the_end(x) if isinstance(x, TensorType) and x.rank > 2 else x for x in estimate.out)
     return replace(estimate, out=out)
 
 
@@ -115,13 +115,13 @@ def transposed_convolution_with_pads(of: Operands, **geometry: Any) -> Estimate:
 @rule("com.microsoft.NhwcMaxPool", kind="pooling")
 def channels_last_max_pool(x: TensorType, **geometry: Any) -> Estimate:
     """As MaxPool, channels at the end."""
-    return moved(max_pool(channels_first(x), **geometry))
+    return moved(maxima(channels_first(x), **geometry))
 
 
 @rule("com.microsoft.MaxpoolWithMask", kind="pooling")
 def masked_max_pool(x: TensorType, mask: TensorType, **geometry: Any) -> Estimate:
     """As MaxPool, with a choice by the mask per window element."""
-    pooled = max_pool(x, **geometry)
+    pooled = maxima(x, **geometry)
     return replace(pooled, vector_flops=2 * pooled.vector_flops, reads=(x, mask))
 
 
@@ -132,14 +132,10 @@ def register_channels_last(name: str) -> None:
     """Register an operator whose first operand, and result, have their channels at the end."""
 
     @rule(f"com.ms.internal.nhwc.{name}")
-    def turned(
-        x: TensorType, *operands: TensorType | None, outputs: Outputs = (True,), **attributes: Any
-    ) -> Estimate:
+    def turned(x: TensorType, *operands: TensorType | None, **attributes: Any) -> Estimate:
         """As the operator with channels after the batch."""
         found = find(f"onnx.{name}") or find(f"com.microsoft.{name}")
         assert found is not None
-        if "outputs" in found.parameters:
-            attributes["outputs"] = outputs
         return moved(found.price(found.key, channels_first(x), *operands, **attributes))
 
 

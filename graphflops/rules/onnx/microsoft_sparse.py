@@ -7,7 +7,7 @@ meet as many keys as the longest sequence may have.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import accumulate
 
 from msgspec.structs import replace
@@ -17,17 +17,9 @@ from graphflops.dims import Dim, Expr, dim_min, floor_div, prod
 from graphflops.rules.attention import Attention
 from graphflops.rules.attention_packed import lengths, pack
 from graphflops.rules.matmul import matmul
-from graphflops.rules.onnx.entries import Outputs, chosen, fused, work
-from graphflops.rules.onnx.microsoft_attention import Sizes, biased, by_head
-from graphflops.rules.onnx.microsoft_decoder import (
-    Given,
-    grouped,
-    keys_in_all,
-    normed,
-    reshaped_scores,
-    rotation,
-    unpacked,
-)
+from graphflops.rules.onnx.attention import Sizes, biased, by_head
+from graphflops.rules.onnx.entries import Outputs, fused, work
+from graphflops.rules.onnx.microsoft_decoder import grouped, keys_in_all, prepared, reshaped_scores, unpacked
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.quantized import QUANTIZE
 from graphflops.rules.registry import rule
@@ -90,74 +82,36 @@ def paged_attention(
     local_window_size: int = -1,
     softcap: float = 0.0,
     v_head_size: int = 0,
-    outputs: Outputs = (True,),
 ) -> Estimate:
     """Packed rows against the pages of their sequences, which are read; new rows are written into them in place."""
-    offsets, past, tokens = of.cumulative_sequence_length, of.past_seqlens, of.query.shape[0]
+    offsets, tokens, room = of.cumulative_sequence_length, of.query.shape[0], of.block_table.shape[-1]
     query, key, value = (x and x.view((1, *x.shape)) for x in (of.query, of.key, of.value or of.key))
-    given = unpacked(query, key, value, num_heads, kv_num_heads)
-    pages = PagedCache((of.key_cache, of.value_cache), of.block_table, with_past(offsets, past))
-    left = local_window_size - 1 if local_window_size > 0 else None
-    problem = pages.problem(given, offsets, v_head_size, left, 0 if is_causal else None)
-    parts = (
-        rotation(given.query, given.key, *((of.cos_cache, of.sin_cache) if do_rotary else (None, None))),
-        normed(given.query, given.key, of.q_norm_weight, of.k_norm_weight),
-        reshaped_scores(problem, softcap, of.head_sink is not None),
-    )
-    tables = of.named(
-        "query key value cumulative_sequence_length past_seqlens block_table slot_mapping head_sink"
-    )
+    q, k, v = unpacked(query, key, value, num_heads, kv_num_heads)
+    pages = [
+        cache for cache in of.named("key_cache value_cache") if cache is not None
+    ]  # values may share one
+    room *= pages[0].shape[1]  # rows that one sequence can have
+    held = with_past(offsets, of.past_seqlens)
+    queries, values = q.like((tokens, num_heads, q.shape[-1])), (v.shape[1], v_head_size or v.shape[-1])
+    left, right = local_window_size - 1 if local_window_size > 0 else None, 0 if is_causal else None
+    problem = pack(queries, k, v.like((tokens, *values)), offsets, held, room, left=left, right=right)
+    parts = (*prepared(of, q, k, do_rotary), reshaped_scores(problem, softcap, of.head_sink is not None))
+    # all that the table has room for where only data can tell how many rows there are
+    rows = sum(lengths(held) or [of.block_table.shape[0] * room])
+    reads = of.but("key_cache value_cache cos_cache sin_cache q_norm_weight k_norm_weight attention_metadata")
     out = of.query.like((tokens, num_heads * problem.value.shape[-1]))
-    reads = (*tables, of.k_scale, of.v_scale, *pages.read, *(read for part in parts for read in part.reads))
     return fused(
-        chosen(outputs, out, *(cache.view(cache.shape) for cache in pages.present)),
+        (out, *(cache.view(cache.shape) for cache in pages)),
         problem.forward(),
         *parts,
-        reads=reads,
-        writes=(out, *pages.of_rows(tokens)),
+        reads=(*reads, *of_rows(pages, rows), *(read for part in parts for read in part.reads)),
+        writes=(out, *of_rows(pages, tokens)),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class PagedCache:
-    """Keys and values in pages (block, row in block, heads, width)."""
-
-    caches: tuple[TensorType | None, ...]
-    table: TensorType  # which blocks each sequence has
-    offsets: TensorType | None  # where the keys of each sequence begin, if known
-
-    @property
-    def present(self) -> list[TensorType]:
-        """The caches that are given: values may share the keys' one."""
-        return [cache for cache in self.caches if cache is not None]
-
-    @property
-    def room(self) -> Dim:
-        """The most rows that one sequence can have."""
-        return self.table.shape[-1] * self.present[0].shape[1]
-
-    @property
-    def read(self) -> list[TensorType]:
-        """The rows of all sequences; all that the table has room for where only data can tell how many."""
-        return self.of_rows(sum(lengths(self.offsets) or [self.table.shape[0] * self.room]))
-
-    def of_rows(self, rows: Dim) -> list[TensorType]:
-        """So many rows of each cache."""
-        return [cache.like((rows, *cache.shape[2:])) for cache in self.present]
-
-    def problem(
-        self, given: Given, offsets: TensorType, value_width: int, left: Dim | None, right: Dim | None
-    ) -> Attention:
-        """The attention of packed rows to the pages."""
-        _, heads, tokens, width = given.query.shape
-        return pack(
-            given.query.like((tokens, heads, width)),
-            given.key,
-            given.value.like((tokens, given.value.shape[1], value_width or given.value.shape[-1])),
-            *(offsets, self.offsets, self.room),
-            left=left,
-            right=right,
-        )
+def of_rows(pages: Sequence[TensorType], rows: Dim) -> list[TensorType]:
+    """So many rows of each cache of pages (block, row in block, heads, width)."""
+    return [cache.like((rows, *cache.shape[2:])) for cache in pages]
 
 
 def with_past(offsets: TensorType, past: TensorType) -> TensorType | None:
@@ -229,18 +183,16 @@ def dynamic_sparse_attention(
     outputs: Outputs = (True,),
 ) -> Estimate:
     """Every row meets as many keys as may be selected for it, and in one mode those of its window too."""
-    given = unpacked(of.query, of.key, of.value, num_heads, kv_num_heads)
-    q, k, v = given.query, given.key, given.value
+    q, k, v = unpacked(of.query, of.key, of.value, num_heads, kv_num_heads)
     keys = keys_in_all(of.past_key, k.shape[-2], of.total_sequence_length, evicting=False)
     local = dim_min(local_window_size, keys) if attention_mode == "local_plus_selected" else 0
     met = of.selected_indices.shape[-1] + local
     problem = to_places(q, v, prod(q.shape[:-1]) * met)
-    tables = (of.cos_cache, of.sin_cache) if do_rotary else (None, None)
-    parts = (rotation(q, k, *tables), normed(q, k, of.q_norm_weight, of.k_norm_weight))
-    selection = of.named("auxiliary_key auxiliary_value selected_indices selected_counts")
-    lengths = of.named("seqlens_k total_sequence_length position_ids head_sink")
-    reads = (*given.reads, *selection, *lengths)
-    return grouped(problem, given, (of.past_key, of.past_value), keys, parts, reads, outputs)
+    reads = of.named("query key value auxiliary_key auxiliary_value selected_indices selected_counts")
+    reads += of.named("seqlens_k total_sequence_length position_ids head_sink")
+    return grouped(
+        problem, (q, k, v), (of.past_key, of.past_value), keys, prepared(of, q, k, do_rotary), reads, outputs
+    )
 
 
 @rule("com.microsoft.SparsePagedAttention", product=("query", "key"))
@@ -256,7 +208,6 @@ def sparse_paged_attention(
     kv_num_heads: int,
     attention_mode: str = "selected_only",
     local_window_size: int = -1,
-    outputs: Outputs = (True,),
 ) -> Estimate:
     """As DynamicSparseAttention on packed rows and pages: the selected rows are read, the new rows written in place."""
     tokens = of.query.shape[0]
@@ -267,9 +218,7 @@ def sparse_paged_attention(
     q = of.query.like((num_heads, tokens, width))
     problem = to_places(q, q, num_heads * tokens * met)
     caches = of.named("key_cache value_cache")
-    read = (cache.like((tokens * met, *cache.shape[2:])) for cache in caches)
-    new = (cache.like((tokens, *cache.shape[2:])) for cache in caches)
-    reads = (of.query, *read, *of.but("query key_cache value_cache"))
+    reads = (of.query, *of_rows(caches, tokens * met), *of.but("query key_cache value_cache"))
     out = of.query.like((tokens, num_heads * width))
-    results = chosen(outputs, out, *(cache.view(cache.shape) for cache in caches))
-    return fused(results, problem.forward(), reads=reads, writes=(out, *new))
+    results = (out, *(cache.view(cache.shape) for cache in caches))
+    return fused(results, problem.forward(), reads=reads, writes=(out, *of_rows(caches, tokens)))

@@ -9,11 +9,13 @@ per score.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Any
 
-from graphflops.cost import Estimate, Region, RegionRun, Value, data_dependent
+from msgspec.structs import replace
+
+from graphflops.cost import Estimate, Region, data_dependent
 from graphflops.dims import Dim, broadcast, prod
-from graphflops.rules.onnx.entries import Outputs, chosen, size
+from graphflops.rules.onnx.entries import said, work
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import shown
@@ -23,69 +25,41 @@ from graphflops.tensor import BOOL, FLOAT32, INT32, INT64, STRING, UINT8, Tensor
 KIND = "text"
 
 
-@dataclass(frozen=True, slots=True)
-class Search:
-    """One generation: the number of sequences, of decoder runs, and of words in the vocabulary."""
-
-    rows: Dim
-    steps: Dim
-    words: Dim
-    regions: tuple[tuple[RegionRun, Dim], ...]
-
-    def estimate(self, out: tuple[TensorType | None, ...], *operands: TensorType | None) -> Estimate:
-        """The graphs inside, and a choice per sequence and step."""
-        scores = self.rows * self.steps * self.words
-        work = (LOG_SOFTMAX + 1) * scores
-        return Estimate(out, 0, work, scores, reads=operands, regions=self.regions)
-
-
 def generated(
-    rows: Dim, words: int, decoder: Region, encoder: Region | None, init_decoder: Region | None
-) -> Search:
-    """The encoder once, the first decoder (if any) once, the decoder for every other token."""
+    rows: Dim,
+    *,
+    decoder: Region,
+    encoder: Region | None = None,
+    init_decoder: Region | None = None,
+    vocab_size: int = -1,
+    **others: object,
+) -> tuple[Estimate, Dim]:
+    """The encoder once, the first decoder (if any) once, the decoder for every other token, and a choice per row and step.
+
+    After it the number of words in the vocabulary.
+    """
     steps = data_dependent("generated_tokens")
     turn = decoder(*decoder.declared)
     once = [(given(*given.declared), 1) for given in (encoder, init_decoder) if given is not None]
-    turns = steps - (init_decoder is not None)
-    vocabulary: Dim = words if words > 0 else vocabulary_of(turn.out[0])
-    return Search(rows, steps, vocabulary, (*once, (turn, turns)))
-
-
-def vocabulary_of(logits: Value) -> Dim:
-    """The vocabulary size of a decoder's scores."""
-    return (
-        logits.shape[-1] if isinstance(logits, TensorType) and logits.rank else data_dependent("vocabulary")
-    )
-
-
-def said(given: TensorType | None, what: str, otherwise: Dim | None = None) -> Dim:
-    """A number in an operand; a symbol if its contents are unknown."""
-    if given is None and otherwise is not None:
-        return otherwise
-    found = size(given)
-    return data_dependent(what) if found is None else found
+    logits, words = turn.out[0], vocab_size if vocab_size > 0 else data_dependent("vocabulary")
+    if vocab_size <= 0 and isinstance(logits, TensorType) and logits.rank:
+        words = logits.shape[-1]
+    scores, regions = rows * steps * words, (*once, (turn, steps - (init_decoder is not None)))
+    return replace(work((LOG_SOFTMAX + 1) * scores, scores), regions=regions), words
 
 
 @rule("com.microsoft.GreedySearch", "com.microsoft.Sampling", kind="other")
 @takes(
     "ids max_length min_length? repetition_penalty? vocab_mask? prefix_vocab_mask? attention_mask? presence_mask? seed?"
 )
-def greedy_search(
-    of: Operands,
-    *,
-    decoder: Region,
-    encoder: Region | None = None,
-    init_decoder: Region | None = None,
-    vocab_size: int = -1,
-    outputs: Outputs = (True,),
-) -> Estimate:
+def greedy_search(of: Operands, **given: Any) -> Estimate:
     """Generates one sequence per input sequence."""
     batch = of.ids.shape[0]
-    search = generated(batch, vocab_size, decoder, encoder, init_decoder)
+    search, words = generated(batch, **given)
     sequences = of.ids.like((batch, said(of.max_length, "max_length")), INT32)
-    filtered = of.ids.like((batch, search.words), FLOAT32)
+    filtered = of.ids.like((batch, words), FLOAT32)
     reads = of.named("ids vocab_mask prefix_vocab_mask attention_mask presence_mask")
-    return search.estimate(chosen(outputs, sequences, filtered), *reads)
+    return replace(search, out=(sequences, filtered), reads=reads)
 
 
 @rule("com.microsoft.BeamSearch", "com.microsoft.WhisperBeamSearch", kind="other")
@@ -94,31 +68,23 @@ def greedy_search(
     "prefix_vocab_mask? attention_mask? decoder_input_ids? logits_processor? cross_qk_layer_head? extra_decoding_ids? "
     "temperature?"
 )
-def beam_search(
-    of: Operands,
-    *,
-    decoder: Region,
-    encoder: Region | None = None,
-    init_decoder: Region | None = None,
-    vocab_size: int = -1,
-    outputs: Outputs = (True,),
-) -> Estimate:
+def beam_search(of: Operands, *, encoder: Region | None = None, **given: Any) -> Estimate:
     """Follows several sequences per input sequence and returns the best."""
     ids, begun = of.ids, of.decoder_input_ids
     batch, beams = ids.shape[0], said(of.num_beams, "num_beams")
     returned = said(of.num_return_sequences, "num_return_sequences")
-    search = generated(batch * beams, vocab_size, decoder, encoder, init_decoder)
+    search, words = generated(batch * beams, encoder=encoder, **given)
     longest = said(of.max_length, "max_length")
     dtype = of.length_penalty.dtype if of.length_penalty else FLOAT32
     prompt = (begun or ids).shape[-1] if begun or encoder is None else 1
     results = (
         ids.like((batch, returned, longest), INT32),
         ids.like((batch, returned), dtype),
-        ids.like((longest - prompt, batch, beams, search.words), dtype),
+        ids.like((longest - prompt, batch, beams, words), dtype),
     )
     stacked = ids.like((batch, returned, *(data_dependent(f"cross_qk_{axis}") for axis in "hqk")), FLOAT32)
     reads = of.named("ids vocab_mask prefix_vocab_mask attention_mask decoder_input_ids extra_decoding_ids")
-    return search.estimate(chosen(outputs, *results, stacked, ids.like((batch,), dtype)), *reads)
+    return replace(search, out=(*results, stacked, ids.like((batch,), dtype)), reads=reads)
 
 
 @rule("onnx.StringConcat")
@@ -128,10 +94,10 @@ def string_concat(x: TensorType, y: TensorType) -> Estimate:
 
 
 @rule("onnx.StringSplit")
-def string_split(x: TensorType, *, outputs: Outputs = ()) -> Estimate:
+def string_split(x: TensorType) -> Estimate:
     """Splits each string into parts, padded to the largest number of parts, and returns the number of parts."""
     parts = x.like((*x.shape, data_dependent("string_split")))
-    return Estimate(chosen(outputs, parts, x.like(dtype=INT64)), reads=(x,))
+    return Estimate((parts, x.like(dtype=INT64)), reads=(x,))
 
 
 @rule("onnx.StringNormalizer")
@@ -204,9 +170,7 @@ def bifurcation_detector(of: Operands, *, max_ngram_size: int = 3, min_ngram_siz
 
 @rule("com.microsoft.NGramHashMapping")
 @takes("ids multipliers vocabularies past_ids? head_offsets? eos_token_id? segment_ids?")
-def ngram_hash_mapping(
-    of: Operands, *, max_ngram_size: int, n_head_per_ngram: int, outputs: Outputs = (True,)
-) -> Estimate:
+def ngram_hash_mapping(of: Operands, *, max_ngram_size: int, n_head_per_ngram: int) -> Estimate:
     """Per n-gram a product and an exclusive or for each token; per n-gram and head a remainder and an offset."""
     heads = (max_ngram_size - 1) * n_head_per_ngram
     out = of.ids.like((*of.ids.shape, heads))
@@ -214,7 +178,7 @@ def ngram_hash_mapping(
     mixed = (2 * max_ngram_size - 1) * of.ids.numel
     vector = mixed + (1 + (of.head_offsets is not None)) * out.numel
     present = of.ids.like((of.ids.shape[0], max_ngram_size - 1))
-    return Estimate(chosen(outputs, out, present), vector_flops=vector, reads=(*of,))
+    return Estimate((out, present), vector_flops=vector, reads=(*of,))
 
 
 @rule("com.microsoft.WordConvEmbedding", product=("chars", "weight"))

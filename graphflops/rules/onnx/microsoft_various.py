@@ -17,12 +17,11 @@ from graphflops.rules.onnx.entries import (
     Numbers,
     Outputs,
     applied,
-    chosen,
+    asked,
     fused,
     is_wanted,
     literals,
     onnx_dtype,
-    rank_of,
     sizes,
     unknown,
     work,
@@ -30,7 +29,7 @@ from graphflops.rules.onnx.entries import (
 from graphflops.rules.onnx.indexing import gather_nd, pad, slice_
 from graphflops.rules.onnx.movement import trilu, unsqueeze
 from graphflops.rules.onnx.norm import dropout
-from graphflops.rules.onnx.resize import grid_sample
+from graphflops.rules.onnx.signal import grid_sample
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.quantized import DEQUANTIZE, QUANTIZE
 from graphflops.rules.registry import require, rule
@@ -50,6 +49,7 @@ rule("com.microsoft.GridSample")(grid_sample)
 rule("onnx.DynamicSlice")(slice_)
 
 ONE = TensorType((), INT64, value=1)
+Sizes = tuple[Dim, ...]
 
 
 @rule("com.microsoft.Range", kind="creation")
@@ -79,17 +79,14 @@ def unfold_tensor(x: TensorType, *, size: int, dim: int = -1, step: int = 1) -> 
 
 
 @rule("com.microsoft.Unique", kind="sort")
-def unique(x: TensorType, *, outputs: Outputs = (True, True, True)) -> Estimate:
+def unique(x: TensorType) -> Estimate:
     """The distinct elements in order of appearance, by one table look-up per element."""
     distinct = data_dependent("unique")
-    out = chosen(outputs, x.like((distinct,)), x.like(dtype=INT64), x.like((distinct,), INT64))
+    out = (x.like((distinct,)), x.like(dtype=INT64), x.like((distinct,), INT64))
     return Estimate(out, vector_flops=x.numel, reads=(x,))
 
 
-@rule("com.microsoft.Inverse", kind="linear_algebra")
-def inverse(x: TensorType) -> Estimate:
-    """2 n^3 for every matrix."""
-    return solve.inverse(x)
+rule("com.microsoft.Inverse", kind="linear_algebra").derived(solve.inverse, says="2 n^3 for every matrix.")
 
 
 @rule("com.microsoft.CDist", kind="distance")
@@ -110,29 +107,24 @@ def cdist(a: TensorType, b: TensorType, *, metric: str = "sqeuclidean") -> Estim
 @rule("com.microsoft.Rfft", kind="fourier")
 def rfft(x: TensorType, *, signal_ndim: int = 1) -> Estimate:
     """Real-to-complex transforms along the last axes; real and imaginary parts form a new last axis."""
-    _require_axes(x.rank, signal_ndim)
-    n = x.shape[-1]
-    out = x.like((*x.shape[:-1], floor_div(n, 2) + 1, 2))
-    others = range(x.rank - signal_ndim, x.rank - 1)
-    half = (*x.shape[:-1], floor_div(n, 2) + 1)
-    transforms = fourier.real_transform(n) * prod(x.shape[:-1]) + fourier.complex_work(half, others)
-    return Estimate((out,), vector_flops=transforms, reads=(x,))
+    half = (*x.shape[:-1], floor_div(x.shape[-1], 2) + 1)
+    return _transformed(x, (*half, 2), x.shape[-1], half, signal_ndim)
 
 
-def _require_axes(rank: int, transformed: int) -> None:
-    require(0 < transformed <= rank, f"{transformed} of {rank} axes cannot be transformed")
+def _transformed(x: TensorType, shape: Sizes, n: Dim, half: Sizes, axes: int) -> Estimate:
+    """Transforms of `n` real numbers along the last axis, and complex ones along the `axes` - 1 before it."""
+    require(0 < axes <= len(half), f"{axes} of {len(half)} axes cannot be transformed")
+    along = range(len(half) - axes, len(half) - 1)
+    transforms = fourier.real_transform(n) * prod(half[:-1]) + fourier.complex_work(half, along)
+    return Estimate((x.like(shape),), vector_flops=transforms, reads=(x,))
 
 
 @rule("com.microsoft.Irfft", kind="fourier")
 def irfft(x: TensorType, *, signal_ndim: int) -> Estimate:
     """The inverse of `rfft`."""
-    _require_axes(x.rank - 1, signal_ndim)
     *leading, frequencies, _ = x.shape
     n = 2 * (frequencies - 1)
-    half = (*leading, frequencies)
-    others = range(len(half) - signal_ndim, len(half) - 1)
-    transforms = fourier.real_transform(n) * prod(leading) + fourier.complex_work(half, others)
-    return Estimate((x.like((*leading, n)),), vector_flops=transforms, reads=(x,))
+    return _transformed(x, (*leading, n), n, (*leading, frequencies), signal_ndim)
 
 
 @rule("com.microsoft.CropAndResize", kind="boxes")
@@ -179,8 +171,7 @@ def quantize_bfp(x: TensorType) -> Estimate:
 @rule("com.microsoft.DequantizeBFP", kind="quantisation")
 def dequantize_bfp(x: TensorType, shape: TensorType, strides: TensorType, *, dtype: int = 1) -> Estimate:
     """Unpacks every element from its block into the former shape."""
-    known = sizes(shape) or tuple(unknown("bfp", place) for place in range(rank_of(shape, "DequantizeBFP")))
-    out = x.like(known, onnx_dtype(dtype))
+    out = x.like(asked(shape, "bfp", "DequantizeBFP"), onnx_dtype(dtype))
     return Estimate((out,), vector_flops=DEQUANTIZE * out.numel, reads=(x, shape, strides))
 
 
@@ -188,16 +179,14 @@ def dequantize_bfp(x: TensorType, shape: TensorType, strides: TensorType, *, dty
 
 
 @rule("com.microsoft.RemovePadding", kind="movement")
-def remove_padding(
-    x: TensorType, counts: TensorType, *, outputs: Outputs = (True, True, True, True)
-) -> Estimate:
+def remove_padding(x: TensorType, counts: TensorType) -> Estimate:
     """Packs the rows without padding; the token counts give their number."""
     known = literals(counts)
     tokens: Dim = data_dependent("tokens") if known is None else sum(known)
     batch, rows, hidden = x.shape
     out = x.like((tokens, hidden))
     places = (x.like(shape, INT32) for shape in ((batch, rows), (batch + 1,), (1,)))
-    return Estimate(chosen(outputs, out, *places), vector_flops=batch, reads=(out, counts))
+    return Estimate((out, *places), vector_flops=batch, reads=(out, counts))
 
 
 @rule("com.microsoft.RestorePadding", kind="movement")
@@ -224,12 +213,10 @@ def given_tensor_fill(
     shape: Numbers = None, *, extra_shape: tuple[int, ...] = (), input_as_shape: int = 0
 ) -> Estimate:
     """Free: values of an attribute, in a shape given by an attribute or by the operand."""
-    if isinstance(shape, TensorType) and not input_as_shape:
-        known: tuple[Dim, ...] | None = shape.shape
-    else:
-        known = sizes(shape)
-    rank = rank_of(shape, "GivenTensorFill") if known is None else 0
-    filled = tuple(unknown("fill", place) for place in range(rank)) if known is None else known
+    is_like = isinstance(shape, TensorType) and not input_as_shape
+    filled = (
+        shape.shape if isinstance(shape, TensorType) and is_like else asked(shape, "fill", "GivenTensorFill")
+    )
     return free(TensorType((*filled, *extra_shape), FLOAT32), alias=False)
 
 
@@ -258,22 +245,17 @@ KIND = "elementwise"
 rule("com.microsoft.Gelu")(gelu)
 
 
-@rule("com.microsoft.BiasGelu")
-def bias_gelu(x: TensorType, bias: TensorType) -> Estimate:
-    """An addition, one erf and the arithmetic around it."""
-    return biased(x, bias, "none")
-
-
-@rule("com.microsoft.FastGelu")
-def fast_gelu(x: TensorType, bias: TensorType | None = None) -> Estimate:
+@takes("x bias?")
+def biased(of: Operands, *, approximate: str) -> Estimate:
     """An addition where there is a bias, one tanh and the arithmetic around it."""
-    return biased(x, bias, "tanh")
+    row = gelu_work(approximate).more(0 if of.bias is None else WORK["add"].flops)
+    return fused((of.x.like(),), applied(row, of.x), reads=(*of,))
 
 
-def biased(x: TensorType, bias: TensorType | None, approximate: str) -> Estimate:
-    """Gelu of the sum with a bias, which is as long as the last axis."""
-    biased = gelu_work(approximate).more(0 if bias is None else WORK["add"].flops)
-    return fused((x.like(),), applied(biased, x), reads=(x, bias))
+rule("com.microsoft.FastGelu").derived(biased, approximate="tanh")
+rule("com.microsoft.BiasGelu").derived(
+    biased, says="An addition, one erf and the arithmetic around it.", approximate="none"
+)
 
 
 @rule("com.microsoft.QuickGelu")
@@ -323,7 +305,7 @@ def linear_attention_gate(of: Operands, *, outputs: Outputs = (True,)) -> Estima
     decay = applied(WORK["softplus"].more(WORK["add"].flops + WORK["mul"].flops), of.a)
     sigmoid = of.b if is_wanted(outputs, 1) else None
     rate = work(0) if sigmoid is None else applied(WORK["sigmoid"], sigmoid)
-    out = chosen(outputs, of.a.like(), None if of.b is None else of.b.like())
+    out = (of.a.like(), None if of.b is None else of.b.like())
     return fused(out, decay, rate, reads=(of.a, of.bias, of.scale, sigmoid))
 
 

@@ -11,13 +11,12 @@ which no more are read than there are.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, ceil_div, differ, dim_min
 from graphflops.graph import Opaque
-from graphflops.rules.onnx.entries import Outputs, chosen, fused, work
+from graphflops.rules.onnx.entries import Touched, fused, work
 from graphflops.rules.registry import require, require_known, rule
 from graphflops.rules.softmax import SOFTMAX
 from graphflops.tensor import FLOAT32, INT64, STRING, DType, SequenceType, TensorType
@@ -47,9 +46,21 @@ def transformed(scores: TensorType, post_transform: str) -> Estimate:
     return work(operations * scores.numel, functions * scores.numel)
 
 
-def labelled(x: TensorType, scores: TensorType, strings: Strings) -> tuple[TensorType, TensorType]:
-    """The class of every sample, and the scores."""
-    return x.like((scores.shape[0],), STRING if strings else INT64), scores
+def scored(
+    x: TensorType,
+    columns: Dim,
+    *parts: Estimate,
+    reads: Touched,
+    post_transform: str = "NONE",
+    strings: Strings | None = None,
+    dtype: DType = FLOAT32,
+    **others: object,
+) -> Estimate:
+    """The scores of every sample, so many, after their parts; before them its class, where `strings` says of which type."""
+    scores = x.like((rows_and_features(x)[0], columns), dtype)
+    labels = () if strings is None else (x.like(scores.shape[:1], STRING if strings else INT64),)
+    after = transformed(scores, post_transform)
+    return fused((*labels, scores), *parts, after, reads=reads, matrix_dtype=FLOAT32)
 
 
 def linear(x: TensorType, coefficients: Floats, intercepts: Floats) -> tuple[Estimate, Dim]:
@@ -66,18 +77,11 @@ def linear(x: TensorType, coefficients: Floats, intercepts: Floats) -> tuple[Est
 
 @rule("ai.onnx.ml.LinearRegressor")
 def linear_regressor(
-    x: TensorType,
-    *,
-    coefficients: Floats,
-    intercepts: Floats = (),
-    post_transform: str = "NONE",
-    targets: int = 1,
+    x: TensorType, *, coefficients: Floats, intercepts: Floats = (), targets: int = 1, **after: Any
 ) -> Estimate:
     """A product per target."""
     product, _ = linear(x, coefficients, intercepts)
-    out = x.like((rows_and_features(x)[0], targets), FLOAT32)
-    parts = (product, transformed(out, post_transform))
-    return fused((out,), *parts, reads=product.reads, matrix_dtype=FLOAT32)
+    return scored(x, targets, product, reads=product.reads, **after)
 
 
 @rule("ai.onnx.ml.LinearClassifier")
@@ -88,17 +92,14 @@ def linear_classifier(
     classlabels_ints: Ints = (),
     classlabels_strings: Strings = (),
     intercepts: Floats = (),
-    post_transform: str = "NONE",
-    outputs: Outputs = (True, True),
+    **after: Any,
 ) -> Estimate:
     """A product per class, and the maximum; for two classes one score may stand for both."""
     product, sets = linear(x, coefficients, intercepts)
     labels = len(classlabels_ints or classlabels_strings)
     classes = 2 if labels == 2 and not differ(sets, 1) else sets
-    scores = x.like((rows_and_features(x)[0], classes), FLOAT32)
-    parts = (product, transformed(scores, post_transform), work(scores.numel))
-    out = chosen(outputs, *labelled(x, scores, classlabels_strings))
-    return fused(out, *parts, reads=product.reads, matrix_dtype=FLOAT32)
+    largest = work(rows_and_features(x)[0] * classes)
+    return scored(x, classes, product, largest, reads=product.reads, strings=classlabels_strings, **after)
 
 
 def kernels(x: TensorType, vectors: Dim, kernel_type: str) -> Estimate:
@@ -123,18 +124,16 @@ def svm_regressor(
     kernel_type: str = "LINEAR",
     n_supports: int = 0,
     one_class: int = 0,
-    post_transform: str = "NONE",
     rho: Floats = (),
     support_vectors: Floats = (),
+    **after: Any,
 ) -> Estimate:
     """The kernel with every support vector and the weighted sum of all; without support vectors one product."""
     rows, _ = rows_and_features(x)
-    out = x.like((rows, 1), FLOAT32)
     found = kernels(x, n_supports or 1, kernel_type if n_supports else "LINEAR")
     summed = Estimate(matrix_flops=2 * rows * n_supports, vector_flops=rows * (1 + (one_class != 0)))
     held = FLOAT_BYTES * (len(coefficients) + len(rho) + len(support_vectors))
-    parts = (found, summed, transformed(out, post_transform))
-    return fused((out,), *parts, reads=(x, held), matrix_dtype=FLOAT32)
+    return scored(x, 1, found, summed, reads=(x, held), **after)
 
 
 @rule("ai.onnx.ml.SVMClassifier")
@@ -145,12 +144,11 @@ def svm_classifier(
     classlabels_ints: Ints = (),
     classlabels_strings: Strings = (),
     kernel_type: str = "LINEAR",
-    post_transform: str = "NONE",
     prob_a: Floats = (),
     rho: Floats = (),
     support_vectors: Floats = (),
     vectors_per_class: Ints = (),
-    outputs: Outputs = (True, True),
+    **after: Any,
 ) -> Estimate:
     """Kernels with all support vectors, summed for every pair of classes, which vote; or one product per class.
 
@@ -165,12 +163,9 @@ def svm_classifier(
     else:
         found, columns = kernels(x, labels, "LINEAR"), labels
         decided = work(2 * rows * labels)
-    scores = x.like((rows, columns), FLOAT32)
     likely = work(2 * rows * len(prob_a), rows * len(prob_a))
     held = FLOAT_BYTES * (len(coefficients) + len(support_vectors) + len(rho) + 2 * len(prob_a))
-    out = chosen(outputs, *labelled(x, scores, classlabels_strings))
-    parts = (found, decided, likely, transformed(scores, post_transform))
-    return fused(out, *parts, reads=(x, held), matrix_dtype=FLOAT32)
+    return scored(x, columns, found, decided, likely, reads=(x, held), strings=classlabels_strings, **after)
 
 
 # Look-ups of values.
@@ -279,23 +274,11 @@ NODE_BYTES = 12
 TRANSFORM_NAMES = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
 
 
-@dataclass(frozen=True, slots=True)
-class Forest:
-    """An ensemble's size: the summed longest paths of its trees, trees, nodes, and votes per leaf."""
-
-    depth: int
-    trees: int
-    nodes: int
-    votes: int
-
-    def scored(self, x: TensorType, scores: TensorType, post_transform: str) -> tuple[Estimate, Estimate]:
-        """The work of descending all trees and of the function of the scores; the first result has the reads."""
-        rows, _ = rows_and_features(x)
-        visited = dim_min(self.nodes, rows * self.depth)
-        down = Estimate(
-            vector_flops=rows * (self.depth + self.trees * self.votes), reads=(x, NODE_BYTES * visited)
-        )
-        return down, transformed(scores, post_transform)
+def descended(x: TensorType, depth: int, trees: int, nodes: int, votes: int) -> Estimate:
+    """The work of descending all trees, of so many nodes, whose longest paths sum up to `depth`, and the votes per leaf."""
+    rows, _ = rows_and_features(x)
+    visited = dim_min(nodes, rows * depth)
+    return Estimate(vector_flops=rows * (depth + trees * votes), reads=(x, NODE_BYTES * visited))
 
 
 def longest(roots: Iterable[Hashable], ways: Ways) -> int:
@@ -317,6 +300,7 @@ def longest(roots: Iterable[Hashable], ways: Ways) -> int:
 
 
 def by_identity(
+    x: TensorType,
     votes: Ints,
     *,
     nodes_treeids: Ints = (),
@@ -325,8 +309,8 @@ def by_identity(
     nodes_truenodeids: Ints = (),
     nodes_falsenodeids: Ints = (),
     **others: object,
-) -> Forest:
-    """An ensemble whose nodes are named by tree and number."""
+) -> Estimate:
+    """As `descended`, by nodes that are named by tree and number."""
     trees, nodes = nodes_treeids, nodes_nodeids
     listed = (trees, nodes, nodes_modes, nodes_truenodeids, nodes_falsenodeids)
     require(len({len(part) for part in listed}) == 1, "attributes of nodes differ in length")
@@ -339,7 +323,8 @@ def by_identity(
             ways[tree, node] = ((tree, yes), (tree, no))
     led_to = {way for both in ways.values() for way in both}
     roots = [place for place in dict.fromkeys(zip(trees, nodes, strict=True)) if place not in led_to]
-    return Forest(longest(roots, ways), len(set(trees)), len(nodes), max(len(votes) // max(leaves, 1), 1))
+    each = max(len(votes) // max(leaves, 1), 1)
+    return descended(x, longest(roots, ways), len(set(trees)), len(nodes), each)
 
 
 @rule("ai.onnx.ml.TreeEnsembleRegressor")
@@ -347,10 +332,8 @@ def tree_ensemble_regressor(
     x: TensorType, *, n_targets: int = 1, target_ids: Ints = (), post_transform: str = "NONE", **nodes: Any
 ) -> Estimate:
     """Sums the leaves that every sample reaches, per target."""
-    forest = by_identity(target_ids, **nodes)
-    out = x.like((rows_and_features(x)[0], n_targets), FLOAT32)
-    down, after = forest.scored(x, out, post_transform)
-    return fused((out,), down, after, reads=down.reads)
+    down = by_identity(x, target_ids, **nodes)
+    return scored(x, n_targets, down, reads=down.reads, post_transform=post_transform)
 
 
 @rule("ai.onnx.ml.TreeEnsembleClassifier")
@@ -361,16 +344,12 @@ def tree_ensemble_classifier(
     classlabels_int64s: Ints = (),
     classlabels_strings: Strings = (),
     post_transform: str = "NONE",
-    outputs: Outputs = (True, True),
     **nodes: Any,
 ) -> Estimate:
     """Sums the leaves that every sample reaches, per class, and takes the maximum."""
-    forest = by_identity(class_ids, **nodes)
-    classes = len(classlabels_int64s or classlabels_strings)
-    scores = x.like((rows_and_features(x)[0], classes), FLOAT32)
-    down, after = forest.scored(x, scores, post_transform)
-    out = chosen(outputs, *labelled(x, scores, classlabels_strings))
-    return fused(out, down, after, work(scores.numel), reads=down.reads)
+    down, classes = by_identity(x, class_ids, **nodes), len(classlabels_int64s or classlabels_strings)
+    largest, labels = work(rows_and_features(x)[0] * classes), classlabels_strings
+    return scored(x, classes, down, largest, reads=down.reads, post_transform=post_transform, strings=labels)
 
 
 @rule("ai.onnx.ml.TreeEnsemble")
@@ -392,7 +371,6 @@ def tree_ensemble(
     ways: dict[Hashable, Sequence[Hashable]] = {}
     for place, (yes_ends, no_ends, yes, no) in enumerate(zip(*listed, strict=True)):
         ways[place] = [way for way, ends in ((yes, yes_ends), (no, no_ends)) if not ends]
-    forest = Forest(longest(tree_roots, ways), len(tree_roots), len(ways), votes=1)
-    out = x.like((rows_and_features(x)[0], n_targets))
-    down, after = forest.scored(x, out, TRANSFORM_NAMES[post_transform])
-    return fused((out,), down, after, reads=down.reads)
+    down = descended(x, longest(tree_roots, ways), len(tree_roots), len(ways), votes=1)
+    after = TRANSFORM_NAMES[post_transform]
+    return scored(x, n_targets, down, reads=down.reads, post_transform=after, dtype=x.dtype)

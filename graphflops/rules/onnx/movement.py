@@ -19,19 +19,16 @@ from graphflops.rules.onnx import values
 from graphflops.rules.onnx.conv import window_counts
 from graphflops.rules.onnx.entries import (
     Numbers,
-    Place,
+    asked,
     chosen_axes,
-    filled,
-    known_contents,
     many,
-    moved,
     onnx_dtype,
     rank_of,
     size,
     sizes,
     unknown,
 )
-from graphflops.rules.onnx.values import Number
+from graphflops.rules.onnx.values import Number, Place, filled, known_contents, moved
 from graphflops.rules.registry import require, require_known, rule
 from graphflops.rules.shapes import (
     axes,
@@ -102,8 +99,8 @@ def reshape(x: TensorType | UnknownType, shape: Numbers = None, *, allowzero: in
         kept = () if allowzero else (0,)
         return free(_of_unknown(x, [None if length in (-1, *kept) else length for length in wanted]))
     if wanted is None:
-        rank = rank_of(shape, "Reshape")
-        return free(x.view((x.numel,) if rank == 1 else tuple(unknown("reshape", at) for at in range(rank))))
+        open_sizes = asked(shape, "reshape", "Reshape")
+        return free(x.view((x.numel,) if len(open_sizes) == 1 else open_sizes))
     if not allowzero:
         beyond = [place for place, length in enumerate(wanted) if length == 0 and place >= x.rank]
         require(not beyond, f"{shown(wanted)} keeps an axis that {shown(x.shape)} does not have")

@@ -1,25 +1,30 @@
-"""Normalisation: by the batch, by groups, by rows, by neighbouring channels; dropout.
+"""Normalisation: by the batch, by groups, by rows, by neighbouring channels. Of training: dropout, losses, optimizers.
 
-onnxruntime's are fused with the additions before them and the activations after them.
+onnxruntime's norms are fused with the additions before them and the activations after them. The optimizers' operands are
+spelled as in ONNX's preview of training: (rate, step, tensors, gradients, states).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec.structs import replace
 
 from graphflops.cost import Estimate, free
-from graphflops.dims import Dim, broadcast, differ, floor_div, meet, mod, prod
+from graphflops.dims import Dim, broadcast, differ, floor_div, meet, mod, prod, total
+from graphflops.errors import shown
 from graphflops.rules.dropout import masked
+from graphflops.rules.loss_class import cross_entropy_loss, likelihood
 from graphflops.rules.norm import MEAN_SQUARE, STATISTICS, normalised, scaled, updated
 from graphflops.rules.onnx.activation import only_value
-from graphflops.rules.onnx.entries import Outputs, applied, chosen, fused, is_wanted, onnx_dtype, work
+from graphflops.rules.onnx.entries import Outputs, applied, fused, is_wanted, onnx_dtype, work
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.quantized import DEQUANTIZE, QUANTIZE
-from graphflops.rules.registry import require, rule
+from graphflops.rules.registry import require, require_known, rule
 from graphflops.rules.shapes import axes as axes_of
 from graphflops.rules.shapes import axis as axis_of
-from graphflops.rules.shapes import reduced, tensors_of
-from graphflops.rules.work import WORK
+from graphflops.rules.shapes import only_result, reduced, tensors_of
+from graphflops.rules.work import WORK, Work
 from graphflops.tensor import BOOL, FLOAT32, INT32, DType, TensorType
 
 
@@ -36,7 +41,7 @@ def batch_normalization(
     x, scale, bias, *statistics = of
     trains = not is_test and any(outputs[1:]) if by_results else training_mode
     times = 1 if trains and not by_results else 2
-    out = chosen(outputs, *(part.like() for part in (x, *statistics * times)))
+    out = tuple(part.like() for part in (x, *statistics * times))
     if not trains:
         return replace(scaled(*of), transcendentals=of.var.numel, out=out)
     running = [given if is_wanted(outputs, place) else None for place, given in enumerate(statistics, 1)]
@@ -83,16 +88,14 @@ def from_axis(x: TensorType, axis: int) -> tuple[int, tuple[Dim, ...]]:
 
 @rule("onnx.LayerNormalization")
 @takes("x scale bias?")
-def layer_normalization(
-    of: Operands, *, axis: int = -1, stash_type: int = 1, outputs: Outputs = (True,)
-) -> Estimate:
+def layer_normalization(of: Operands, *, axis: int = -1, stash_type: int = 1) -> Estimate:
     """Seven operations per element with a bias, a reciprocal root per row."""
     x, scale, bias = of
     place, kept = from_axis(x, axis)
     require_parts(x.shape, scale, bias)
     statistic = x.like(kept, onnx_dtype(stash_type))
     estimate = normalised(x, prod(x.shape[:place]), scale, bias)
-    return replace(estimate, out=chosen(outputs, x.like(), statistic, statistic))
+    return replace(estimate, out=(x.like(), statistic, statistic))
 
 
 @rule("onnx.RMSNormalization")
@@ -147,8 +150,7 @@ def _dropped(
     """Free: this version is inference only; a mask is of the operand's own type."""
     if not training and not is_wanted(outputs, 1):
         return free(replace(x.view(x.shape), value=x.value))
-    estimate = masked(x, x.dtype if mask is None else mask, training)
-    return replace(estimate, out=chosen(outputs, *tensors_of(estimate.out)))
+    return masked(x, x.dtype if mask is None else mask, training)
 
 
 rule("onnx.Dropout.7").derived(_dropped, order="x", training=False)
@@ -160,24 +162,19 @@ rule("onnx.Dropout.10").derived(
 KIND = "normalisation"
 
 
-def after_sum(
-    x: TensorType, *added: TensorType | None, norm: Estimate, outputs: Outputs, statistics: bool = True
-) -> Estimate:
+def after_sum(x: TensorType, *added: TensorType | None, norm: Estimate, statistics: bool = True) -> Estimate:
     """A norm of the sum of `x` and `added`; optional results are mean and deviation, and the sum."""
     given = [part for part in added if part is not None]
     row = x.like((*x.shape[:-1], 1), FLOAT32)
     kept = (row, row) if statistics else ()
-    out = chosen(outputs, x.like(), *kept, x.like())
-    return fused(out, norm, work(len(given) * x.numel), reads=(*norm.reads, *given))
+    return fused((x.like(), *kept, x.like()), norm, work(len(given) * x.numel), reads=(*norm.reads, *given))
 
 
 @takes("x skip gamma beta? bias?")
-def skip_layer_normalization(
-    of: Operands, *, outputs: Outputs = (True,), statistics: int = STATISTICS
-) -> Estimate:
+def skip_layer_normalization(of: Operands, *, statistics: int = STATISTICS) -> Estimate:
     """One addition per element for `skip` and one for a bias, then as LayerNormalization over the last axis."""
     norm = normalised(of.x, prod(of.x.shape[:-1]), of.gamma, of.beta, statistics)
-    return after_sum(of.x, of.skip, of.bias, norm=norm, outputs=outputs)
+    return after_sum(of.x, of.skip, of.bias, norm=norm)
 
 
 rule("com.microsoft.SkipLayerNormalization")(skip_layer_normalization)
@@ -191,20 +188,17 @@ rule("com.microsoft.SkipSimplifiedLayerNormalization", "onnx.SkipSimplifiedLayer
 
 @rule("onnx.SimplifiedLayerNormalization", "com.microsoft.SimplifiedLayerNormalization")
 def simplified_layer_normalization(
-    x: TensorType, scale: TensorType, *, axis: int = -1, stash_type: int = 1, outputs: Outputs = (True,)
+    x: TensorType, scale: TensorType, *, axis: int = -1, stash_type: int = 1
 ) -> Estimate:
     """Four operations per element, a reciprocal root per row: the root mean square from the axis on."""
     place, kept = from_axis(x, axis)
     norm = normalised(x, prod(x.shape[:place]), scale, statistics=MEAN_SQUARE)
-    out = chosen(outputs, x.like(dtype=scale.dtype), x.like(kept, onnx_dtype(stash_type)))
-    return replace(norm, out=out)
+    return replace(norm, out=(x.like(dtype=scale.dtype), x.like(kept, onnx_dtype(stash_type))))
 
 
 @rule("com.microsoft.GroupNorm")
 @takes("x gamma beta skip? bias?")
-def group_norm(
-    of: Operands, *, activation: int, groups: int, channels_last: int = 1, outputs: Outputs = (True,)
-) -> Estimate:
+def group_norm(of: Operands, *, activation: int, groups: int, channels_last: int = 1) -> Estimate:
     """Seven operations per element, of the sum with `skip` and a bias, a reciprocal root per group; and an optional silu."""
     channels = of.x.shape[-1 if channels_last else 1]
     meet(mod(channels, groups), 0, f"{channels} channels do not make {groups} groups")
@@ -213,7 +207,7 @@ def group_norm(
     done = fused(norm.out, norm, applied(after, of.x), reads=norm.reads)
     if of.skip is None:
         return done
-    return after_sum(of.x, of.skip, of.bias, norm=done, outputs=outputs, statistics=False)
+    return after_sum(of.x, of.skip, of.bias, norm=done, statistics=False)
 
 
 rule("com.microsoft.SkipGroupNorm").derived(group_norm)
@@ -265,10 +259,9 @@ def embedded(of: Operands, places: TensorType | None) -> Estimate:
 
 @rule("com.microsoft.EmbedLayerNormalization")
 @takes("ids segments? words positions of_segments? gamma beta mask? places?")
-def embed_layer_normalization(of: Operands, *, outputs: Outputs = (True,)) -> Estimate:
+def embed_layer_normalization(of: Operands) -> Estimate:
     """Two or three embedding rows per token, summed, and a layer norm; the mask gives the sequence lengths."""
-    made = embedded(of, of.places)
-    return replace(made, out=chosen(outputs, *tensors_of(made.out)))
+    return embedded(of, of.places)
 
 
 @rule("com.microsoft.QEmbedLayerNormalization")
@@ -276,11 +269,101 @@ def embed_layer_normalization(of: Operands, *, outputs: Outputs = (True,)) -> Es
     "ids segments? words positions of_segments? gamma beta mask? words_scale? positions_scale? segments_scale? "
     "gamma_scale? beta_scale? words_zero? positions_zero? segments_zero? gamma_zero? beta_zero?"
 )
-def qembed_layer_normalization(of: Operands, *, outputs: Outputs = (True, True)) -> Estimate:
+def qembed_layer_normalization(of: Operands) -> Estimate:
     """As EmbedLayerNormalization of integers: three operations dequantize every used element."""
     made = embedded(of, None)
     rows, lengths, _ = tensors_of(made.out)
     used = rows.numel * (2 + (of.of_segments is not None)) + of.gamma.numel + of.beta.numel
     parameters = of.but("ids segments words positions of_segments gamma beta mask")
-    results = chosen(outputs, rows.like(dtype=FLOAT32), lengths)
+    results = (rows.like(dtype=FLOAT32), lengths)
     return fused(results, made, work(DEQUANTIZE * used), reads=(*made.reads, *parameters))
+
+
+KIND = "optimizer"
+
+
+REDUCTIONS = {"none": 0, "mean": 1, "sum": 2}
+
+
+def code_of(reduction: str) -> int:
+    """The reduction's number in the shared formulas."""
+    require_known(reduction in REDUCTIONS, f"unknown reduction {reduction!r}")
+    return REDUCTIONS[reduction]
+
+
+@rule("onnx.NegativeLogLikelihoodLoss")
+def negative_log_likelihood_loss(
+    x: TensorType, target: TensorType, weight: TensorType | None = None, *, reduction: str = "mean"
+) -> Estimate:
+    """Negate, compare and weight per picked score."""
+    return likelihood(x, target, weight, code_of(reduction))
+
+
+@rule("onnx.SoftmaxCrossEntropyLoss")
+@takes("x target weight?")
+def softmax_cross_entropy_loss(of: Operands, *, reduction: str = "mean") -> Estimate:
+    """The logarithm of the softmax, which may be a result of its own, then a pick."""
+    loss = cross_entropy_loss(*of, reduction=code_of(reduction))
+    return replace(loss, out=(only_result(loss), of.x.like()))
+
+
+REGULARISED = WORK["l2_penalty"].flops
+# v = a * v + b * g; x -= rate * v, or rate * (g + a * v)
+MOMENTUM = WORK["sgd"].more(WORK["momentum"].flops + 1)
+NESTEROV = MOMENTUM.more(WORK["momentum"].flops)
+
+
+def optimized(
+    rate: TensorType,
+    count: TensorType,
+    *tensors: TensorType,
+    step: Work,
+    states: int = 1,
+    norm_coefficient: float = 0.0,
+    norm_coefficient_post: float = 0.0,
+) -> Estimate:
+    """New tensors and states; `tensors` holds all tensors, then all gradients, then `states` states of each.
+
+    Two operations more for a norm's gradient, one for shrinking afterwards.
+    """
+    groups = 2 + states
+    require(len(tensors) % groups == 0, f"{len(tensors)} operands do not make {groups} for each tensor")
+    many = len(tensors) // groups
+    elements: Dim = total(x.numel for x in tensors[:many])
+    kept = (*tensors[:many], *tensors[2 * many :])
+    regular = REGULARISED * (norm_coefficient != 0) + (norm_coefficient_post != 0)
+    return Estimate(
+        tuple(x.like() for x in kept),
+        vector_flops=(step.flops + regular) * elements,
+        transcendentals=step.transcendentals * elements,
+        reads=(rate, count, *tensors),
+    )
+
+
+rule("ai.onnx.preview.training.Adagrad").derived(
+    optimized,
+    says="Six operations and a root per element, two more for a norm's gradient.",
+    step=WORK["adagrad"],
+)
+rule("ai.onnx.preview.training.Adam").derived(
+    optimized,
+    says="Eleven operations and a root per element, two more for a norm's gradient, one for shrinking afterwards.",
+    step=WORK["adam_uncorrected"],
+    states=2,
+)
+
+
+@rule("ai.onnx.preview.training.Momentum")
+def momentum(*operands: TensorType, mode: str, norm_coefficient: float) -> Estimate:
+    """Five operations per element, seven where the step looks ahead, two more for a norm's gradient."""
+    step = NESTEROV if mode == "nesterov" else MOMENTUM
+    return optimized(*operands, step=step, norm_coefficient=norm_coefficient)
+
+
+@rule("ai.onnx.preview.training.Gradient")
+def gradient(*operands: TensorType, xs: Sequence[str], y: str, zs: Sequence[str] = ()) -> Estimate:
+    """A gradient for each of `xs`; the work is unknown: it is that of the calls between these and `y`."""
+    given, named = len(operands), len(xs) + len(zs)
+    require(given == named, f"{given} values are given for {named} names")
+    work = f"its work is that of the calls that lead to {shown(y)}, run backwards; the operands do not determine it"
+    return Estimate(tuple(x.like() for x in operands[: len(xs)]), unknown=work)

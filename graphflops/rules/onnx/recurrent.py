@@ -1,6 +1,7 @@
-"""Recurrent layers: one layer in one or both directions, its gates' matrices stacked, peepholes and all.
+"""Layers that carry a state along the rows: recurrent ones, linear attention, short causal convolutions.
 
-Of onnxruntime: an LSTM with quantized weights, one with an attention mechanism.
+A recurrent layer runs in one or both directions, its gates' matrices stacked, peepholes and all; of onnxruntime also with
+quantized weights or an attention mechanism. Linear attention is counted row by row, though kernels may compute it in chunks.
 """
 
 from __future__ import annotations
@@ -10,16 +11,19 @@ from functools import partial
 from typing import Any
 
 from graphflops.cost import Estimate
-from graphflops.dims import Dim, differ, meet, prod
+from graphflops.dims import Dim, differ, dim_max, floor_div, meet, prod
 from graphflops.rules import recurrent as shared
 from graphflops.rules.matmul import matmul
-from graphflops.rules.onnx.entries import Outputs, chosen, work
+from graphflops.rules.onnx.attention import by_head, merged
+from graphflops.rules.onnx.entries import applied, fused, work
+from graphflops.rules.onnx.microsoft_decoder import NORMED
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.quantized import MIN_MAX, QUANTIZE
 from graphflops.rules.recurrent import Cell, Layer, recur, recur_back, with_gradients
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.softmax import SOFTMAX
-from graphflops.rules.work import activation
+from graphflops.rules.work import WORK
+from graphflops.rules.work import activation as activation_named
 from graphflops.tensor import INT8, TensorType
 
 KIND = "recurrent"
@@ -29,11 +33,11 @@ OPERANDS = "x w r bias? sequence_lens? initial_h? initial_c? peepholes?"
 
 @rule("com.microsoft.DynamicQuantizeLSTM", product=("x", "w", "r"))
 @takes(f"{OPERANDS} w_scale? w_zero_point? r_scale? r_zero_point?")
-def dynamic_quantize_lstm(of: Operands, *, outputs: Outputs = (), **attributes: Any) -> Estimate:
+def dynamic_quantize_lstm(of: Operands, **attributes: Any) -> Estimate:
     """An LSTM with integer weights (directions, in, 4 * hidden); inputs and states are quantized at every step."""
     x, w, r, *others = of
     turned = (x.view((x.shape[0], x.shape[2], x.shape[1])) for x in (w, r))
-    estimate = lstm(x, *turned, *others[:-4], outputs=outputs, **attributes)
+    estimate = lstm(x, *turned, *others[:-4], **attributes)
     states = prod(x.shape[:2]) * r.shape[0] * r.shape[1]
     return estimate.plus(
         vector_flops=(MIN_MAX + QUANTIZE) * (x.numel + states), reads=tuple(others[-4:]), matrix_dtype=INT8
@@ -42,7 +46,7 @@ def dynamic_quantize_lstm(of: Operands, *, outputs: Outputs = (), **attributes: 
 
 @rule("com.microsoft.AttnLSTM", product=("x", "w", "r"))
 @takes(f"{OPERANDS} query_weight? memory_weight? score_weight? memory? memory_lens? narrowing?")
-def attn_lstm(of: Operands, *, outputs: Outputs = (), **attributes: Any) -> Estimate:
+def attn_lstm(of: Operands, **attributes: Any) -> Estimate:
     """An LSTM whose input at every step is joined with a context: the previous state's attention to a memory.
 
     Keys are made of the memory once. A step makes a query of the state, adds it to every key, takes a tanh and a
@@ -50,7 +54,7 @@ def attn_lstm(of: Operands, *, outputs: Outputs = (), **attributes: Any) -> Esti
     """
     x, *own = (*of,)[:-6]
     joined = x.like((*x.shape[:2], of.w.shape[-1]))  # the context is a part of the input
-    estimate = lstm(joined, *own, outputs=outputs, **attributes)
+    estimate = lstm(joined, *own, **attributes)
     query, keys, memory, narrowing = of.named("query_weight memory_weight memory narrowing")
     part = work(0) if None in (query, keys, memory) else attending(x, query, keys, memory, narrowing)
     return replace(estimate.plus(part), reads=(x, *estimate.reads[1:], *(*of,)[-6:]))
@@ -93,11 +97,11 @@ def cell_of(kind: str, activations: tuple[str, ...], clip: float | None, peephol
         len(activations) > max(applied),
         f"{len(activations)} activations for a cell that has {max(applied) + 1}",
     )
-    named = [activation(name) for name in activations]
+    named = [activation_named(name) for name in activations]
     return replace(cell, activations=tuple(named[place] for place in applied))
 
 
-def layer(cell: Cell, of: Operands, layout: int, results: int, outputs: Outputs) -> Estimate:
+def layer(cell: Cell, of: Operands, layout: int, results: int) -> Estimate:
     """All directions over all padded steps of all sequences."""
     x, w, r, bias = of.named("x w r bias")
     require(x.rank == 3 and w.rank == 3 and r.rank == 3, f"a recurrent layer of {w} and {r} does not fit {x}")
@@ -115,7 +119,7 @@ def layer(cell: Cell, of: Operands, layout: int, results: int, outputs: Outputs)
     every = (batch, steps, directions, hidden) if layout else (steps, directions, batch, hidden)
     last = (batch, directions, hidden) if layout else (directions, batch, hidden)
     out = (x.like(every), *(x.like(last) for _ in range(results - 1)))
-    return estimate.plus(out=chosen(outputs, *out), reads=(of.sequence_lens, of.peepholes))
+    return estimate.plus(out=out, reads=(of.sequence_lens, of.peepholes))
 
 
 @backward("onnx.RNN", "onnx.GRU", "onnx.LSTM")
@@ -142,22 +146,214 @@ def recurrent(
     layout: int = 0,
     direction: str = "forward",
     hidden_size: int | None = None,
-    outputs: Outputs = (),
     **others: object,
 ) -> Estimate:
     """Both matrices of all gates once per row of every step, and the cell's formula."""
     cell = cell_of(kind, activations, clip, of.peepholes is not None)
     # raises ShapeError where the attributes of a layer contradict its matrix of the state
     require(of.r.rank == 3, f"a recurrent layer of {of.r}")
+    given, _, hidden = of.r.shape
     directions = 2 if direction == "bidirectional" else 1
-    require(
-        not differ(of.r.shape[0], directions), f"{of.r.shape[0]} directions in a layer that runs {direction}"
-    )
-    fits = hidden_size is None or not differ(of.r.shape[2], hidden_size)
-    require(fits, f"a state of {of.r.shape[2]}, where hidden_size is {hidden_size}")
-    return layer(cell, of, layout, 3 if kind == "LSTM" else 2, outputs)
+    require(not differ(given, directions), f"{given} directions in a layer that runs {direction}")
+    fits = hidden_size is None or not differ(hidden, hidden_size)
+    require(fits, f"a state of {hidden}, where hidden_size is {hidden_size}")
+    return layer(cell, of, layout, 3 if kind == "LSTM" else 2)
 
 
 for _kind in CELLS:  # a GRU that resets before the product costs the same as one that does after it
     rule(f"onnx.{_kind}", product=("x", "w", "r")).derived(recurrent, kind=_kind)
 lstm = partial(recurrent, kind="LSTM")
+
+
+KIND = "other"
+
+
+def recurrence(rows: Dim, heads: Dim, width: Dim, depth: Dim, update_rule: str, decays: Dim) -> Estimate:
+    """Recurrences over states (width, depth): per row a product into the state, one out of it, and the update rule.
+
+    A decay costs an exponential, and a product per element of the state. A delta rule subtracts what the state holds
+    for the key: one more product, a difference and a scaling of the value. The result is scaled.
+    """
+    delta, gated = "delta" in update_rule, "gated" in update_rule
+    state = rows * heads * width * depth
+    vector = (state if gated else 0) + rows * heads * depth * (3 if delta else 1)
+    return Estimate(
+        matrix_flops=2 * state * (3 if delta else 2),
+        vector_flops=vector,
+        transcendentals=decays if gated else 0,
+    )
+
+
+@rule("com.microsoft.LinearAttention")
+@takes("query key value past_state? decay? beta?")
+def linear_attention_of_rows(
+    of: Operands,
+    *,
+    q_num_heads: int,
+    kv_num_heads: int,
+    state_window: int = 0,
+    update_rule: str = "gated_delta",
+) -> Estimate:
+    """One state per key head, for every row or the last few; several query heads may share a state."""
+    q, k, v = by_head(of.query, q_num_heads), by_head(of.key, kv_num_heads), by_head(of.value, kv_num_heads)
+    (batch, _, rows, width), depth = k.shape, v.shape[-1]
+    heads = max(q_num_heads, kv_num_heads)
+    more_reading = 2 * batch * rows * (heads - kv_num_heads) * width * depth
+    kept = (state_window,) if state_window else ()
+    state = (of.past_state or of.query).like((*kept, batch, kv_num_heads, width, depth))
+    decays = of.decay.numel if of.decay else 0
+    part = recurrence(batch * rows, kv_num_heads, width, depth, update_rule, decays)
+    out = q.like((batch, rows, heads * depth))
+    return fused((out, state), part, Estimate(matrix_flops=more_reading), reads=(*of,))
+
+
+@rule("onnx.LinearAttention", kind="other")
+@takes("query key value past_state? decay? beta?")
+def linear_attention(
+    of: Operands, *, kv_num_heads: int, q_num_heads: int, update_rule: str = "gated_delta"
+) -> Estimate:
+    """Per row a product of key and value into the state and a product of the query with the state.
+
+    A decay scales the state, by an exponential for each of its numbers; a delta rule first takes out what the state holds
+    for the key: one product more, a difference and a scaling of the value.
+    """
+    q, k, v = by_head(of.query, q_num_heads), by_head(of.key, kv_num_heads), by_head(of.value, kv_num_heads)
+    (batch, _, rows, width), depth = k.shape, v.shape[-1]
+    meet(q.shape[-1], width, f"query and key widths differ: {q.shape[-1]} and {width}")
+    for given, numbers in ((of.decay, (kv_num_heads, kv_num_heads * width)), (of.beta, (1, kv_num_heads))):
+        fits = given is None or not all(differ(given.shape[-1], number) for number in numbers)
+        require(fits, f"{given} for {kv_num_heads} heads of {width}")
+    part = recurrence(
+        batch * rows, kv_num_heads, width, depth, update_rule, of.decay.numel if of.decay else 0
+    )
+    more = batch * rows * (q_num_heads - kv_num_heads) * depth  # query heads that share a state
+    state = TensorType((batch, kv_num_heads, width, depth), (of.past_state or of.query).dtype)
+    sharing = Estimate(matrix_flops=2 * more * width, vector_flops=more)
+    return fused((merged(q, depth), state), part, sharing, reads=(*of,))
+
+
+@rule("com.microsoft.GatedDeltaNet")
+@takes(
+    "query key? value? cu_seqlens? decay? beta? initial_state? a_log? dt_bias? capture_count? state_update_active?"
+)
+def gated_delta_net(
+    of: Operands,
+    *,
+    update_rule: str = "gated_delta",
+    beta_activation: str = "none",
+    gate_activation: str = "none",
+    qk_l2_norm: int = 0,
+    state_update_capacity: int = 0,
+) -> Estimate:
+    """As LinearAttention on packed rows (tokens, heads, width), including its gates and normalisations."""
+    decay, begun = of.decay, of.initial_state
+    rows_shape, q_heads, width, heads, depth = delta_sizes(of.query, of.key, of.value, begun)
+    rows = prod(rows_shape)
+    part = recurrence(rows, heads, width, depth, update_rule, decay.numel if decay else 0)
+    gates = activated("softplus", 2, decay if gate_activation != "none" else None)  # of a sum, and scaled
+    rates = activated("sigmoid", 0, of.beta if beta_activation != "none" else None)
+    normed = 2 * rows * q_heads * (qk_l2_norm != 0)
+    norms = work(3 * width * normed, normed)
+    sequences = begun.shape[0] if begun is not None else rows_shape[0] if len(rows_shape) > 1 else 1
+    if of.cu_seqlens is not None:
+        sequences = of.cu_seqlens.shape[0] - 1
+    state = (decay or begun or of.query).like((sequences, heads, depth, width))
+    captured = state_update_capacity * (heads + q_heads * width + heads * depth)
+    out = of.query.like((*rows_shape, dim_max(q_heads, heads), depth))
+    results = (out, state, state.like((sequences, captured)))
+    return fused(results, part, gates, rates, norms, reads=(*of,))
+
+
+def activated(name: str, more: int, x: TensorType | None) -> Estimate:
+    """A function of every element of a tensor that may be missing, with `more` operations on each."""
+    return work(0) if x is None else applied(WORK[name].more(more), x)
+
+
+def delta_sizes(
+    query: TensorType, key: TensorType | None, value: TensorType | None, state: TensorType | None
+) -> tuple[tuple[Dim, ...], Dim, Dim, Dim, Dim]:
+    """Row axes, query heads, their width, value heads, their width; for packed operands from the state's shape."""
+    if key is not None and value is not None:
+        return query.shape[:-2], query.shape[-2], query.shape[-1], value.shape[-2], value.shape[-1]
+    require(state is not None, "packed queries, keys and values need a state that tells their sizes")
+    assert state is not None
+    _, heads, depth, width = state.shape
+    q_heads = floor_div(query.shape[-1] - heads * depth, 2 * width)
+    return query.shape[:-1], q_heads, width, heads, depth
+
+
+def convolved(x: TensorType, weight: TensorType, bias: TensorType | None, activation: str) -> Estimate:
+    """A depthwise convolution, a bias, and an activation."""
+    after = activation_named(activation).more(bias is not None)
+    return replace(applied(after, x), matrix_flops=2 * prod(weight.shape[2:]) * x.numel)
+
+
+@rule("com.microsoft.CausalConvWithState", product=("x", "weight"))
+@takes("x weight bias? past_state?")
+def causal_convolution(
+    of: Operands,
+    *,
+    activation: str = "none",
+    channels_last: int = 0,
+    dilation: int = 1,
+    state_window: int = 0,
+) -> Estimate:
+    """A causal depthwise convolution along the last spatial axis; its last inputs are returned as a state."""
+    x, length = of.x, (of.weight.shape[-1] - 1) * dilation
+    rest = (x.shape[0], length, *x.shape[2:]) if channels_last else (*x.shape[:-1], length)
+    state = x.like((*(state_window,) * (state_window > 0), *rest))
+    return fused((x.like(), state), convolved(x, of.weight, of.bias, activation), reads=(*of,))
+
+
+@rule("com.microsoft.VarlenCausalConvWithState", product=("x", "weight"))
+@takes("x weight cumulative_sequence_length bias? initial_state capture_count? kernel_delta? previous_mask?")
+def packed_causal_convolution(
+    of: Operands, *, activation: str = "none", state_update_capacity: int = 0
+) -> Estimate:
+    """As CausalConvWithState on packed rows (tokens, channels)."""
+    captured = of.x.like((of.initial_state.shape[0], state_update_capacity, of.x.shape[1]))
+    results = (of.x.like(), of.initial_state.like(), captured)
+    return fused(results, convolved(of.x, of.weight, of.bias, activation), reads=(*of,))
+
+
+@rule("com.microsoft.EngramGate")
+@takes("key query value key_scale query_scale value_scale?")
+def engram_gate(of: Operands) -> Estimate:
+    """Root mean square norms of keys and queries, a dot product, a gate made of its root, and the gated value."""
+    rows = prod(of.key.shape[:-1])
+    normed = of.value_scale is not None
+    vector = of.key.numel * (2 * NORMED + 2 + 1 + NORMED * normed) + 4 * rows
+    out = of.key.like()
+    return Estimate(
+        (out, out),
+        vector_flops=vector,
+        transcendentals=rows * (4 + normed),  # two roots, the dot product's root, a sigmoid
+        reads=(*of,),
+    )
+
+
+@rule("com.microsoft.HyperConnectionPreMix")
+def hyper_connection_pre_mix(
+    streams: TensorType, pre_mix: TensorType, *, num_branches: int = 0, reduction_scale: float = 1.0
+) -> Estimate:
+    """The streams' weighted sum, scaled."""
+    leading, _, hidden = grouped(streams, num_branches)
+    out = streams.like((*leading, hidden))
+    vector = 2 * streams.numel + (out.numel if reduction_scale != 1 else 0)
+    return Estimate((out,), vector_flops=vector, reads=(streams, pre_mix))
+
+
+@rule("com.microsoft.HyperConnectionPostMix")
+@takes("streams block post_mix stream_mix?")
+def hyper_connection_post_mix(of: Operands, *, num_branches: int = 0) -> Estimate:
+    """Mixes the streams by a small matrix and adds a weighted block result to each."""
+    _, branches, _ = grouped(of.streams, num_branches)
+    mixed = 2 * branches * of.streams.numel if of.stream_mix is not None else 0
+    return Estimate((of.streams.like(),), mixed, vector_flops=2 * of.streams.numel, reads=(*of,))
+
+
+def grouped(streams: TensorType, branches: int) -> tuple[tuple[Dim, ...], Dim, Dim]:
+    """Leading axes, branches and features of streams (..., branches, features), or of flattened ones."""
+    if branches:
+        return streams.shape[:-1], branches, floor_div(streams.shape[-1], branches)
+    return streams.shape[:-2], streams.shape[-2], streams.shape[-1]

@@ -6,10 +6,10 @@ The size of what a search finds is data-dependent, or follows from known content
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from graphflops.base.record import Record
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, Expr, at_least, compare, floor_div, meet
 from graphflops.rules import contraction, cumulative, linalg
@@ -20,22 +20,18 @@ from graphflops.rules.lapack import n_log_n
 from graphflops.rules.onnx import values
 from graphflops.rules.onnx.entries import (
     Numbers,
-    Outputs,
-    chosen,
-    filled,
     in_32_bits,
-    known_contents,
     literals,
     many,
-    moved,
     require_scales,
+    said,
     size,
     unknown,
 )
-from graphflops.rules.onnx.entries import literals as integers
+from graphflops.rules.onnx.values import filled, known_contents, moved
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import require, require_known, rule
-from graphflops.rules.shapes import axis as axis_of
+from graphflops.rules.shapes import axes as axes_of
 from graphflops.rules.shapes import axis as place_of
 from graphflops.rules.shapes import only_result, replaced, same_elements, shown
 from graphflops.rules.vision import OVERLAP
@@ -63,8 +59,7 @@ rule("onnx.CumProd").derived(running, fold=values.product_of)
 @rule("onnx.TopK")
 def top_k(x: TensorType, k: Numbers = None, *, axis: int = -1, sorted: int = 1) -> Estimate:
     """Per lane of n a selection in n comparisons, then k*log2(k) to put the k found in order."""
-    count = size(k)
-    found = cumulative.topk(x, data_dependent("topk") if count is None else count, axis, sorted=bool(sorted))
+    found = cumulative.topk(x, said(k, "topk"), axis, sorted=bool(sorted))
     values_found, places = found.out
     assert isinstance(places, TensorType)
     reads = (x, k if isinstance(k, TensorType) else None)
@@ -80,16 +75,10 @@ def einsum(*tensors: TensorType, equation: str) -> Estimate:
     return Estimate((only_result(estimate).like(),), reads=(only_result(estimate).like(),))
 
 
-@rule("onnx.Det", kind="linear_algebra")
-def det(x: TensorType) -> Estimate:
-    """Gaussian elimination, and the product of the diagonal."""
-    return linalg.det(x)
-
-
-@rule("onnx.MatMul", product=("a", "b"))
-def matmul(a: TensorType, b: TensorType) -> Estimate:
-    """Batched matrix product; a vector operand counts as a matrix with an axis of length one."""
-    return products.matmul(a, b)
+rule("onnx.MatMul", product=("a", "b"))(products.matmul)
+rule("onnx.Det", kind="linear_algebra").derived(
+    linalg.det, says="Gaussian elimination, and the product of the diagonal."
+)
 
 
 @rule("onnx.MatMulInteger", product=("a", "b"))
@@ -120,7 +109,7 @@ def _turned(x: TensorType, transposed: int) -> TensorType:
     return x.view(x.shape[::-1]) if transposed else x
 
 
-class Reduction(Record, frozen=True):
+class Reduction(NamedTuple):
     """Operations and functions per element, and per result; how contents are reduced."""
 
     each: int = 1
@@ -152,7 +141,7 @@ def register(name: str, kind: Reduction) -> None:
         x: TensorType, axes: Numbers = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0
     ) -> Estimate:
         """So many operations per element and per result."""
-        gone = integers(axes) if axes is not None else ()
+        gone = literals(axes) if axes is not None else ()
         reads = (x, axes if isinstance(axes, TensorType) else None)
         if gone is None:
             return replace(_along_unknown(x, many(axes), keepdims == 1, kind), reads=reads)
@@ -163,13 +152,11 @@ def register(name: str, kind: Reduction) -> None:
             functions = (kind.evaluated + kind.evaluated_final) * x.numel
             same = x.like() if flops or functions else replace(x.like(), value=x.value)
             return Estimate((same,), vector_flops=flops, transcendentals=functions, reads=(x,))
-        work = kind.each, kind.final, kind.evaluated, kind.evaluated_final
-        estimate = shared.reduction(x, gone, keepdims == 1, None, *work)
+        estimate = shared.reduction(x, gone, keepdims == 1, None, *kind[:4])
         (out,) = estimate.out
-        if kind.fold is None or not isinstance(out, TensorType):
-            return replace(estimate, reads=reads)
-        places = {axis_of(place, x.rank) for place in gone} if gone else set(range(x.rank))
-        return replace(estimate, out=(values.reduced(kind.fold, out, x, places),), reads=reads)
+        if kind.fold is not None and isinstance(out, TensorType):
+            out = values.reduced(kind.fold, out, x, axes_of(gone or None, x.rank))
+        return replace(estimate, out=(out,), reads=reads)
 
 
 def _along_unknown(x: TensorType, count: int | None, keepdims: bool, kind: Reduction) -> Estimate:
@@ -224,7 +211,7 @@ def compress(x: TensorType, condition: TensorType, *, axis: int | None = None) -
 
 
 @rule("onnx.Unique", kind="sort")
-def unique(x: TensorType, *, axis: int | None = None, sorted: int = 1, outputs: Outputs = ()) -> Estimate:
+def unique(x: TensorType, *, axis: int | None = None, sorted: int = 1) -> Estimate:
     """The distinct elements or slices: n*log2(n) comparisons sort them, one per element tells neighbours apart."""
     (values, inverse, counts), work = distinct(x, axis, inverse=True, counts=True, sorting=True)
     inverse = replace(inverse, shape=(inverse.numel,))
@@ -239,7 +226,7 @@ def unique(x: TensorType, *, axis: int | None = None, sorted: int = 1, outputs: 
             filled(values.like((len(once),)), lambda at: once[at[0]]),
             filled(counts.like((len(once),)), lambda at: found.count(once[at[0]])),
         )
-    return Estimate(chosen(outputs, values, counts.like(), inverse, counts), vector_flops=work, reads=(x,))
+    return Estimate((values, counts.like(), inverse, counts), vector_flops=work, reads=(x,))
 
 
 @rule("onnx.NonMaxSuppression", kind="sort")

@@ -1,19 +1,43 @@
-"""Fourier transforms, windows and the mel scale; complex numbers are pairs along the last axis.
+"""Signals: Fourier transforms, windows and the mel scale; images resized, sampled at points and within boxes.
 
-A transform is 5*n*log2(n) real operations, half of that from or to real numbers.
+Complex numbers are pairs along the last axis. A transform is 5*n*log2(n) real operations, half of that from or to real
+numbers. An interpolated output is a weighted sum of its taps, two along each axis that changes for `linear` and four for
+`cubic`, a multiplication and an addition each; the nearest mode is no arithmetic.
 """
 
 from __future__ import annotations
 
-from graphflops.cost import Estimate
-from graphflops.dims import Dim, at_least, floor_div
+from collections.abc import Sequence
+from fractions import Fraction
+from itertools import pairwise
+from math import inf
+
+from msgspec.structs import replace
+
+from graphflops.cost import Estimate, copied
+from graphflops.dims import Dim, Expr, at_least, floor_div, prod, same
+from graphflops.errors import DimError
+from graphflops.rules import resample
+from graphflops.rules import vision as shared
 from graphflops.rules.fourier import real_transform, transform, without
-from graphflops.rules.onnx.entries import Numbers, literals, onnx_dtype, size, unknown
+from graphflops.rules.onnx.entries import (
+    Numbers,
+    chosen_axes,
+    literals,
+    many,
+    numbers,
+    onnx_dtype,
+    size,
+    sizes,
+    unknown,
+)
+from graphflops.rules.onnx.values import Number, converted, floor, multiply, subtract
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import require, require_known, rule
+from graphflops.rules.resample import resized, separated
 from graphflops.rules.shapes import axis as axis_of
 from graphflops.rules.shapes import replaced
-from graphflops.tensor import TensorType
+from graphflops.tensor import FLOAT32, TensorType
 
 KIND = "fourier"
 
@@ -96,3 +120,154 @@ def mel_weight_matrix(of: Operands, *, output_datatype: int = 1) -> Estimate:
     bins, length = _known(of.num_mel_bins, "mel"), _known(of.dft_length, "dft")
     out = TensorType((floor_div(length, 2) + 1, bins), onnx_dtype(output_datatype))
     return Estimate((out,), vector_flops=6 * out.numel, transcendentals=bins + 2, reads=(*of,))
+
+
+KIND = "boxes"
+
+MODES = {"bilinear": 0, "linear": 0, "nearest": 1, "bicubic": 2, "cubic": 2}
+
+
+@rule("onnx.GridSample")
+def grid_sample(x: TensorType, grid: TensorType, *, mode: str = "linear") -> Estimate:
+    """Per channel two operations per tap; per grid point its position and a weight per tap."""
+    require_known(mode in MODES, f"unknown mode {mode!r}")
+    return resample.grid_sampler(x, grid, MODES[mode])
+
+
+@rule("onnx.AffineGrid")
+def affine_grid(theta: TensorType, size: TensorType) -> Estimate:
+    """Every position, with a 1 appended, times the transposed affine matrix."""
+    count = many(size) or 4
+    require(count in (4, 5), f"a grid of {count} axes")
+    shape = sizes(size) or (theta.shape[0], *(unknown("grid", place) for place in range(1, count)))
+    estimate = resample.affine_grid_generator(theta, shape)
+    return replace(estimate, reads=(theta, size))
+
+
+@rule("onnx.RoiAlign")
+@takes("x rois batch_indices")
+def roi_align(
+    of: Operands, *, output_height: int = 1, output_width: int = 1, sampling_ratio: int = 0
+) -> Estimate:
+    """The bilinear samples of each output, and a division by their number where they are averaged."""
+    size = {"pooled_height": output_height, "pooled_width": output_width}
+    estimate = shared.roi_align(of.x, of.rois, sampling_ratio=sampling_ratio, **size)
+    return replace(estimate, reads=(*of,))
+
+
+@rule("onnx.MaxRoiPool")
+def max_roi_pool(x: TensorType, rois: TensorType, *, pooled_shape: tuple[int, ...]) -> Estimate:
+    """One comparison per pixel of each output's window, whose size only data can tell."""
+    require(len(pooled_shape) == 2, f"a picture is pooled to two sizes, not {len(pooled_shape)}")
+    height, width = pooled_shape
+    estimate = shared.roi_pool(x, rois, pooled_height=height, pooled_width=width)
+    return replace(estimate, out=estimate.out[:1])
+
+
+_TAPS = {"nearest": 0, "linear": 2, "bilinear": 2, "cubic": 4}  # along one axis
+
+
+@rule("onnx.Resize")
+def resize(
+    x: TensorType,
+    roi: Numbers = None,
+    scales: Numbers = None,
+    sizes: Numbers = None,
+    *,
+    antialias: int = 0,
+    axes: Sequence[int] | None = None,
+    coordinate_transformation_mode: str = "half_pixel",
+    keep_aspect_ratio_policy: str = "stretch",
+    mode: str = "nearest",
+) -> Estimate:
+    """Resizes to sizes, or by factors of the whole image or of a cropped region of interest."""
+    places = chosen_axes(axes, x.rank) or ()
+    own = [x.shape[place] for place in places]
+    if sizes is not None and many(sizes) != 0:
+        lengths = _to_sizes(own, sizes, keep_aspect_ratio_policy)
+    else:
+        require(scales is not None, "neither sizes nor scales are given")
+        cropped = coordinate_transformation_mode == "tf_crop_and_resize"
+        lengths = _by_factors(own, scales, _extents(roi) if cropped else (1,) * len(own))
+    return _resized(x, dict(zip(places, lengths, strict=True)), mode, bool(antialias))
+
+
+@rule("onnx.Resize.10", "onnx.Upsample")
+def resize_by_factors(x: TensorType, scales: Numbers, *, mode: str = "nearest") -> Estimate:
+    """Resizes by one factor per axis."""
+    lengths = _by_factors(x.shape, scales, (1,) * x.rank)
+    return _resized(x, dict(enumerate(lengths)), mode)
+
+
+@rule("onnx.Upsample.1")
+def upsample(x: TensorType, *, width_scale: float, height_scale: float, mode: str = "nearest") -> Estimate:
+    """Resizes by one factor for the rows of an image and one for its columns."""
+    return resize_by_factors(x, (1.0, 1.0, height_scale, width_scale), mode=mode)
+
+
+# Output sizes; None for a data-dependent one.
+
+Lengths = list[Dim | None]
+
+
+def _to_sizes(own: Sequence[Dim], given: Numbers, policy: str) -> Lengths:
+    wanted = sizes(given)
+    require(many(given) in (None, len(own)), f"{many(given)} sizes are given for {len(own)} axes")
+    if wanted is None:
+        return [None] * len(own)
+    if policy == "stretch":
+        return list(wanted)
+    pairs = list(zip(wanted, own, strict=True))
+    if all(same(a * d, b * c) for (a, b), (c, d) in pairwise(pairs)):  # one ratio for all
+        return list(wanted)
+    ratios = [Fraction(to, length) for to, length in pairs if isinstance(to, int) and isinstance(length, int)]
+    if len(ratios) < len(own):
+        return [None] * len(own)
+    ratio = min(ratios) if policy == "not_larger" else max(ratios)
+    over, under = ratio.numerator, ratio.denominator
+    return [floor_div(2 * over * length + under, 2 * under) for length in own]
+
+
+def _by_factors(own: Sequence[Dim], given: Numbers, extents: Sequence[Number] | None) -> Lengths:
+    factors = numbers(given)
+    require(many(given) in (None, len(own)), f"{many(given)} factors are given for {len(own)} axes")
+    if factors is None or extents is None:
+        return [None] * len(own)
+    wrong = [factor for factor in factors if not isinstance(factor, Expr) and not 0 < factor < inf]
+    require(not wrong, f"an axis cannot be resized by the factor {wrong[0] if wrong else 1}")
+    return [_scaled(*each) for each in zip(own, extents, factors, strict=True)]
+
+
+def _scaled(length: Dim, extent: Number, factor: Number) -> Dim | None:
+    """The product in single precision, rounded down."""
+    try:
+        found = floor(converted(multiply(multiply(length, extent), factor), FLOAT32))
+    # A factor computed from sizes in an unsupported way.
+    except (ArithmeticError, DimError, ValueError):
+        return None
+    return int(found) if isinstance(found, float) else found
+
+
+def _extents(roi: Numbers) -> list[Number] | None:
+    """The part of each axis that a region of interest covers: its starts stand first, then its ends."""
+    found = numbers(roi)
+    if found is None:
+        return None
+    starts, ends = found[: len(found) // 2], found[len(found) // 2 :]
+    return [subtract(end, start) for start, end in zip(starts, ends, strict=True)]
+
+
+# Work.
+
+
+def _resized(x: TensorType, lengths: dict[int, Dim | None], mode: str, antialias: bool = False) -> Estimate:
+    require_known(mode in _TAPS, f"unknown mode {mode}")
+    wanted = [lengths.get(place, own) for place, own in enumerate(x.shape)]
+    shape = tuple(unknown("resize", at) if length is None else length for at, length in enumerate(wanted))
+    changed = [place for place, own in enumerate(x.shape) if not same(own, shape[place])]
+    taps = _TAPS[mode]
+    if taps and not changed:
+        return copied(x)
+    if antialias:
+        return resized(x, shape, separated(x.shape, shape, changed, taps))
+    return resized(x, shape, 2 * taps ** len(changed) * prod(shape) if taps else 0)

@@ -1,4 +1,4 @@
-"""Propagates known contents through ONNX arithmetic: integers exactly, floats as their type rounds them.
+"""Known contents of small tensors by index, and through ONNX arithmetic: integers exactly, floats as their type rounds them.
 
 Programs also compute sizes in floating point: `floor(height * 0.5)`. Contents of a floating tensor are floats, or
 quotients of symbolic sizes, in which a constant stands for the simplest fraction that rounds to it.
@@ -17,6 +17,7 @@ from typing import Union
 
 from msgspec.structs import replace
 
+from graphflops.base.record import Record
 from graphflops.dims import (
     Dim,
     Expr,
@@ -38,6 +39,7 @@ from graphflops.rules.shapes import aligned, few, in_type, nested
 from graphflops.tensor import FLOAT32, DType, TensorType, flat
 
 Number = Union[Dim, float]
+Place = tuple[int, ...]
 FOLLOWED = 64  # elements; tensors that programs compute sizes with hold one or two entries per axis
 _PACKED = {"float16": "e", "float32": "f", "float64": "d"}
 
@@ -271,3 +273,67 @@ def chosen(condition: Number, a: Number, b: Number) -> Number:
     if isinstance(condition, Expr):
         return where(condition, *_sizes(a, b))
     return a if condition else b
+
+
+# Contents by index.
+
+
+class KnownContents(Record, frozen=True):
+    """Known contents of a small tensor, by index."""
+
+    shape: Place
+    entries: tuple[Number, ...]
+
+    def at(self, place: Sequence[int]) -> Number:
+        """The element at that index; IndexError outside."""
+        offset = 0
+        for index, length in zip(place, self.shape, strict=True):
+            if not -length <= index < length:
+                raise IndexError(f"index {index} of {length}")
+            offset = offset * length + index % length
+        return self.entries[offset]
+
+    @property
+    def places(self) -> list[Place]:
+        """All indices in row-major order."""
+        return list(product(*map(range, self.shape)))
+
+
+def known_contents(x: TensorType) -> KnownContents | None:
+    """A tensor's contents by index; None if unknown."""
+    shape = fixed(x.shape)
+    if x.value is None or shape is None:
+        return None
+    return KnownContents(shape, tuple(flat((x.value,))))
+
+
+def fixed(shape: Sequence[Dim]) -> Place | None:
+    """The shape in plain integers; None if a size is unknown or the tensor has too many elements to follow."""
+    return few(shape, FOLLOWED)
+
+
+def filled(out: TensorType, entry: Callable[[Place], Number | None]) -> TensorType:
+    """`out` with contents computed by index; unchanged if one of them is unknown."""
+    shape = fixed(out.shape)
+    if shape is None:
+        return out
+    try:
+        found = [entry(place) for place in product(*map(range, shape))]
+    except IndexError:
+        return out
+    if any(x is None for x in found):
+        return out
+    return replace(out, value=nested(iter(x for x in found if x is not None), shape))
+
+
+def moved(x: TensorType, out: TensorType, source: Callable[[Place], Sequence[int]]) -> TensorType:
+    """`out` with the contents of `x`, if known; `source` maps each index of `out` to an index of `x`."""
+    known = known_contents(x)
+    return out if known is None else filled(out, lambda place: known.at(source(place)))
+
+
+def wrapped(index: Number | None, length: Dim) -> int:
+    """A literal index counted from the front; IndexError if it is unknown or out of range."""
+    if not isinstance(index, int) or not isinstance(length, int) or not -length <= index < length:
+        raise IndexError(f"index {index} of {length}")
+    return index % length

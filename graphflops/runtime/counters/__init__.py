@@ -1,19 +1,9 @@
 """Reads a GPU's hardware counters with Nsight Compute, and explains how they differ from the analysis."""
 
-from graphflops.runtime.counters.explain import Explanation, Verdict, explain, explain_row
+from graphflops.runtime.counters.explain import Explanation, Tile, Verdict, explain, explain_row, tile_of
 from graphflops.runtime.counters.ncu import KernelCount, RangeCount, available, measure, range_name, read_csv
-from graphflops.runtime.counters.problems import (
-    AttentionProblem,
-    KernelJob,
-    MatrixProduct,
-    Products,
-    TiledAxis,
-    problem_of,
-)
-from graphflops.runtime.counters.tile_quantisation import Tile, short_name, tile_of
 
 __all__ = [
-    "AttentionProblem", "Explanation", "KernelCount", "KernelJob", "MatrixProduct", "Products", "RangeCount",
-    "Tile", "TiledAxis", "Verdict", "available", "explain", "explain_row", "measure", "problem_of",
-    "range_name", "read_csv", "short_name", "tile_of",
+    "Explanation", "KernelCount", "RangeCount", "Tile", "Verdict", "available", "explain", "explain_row",
+    "measure", "range_name", "read_csv", "tile_of",
 ]  # fmt: skip

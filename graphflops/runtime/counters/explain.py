@@ -1,21 +1,30 @@
-"""Explains why a GPU counts other FLOPs than the analysis: whole tiles, skipped tiles, other algorithms, no tensor cores."""
+"""Explains why a GPU counts other FLOPs than the analysis: whole tiles, skipped tiles, other algorithms, no tensor cores.
+
+Tile quantisation: a division of a call's sizes into whole tiles that reproduces the counted FLOPs. Tile sizes come from the
+kernels' names, else from a list of usual sizes. Nothing is approximated: a layout reproduces the exact count, or there is no
+answer.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import permutations, product
+from math import prod
 from typing import Literal
 
 from graphflops.dims import Dim
 from graphflops.report import Row
-from graphflops.runtime.counters.ncu import RangeCount
-from graphflops.runtime.counters.problems import Problem, problem_of
-from graphflops.runtime.counters.tile_quantisation import (
-    SEVEN,
-    THRICE,
-    TiledWork,
-    smallest_tile_flops,
-    tiled_work,
+from graphflops.runtime.counters.ncu import KernelCount, RangeCount
+from graphflops.runtime.counters.problems import (
+    AttentionProblem,
+    KernelJob,
+    MatrixProduct,
+    Problem,
+    Products,
+    problem_of,
+    up,
 )
 
 Verdict = Literal["equal", "padded", "skipped", "algorithm", "different", "unknown"]
@@ -127,3 +136,259 @@ def _path(counted: RangeCount) -> tuple[str, ...]:
     names = {dtype: f"FP{dtype[5:]} by {word}" for dtype, word in (("float32", "FFMA"), ("float64", "DFMA"))}
     fused = {dtype for kernel in kernels for dtype in kernel.fma_flops}
     return tuple(text for dtype, text in names.items() if dtype in fused)
+
+
+@dataclass(frozen=True)
+class Tile:
+    """The tile that one step of a kernel multiplies; in attention rows are queries and columns are keys."""
+
+    rows: int
+    columns: int
+    # Multiply-adds of each result in a step, None if the name does not state it; in attention the padded head width.
+    depth: int | None = None
+    cluster: tuple[int, int] = (1, 1)  # number of tiles launched together, along rows and columns
+
+    def __str__(self) -> str:
+        return "x".join(str(size) for size in (self.rows, self.columns, self.depth) if size is not None)
+
+
+THRICE = "each product three times: FP32 by TF32"
+SEVEN = "seven products: each of two kernels computes the scores"
+SCALED = "one more multiply-add for each result"
+_SIZES = (16, 32, 64, 128, 256)  # of tiles, if the kernel's name does not state them
+_TILES = tuple(Tile(rows, columns) for rows in _SIZES for columns in _SIZES)
+_DEPTHS = (8, 16, 32, 64, 128)
+_WIDTHS = (16, 32, 64, 128)  # head widths are padded to a multiple of one of these
+_FINEST = 32  # keys: the second product may stop earlier within a tile
+_SPLIT = 8  # elements: granularity of an uneven split of the depth
+
+
+@dataclass(frozen=True)
+class TiledWork:
+    """Work in whole tiles that reproduces the counted FLOPs exactly."""
+
+    flops: int
+    reasons: tuple[str, ...] = ()
+
+
+def tiled_work(problem: Problem, counted: RangeCount, model_flops: int) -> TiledWork | None:
+    """Whole tiles of every matrix kernel that reproduce its count; None if there are none or the sizes contradict it.
+
+    A kernel does one job. There are fewer kernels than jobs if only some gradients are needed, more in a loop.
+    """
+    kernels = counted.matrix_kernels
+    if isinstance(problem, AttentionProblem):
+        return _attention_fit(problem, kernels) if problem.flops == model_flops else None
+    if len(kernels) * problem.flops != model_flops:
+        return None
+    looped = len(kernels) > len(problem.jobs)
+    orders = [problem.jobs] if looped else permutations(problem.jobs, len(kernels))
+    for order in orders:
+        choices = [order] * len(kernels) if looped else [(job,) for job in order]
+        fits = [_any_fit(jobs, kernel, problem) for jobs, kernel in zip(choices, kernels, strict=True)]
+        found = [fit for fit in fits if fit]
+        if len(found) == len(fits):
+            reasons = dict.fromkeys(text for fit in found for text in fit.reasons)
+            return TiledWork(sum(fit.flops for fit in found), tuple(reasons))
+    return None
+
+
+def smallest_tile_flops(problem: Problem, counted: RangeCount) -> int:
+    """FLOPs of one large tile for each kernel, if every product of the call fits into one; else 0.
+
+    Kernels for tiny products outside the tensor cores rarely state their tiles, and their threads past the
+    sizes, scaling and sums of partial products count too: such a count is not reproduced, but stays below this.
+    """
+    if isinstance(problem, AttentionProblem):
+        return 0
+    ways = [way for job in problem.jobs for way in job.ways[:1]]
+    sizes = [(way.rows.length, way.columns.length, way.depth.length) for way in ways]
+    fits = all(rows <= 128 and columns <= 128 and depth <= 32 for rows, columns, depth in sizes)
+    batch = max((way.batch for way in ways), default=1)
+    return 2 * 128 * 128 * 32 * batch * len(counted.matrix_kernels) if fits else 0
+
+
+def _any_fit(jobs: Sequence[KernelJob], kernel: KernelCount, problem: Products) -> TiledWork | None:
+    return next((fit for job in jobs if (fit := _job_fit(job, kernel, problem))), None)
+
+
+def _job_fit(job: KernelJob, kernel: KernelCount, problem: Products) -> TiledWork | None:
+    if job.role != (role_of(kernel.name) or job.role):
+        return None
+    if kernel.flops == problem.flops:
+        return TiledWork(kernel.flops)
+    if kernel.flops == problem.inside:
+        return TiledWork(kernel.flops, ("taps on padding skipped",))
+    tile = tile_of(kernel.name)
+    tiles = [tile] if tile else list(_TILES)
+    tiles += [small] if (small := instruction_of(kernel.name)) else []
+    found = _padded_fit(job, kernel, problem, tiles)
+    if found is None and tile is not None:
+        found = _grid_fit(job, kernel, tile)
+    if found is None and tile is not None and tile.cluster == (1, 1) and kernel.on_tensor_cores:
+        # The names of cuDNN's kernels do not state clusters.
+        pairs = [replace(tile, cluster=cluster) for cluster in ((2, 1), (1, 2))]
+        found = _padded_fit(job, kernel, problem, pairs)
+    return found
+
+
+def _padded_fit(
+    job: KernelJob, kernel: KernelCount, problem: Products, tiles: Sequence[Tile]
+) -> TiledWork | None:
+    """The layout of the job in whole tiles that reproduces the count."""
+    tile = tile_of(kernel.name)
+    for one, way in product(tiles, job.ways):
+        is_stated = tile is not None and one.cluster == tile.cluster
+        for flops, results, words in _laid_out(way, one, kernel):
+            said = f"padded to tiles of {one}" + (words if is_stated else f" (inferred){words}")
+            changed = (said, way.note) if way.note else (said,) if flops != problem.flops else ()
+            if kernel.flops == flops:
+                return TiledWork(flops, changed)
+            if kernel.flops == flops + 2 * results and not kernel.on_tensor_cores:
+                return TiledWork(flops, (*changed, SCALED))
+            if kernel.flops == 3 * flops and "tfloat32" in kernel.tensor_flops:
+                return TiledWork(3 * flops, (*changed, THRICE))
+    return None
+
+
+def _laid_out(way: MatrixProduct, tile: Tile, kernel: KernelCount) -> Iterator[tuple[int, int, str]]:
+    """FLOPs, number of results and description of each layout of a product in whole tiles, simple layouts first."""
+    up_by, along = tile.cluster
+    shapes = dict.fromkeys(((tile.rows, tile.columns, up_by, along), (tile.columns, tile.rows, along, up_by)))
+    clusters = (False, True) if tile.cluster != (1, 1) else (False,)
+    for parts, clustered in product((1, *_parts(kernel)), clusters):
+        for rows, columns, tall, wide in shapes:
+            height, width = (rows * tall, columns * wide) if clustered else (rows, columns)
+            words = f", in clusters of {up_by}x{along}" if clustered else ""
+            words += f", the depth in {parts} parts" if parts > 1 else ""
+            sizes = product(way.rows.padded(height), way.columns.padded(width), _depths(way, tile, parts))
+            for m, n, k in sizes:
+                yield 2 * way.batch * m * n * k, way.batch * m * n, words
+
+
+def _parts(kernel: KernelCount) -> tuple[int, ...]:
+    """Numbers of parts into which a kernel may have split the depth, from its grid."""
+    blocks = prod(kernel.grid)
+    if "splitK" in kernel.name:
+        return tuple(number for number in range(2, blocks + 1) if blocks % number == 0)
+    return tuple(size for size in kernel.grid[2:] if size > 1)
+
+
+def _depths(way: MatrixProduct, tile: Tile, parts: int) -> Iterator[int]:
+    """The depth in whole steps: of the whole or of each segment, in equal parts or in aligned parts and a remainder."""
+    for step in (tile.depth,) if tile.depth else _DEPTHS:
+        if parts == 1:
+            yield from way.depth.padded(step)
+            continue
+        for length in way.depth.padded(step):
+            yield up(length, step * parts)
+        part = up(-(-way.depth.length // parts), _SPLIT)
+        whole, rest = divmod(way.depth.length, part)
+        yield whole * up(part, step) + up(rest, step)
+
+
+def _grid_fit(job: KernelJob, kernel: KernelCount, tile: Tile) -> TiledWork | None:
+    """Every block of the grid computes one tile, also past the sizes; or several blocks share the depth of a tile."""
+    blocks = prod(kernel.grid)
+    shares = range(1, blocks + 1) if "segment_k_on" in kernel.name else (1,)
+    for way, share in product(job.ways, shares):
+        for depth in way.depth.padded(tile.depth or 1):
+            count, rest = divmod(blocks, share)
+            if not rest and kernel.flops == 2 * count * tile.rows * tile.columns * depth:
+                return TiledWork(kernel.flops, (f"{count} tiles of {tile} launched",))
+    return None
+
+
+def _attention_fit(problem: AttentionProblem, kernels: Sequence[KernelCount]) -> TiledWork | None:
+    """Products over pairs of queries and keys in whole tiles, with padded head widths."""
+    total = sum(kernel.flops for kernel in kernels)
+    named = [tile for kernel in kernels if (tile := tile_of(kernel.name))][:1]
+    width, value = problem.width, problem.value_width
+    # Products that sum over the head width, and those with it as columns: q k' and p v; backward also do v', and dv, dq, dk.
+    summed: tuple[int, ...] = (width,)
+    columns: tuple[int, ...] = (value,)
+    words: tuple[str, ...] = ()
+    if problem.backward:
+        again = len(kernels) > 1
+        summed, columns = (width, value) * (1 + again), (width, width, value)
+        words = (SEVEN,) if again else ()
+    factors = (1, 3) if any("tfloat32" in kernel.tensor_flops for kernel in kernels) else (1,)
+    for one, factor in product((*named, *_TILES), factors):
+        finer = dict.fromkeys((one.columns, one.rows, _FINEST)) if one in named else {one.columns: None}
+        for last in finer:
+            pairs = _pairs(problem, one.rows, one.columns), _pairs(problem, one.rows, last)
+            for narrow, wide in product(dict.fromkeys((1, *_WIDTHS, one.depth or 1)), repeat=2):
+                work = pairs[0] * sum(up(size, narrow) for size in summed)
+                work += pairs[1] * sum(up(size, wide) for size in columns)
+                if total == 2 * problem.heads * work * factor:
+                    said = _attention_words(problem, one, (narrow, wide), one not in named)
+                    return TiledWork(total, (*said, *words, *((THRICE,) if factor == 3 else ())))
+    return None
+
+
+def _attention_words(
+    problem: AttentionProblem, tile: Tile, widths: tuple[int, int], inferred: bool
+) -> tuple[str, ...]:
+    name = "" if inferred else f"of {tile.rows}x{tile.columns} "
+    said = [f"masked tiles {name}skipped"] if problem.causal else []
+    queries, keys = up(problem.queries, tile.rows), up(problem.keys, tile.columns)
+    if (queries, keys) != (problem.queries, problem.keys):
+        said.append(f"padded to {queries}x{keys} scores" if inferred else f"padded to tiles {name}".rstrip())
+    sizes = {up(size, step) for size in (problem.width, problem.value_width) for step in widths}
+    grown = sorted(sizes - {problem.width, problem.value_width})
+    if grown:
+        said.append(f"head widths padded to {' and '.join(map(str, grown))}")
+    return tuple(said)
+
+
+def _pairs(problem: AttentionProblem, rows: int, columns: int) -> int:
+    """Pairs of a query and a key in the computed tiles."""
+    if not problem.causal:
+        return up(problem.queries, rows) * up(problem.keys, columns)
+    ends = range(rows, up(problem.queries, rows) + 1, rows)
+    return sum(rows * up(min(end, problem.keys), columns) for end in ends)
+
+
+_SIZE = r"(?:\(int\))?(\d+)"
+_TRAITS = re.compile(rf"flash_\w*kernel<\w+_kernel_traits<{_SIZE}, {_SIZE}, {_SIZE}")
+_NVJET = re.compile(r"nvjet_\w+?_(\d+)x(\d+)_(\d+)x\d+_(\d+)x(\d+)_")
+_PATTERNS = (
+    re.compile(r"tilesize(\d+)x(\d+)x(\d+)"),
+    re.compile(r"sdpa_\w*?_(\d+)x(\d+)x(\d+)_"),  # cuDNN
+    re.compile(rf"GemmShape<{_SIZE}, {_SIZE}, {_SIZE}>"),
+    re.compile(r"cutlass\w*_(\d+)x(\d+)_(\d+)x\d+_"),
+    re.compile(r"(?:cutlass|sgemm|dgemm|gemm)\w*_(\d+)x(\d+)_()"),
+)
+_GROUPED = re.compile(r"_g([2-9]\d*|1\d+)_")
+_ROLE = re.compile(r"(fprop|dgrad|wgrad)")
+_INSTRUCTION = re.compile(r"tensor(\d+)x(\d+)x(\d+)")
+
+
+def tile_of(name: str) -> Tile | None:
+    """The tile of a kernel of cuBLAS, cuDNN, CUTLASS or flash attention; None if its name does not state it."""
+    if match := _TRAITS.search(name):
+        width, rows, columns = map(int, match.groups())
+        return Tile(rows, columns, width)
+    if match := _NVJET.search(name):
+        rows, columns, depth, up, along = map(int, match.groups())
+        return Tile(rows, columns, depth, (up, along))
+    for pattern in _PATTERNS:
+        if match := pattern.search(name):
+            return Tile(int(match[1]), int(match[2]), int(match[3]) if match[3] else None)
+    return None
+
+
+def instruction_of(name: str) -> Tile | None:
+    """The tile of one instruction, to which a convolution kernel for several groups pads each group."""
+    if not _GROUPED.search(name):
+        return None
+    match = _INSTRUCTION.search(name)
+    # Of a warp group, in half precision.
+    rows, columns, depth = map(int, match.groups()) if match else (64, 8, 16)
+    return Tile(rows, columns, depth)
+
+
+def role_of(name: str) -> str:
+    """The product of a convolution that a kernel computes: fprop, dgrad or wgrad; "" if its name does not state it."""
+    match = _ROLE.search(name.lower())
+    return match[1] if match else ""

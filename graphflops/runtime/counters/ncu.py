@@ -17,9 +17,10 @@ import signal
 import subprocess
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import PIPE
 
 from graphflops.errors import ModelError, shown
 
@@ -52,13 +53,7 @@ def available() -> str | None:
     return next((str(path) for path in below if os.access(path, os.X_OK)), None)
 
 
-def measure(
-    argv: Sequence[str],
-    *,
-    timeout: float | None = None,
-    env: Mapping[str, str] | None = None,
-    cwd: str | None = None,
-) -> dict[str, RangeCount]:
+def measure(argv: Sequence[str], *, timeout: float | None = None) -> dict[str, RangeCount]:
     """Run a command under `ncu` and return the counts of the kernels of each range.
 
     argv: the command; it should run each call once before the first range, so that no range contains tuning or compilation.
@@ -75,7 +70,7 @@ def measure(
         log = Path(folder) / "counters.csv"
         options = ["--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none", "--nvtx"]
         options += [word for text in _FILTERS for word in ("--nvtx-include", text)]
-        ran = _run([ncu, *options, "--metrics", metrics, "--log-file", str(log), *argv], timeout, env, cwd)
+        ran = _run([ncu, *options, "--metrics", metrics, "--log-file", str(log), *argv], timeout)
         text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
     if ran.returncode or "==ERROR==" in text:
         raise ModelError(_failure(text, ran))
@@ -135,37 +130,24 @@ def _number(column: str, text: str) -> int:
 @functools.cache
 def _metrics(ncu: str) -> tuple[str, ...]:
     """The counters to read on this GPU; ModelError if it has no counters of the tensor cores."""
-    ran = _run([ncu, "--query-metrics"], 120, None, None)
+    ran = _run([ncu, "--query-metrics"], 120)
     names = {line.split(maxsplit=1)[0] for line in ran.stdout.splitlines() if line.strip()}
     if ran.returncode:
         raise ModelError(_failure(ran.stdout, ran))
     if _READ not in names:
         raise ModelError(f"the counters of this GPU are not supported: ncu lists no {_READ}")
-    tensor = _totals(name for name in names if name.startswith(_TENSOR) and _UNUSED not in name)
+    listed = sorted(name for name in names if name.startswith(_TENSOR) and _UNUSED not in name)
+    # Those that are not part of another counter: `src_fp8`, without `src_fp8_sparsity_on`.
+    tensor = [name for name in listed if not any(name.startswith(f"{other}_") for other in listed)]
     if not tensor:
         raise ModelError("this GPU has no counters of tensor operations: Ampere and later have them")
     return (*tensor, *(_INSTRUCTION.format(name) for name in _INSTRUCTIONS), _READ, _WRITTEN)
 
 
-def _totals(names: Iterable[str]) -> list[str]:
-    """The names that are not part of another counter: `src_fp8`, without `src_fp8_sparsity_on`."""
-    listed = sorted(names)
-    return [name for name in listed if not any(name.startswith(f"{other}_") for other in listed)]
-
-
-def _run(
-    command: list[str], timeout: float | None, env: Mapping[str, str] | None, cwd: str | None
-) -> subprocess.CompletedProcess[str]:
+def _run(command: list[str], timeout: float | None) -> subprocess.CompletedProcess[str]:
     try:
         process = subprocess.Popen(
-            command,
-            env=env,
-            cwd=cwd,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            start_new_session=True,
+            command, stdout=PIPE, stderr=PIPE, text=True, errors="replace", start_new_session=True
         )
     except OSError as error:
         raise ModelError(f"{shown(command[0])} does not run: {error.strerror}") from None
@@ -235,12 +217,10 @@ class RangeCount:
     @property
     def tensor_flops(self) -> dict[str, int]:
         """FLOPs of the tensor cores, by element type of the operands."""
-        return _summed(kernel.tensor_flops for kernel in self.kernels)
-
-    @property
-    def fma_flops(self) -> dict[str, int]:
-        """FLOPs of fused multiply-adds outside the tensor cores, by element type, elementwise work included."""
-        return _summed(kernel.fma_flops for kernel in self.kernels)
+        total: Counter[str] = Counter()
+        for kernel in self.kernels:
+            total.update(kernel.tensor_flops)
+        return {name: number for name, number in total.items() if number}
 
     @property
     def dram_read(self) -> int:
@@ -263,10 +243,3 @@ class RangeCount:
     @property
     def flops(self) -> int:
         return sum(kernel.flops for kernel in self.matrix_kernels)
-
-
-def _summed(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    total: Counter[str] = Counter()
-    for count in counts:
-        total.update(count)
-    return {name: number for name, number in total.items() if number}

@@ -1,7 +1,6 @@
 """Flexible attention in our own Triton kernels, forward and backward, which count the tiles that they compute."""
 
 from graphflops.runtime.flex.attention import (
-    FlexCounts,
     PreparedAttention,
     counted,
     flex_attention,
@@ -9,9 +8,9 @@ from graphflops.runtime.flex.attention import (
     scaled_dot_product_attention,
     sdpa,
 )
-from graphflops.runtime.flex.blocks import MaskBlocks, Prediction, Tiles, override, predicted_tiles
+from graphflops.runtime.flex.blocks import FlexCounts, MaskBlocks, Tiles, override, predicted_tiles
 
 __all__ = [
-    "FlexCounts", "MaskBlocks", "Prediction", "PreparedAttention", "Tiles", "counted", "flex_attention",
+    "FlexCounts", "MaskBlocks", "PreparedAttention", "Tiles", "counted", "flex_attention",
     "override", "predicted_tiles", "prepare", "scaled_dot_product_attention", "sdpa",
 ]  # fmt: skip

@@ -14,20 +14,10 @@ from graphflops.errors import ModelError
 from graphflops.graph import Graph
 from graphflops.runtime.flex import blocks as block_lists
 from graphflops.runtime.flex import launch
-from graphflops.runtime.flex.blocks import Kernel, MaskBlocks, Prediction
-from graphflops.runtime.flex.op import run_forward
-from graphflops.runtime.flex.trace import Written, function_of, functions, written
+from graphflops.runtime.flex.blocks import FlexCounts, Kernel, MaskBlocks
+from graphflops.runtime.flex.trace import function_of, functions, written
 
 BLOCK = 128  # default rows and columns of a block
-
-
-@dataclass(frozen=True)
-class FlexCounts:
-    """Counts of a kernel during its run."""
-
-    full_tiles: int  # multiplied, of blocks that ask no mask
-    partial_tiles: int  # multiplied, of blocks that do
-    visible: int | None  # scores that are not masked; None where only tiles were counted
 
 
 @dataclass(frozen=True)
@@ -53,7 +43,7 @@ class PreparedAttention:
         """Output, log-sum-exp and each program's counts. count: 1 for tiles, 2 for visible scores as well."""
         self._fits(q, k)
         k, v = (x.expand(q.shape[0], -1, -1, -1) if x.shape[0] == 1 < q.shape[0] else x for x in (k, v))
-        return run_forward(q, k, v, self.problem(q, scale, count))
+        return launch.run_forward(q, k, v, self.problem(q, scale, count))
 
     def backward(
         self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
@@ -62,15 +52,15 @@ class PreparedAttention:
         """Gradients of q, k and v, and the counts of the two kernels (query gradient, then key gradient)."""
         return launch.backward(q, k, v, out, lse, grad, grad_lse, self.problem(q, scale, count))
 
-    def predicted(self, kernel: Kernel, q: Tensor, v: Tensor) -> Prediction:
+    def predicted(self, kernel: Kernel, q: Tensor, v: Tensor) -> FlexCounts:
         """Prediction of the tiles that a kernel computes for such operands."""
-        tiles = launch.tiles_for(kernel, q, v, (self.blocks.rows, self.blocks.columns))
+        tiles = block_lists.tiles_for(kernel, q, v, (self.blocks.rows, self.blocks.columns))
         by_column = kernel == "key_gradient"
         return block_lists.predicted_tiles(self.blocks, tiles, q.shape[0], q.shape[1], by_column)
 
     def tile_flops(self, kernel: Kernel, q: Tensor, v: Tensor) -> int:
         """FLOPs of one tile's products: two forward, three for the query's gradient, four for the key's and value's."""
-        tiles = launch.tiles_for(kernel, q, v, (self.blocks.rows, self.blocks.columns))
+        tiles = block_lists.tiles_for(kernel, q, v, (self.blocks.rows, self.blocks.columns))
         width, value = int(q.shape[-1]), int(v.shape[-1])
         counts = {"forward": (1, 1), "query_gradient": (2, 1), "key_gradient": (2, 2)}
         of_keys, of_values = counts[kernel]
@@ -86,7 +76,7 @@ class PreparedAttention:
         if (q.shape[2], k.shape[2]) != (given.queries, given.keys):
             made = f"{given.queries} queries and {given.keys} keys"
             raise ModelError(f"the mask is for {made}, not {q.shape[2]} and {k.shape[2]}")
-        entries, heads = given.partial.counts.shape[:2]
+        entries, heads = given.by_row[0].counts.shape[:2]
         if q.shape[0] % entries or q.shape[1] % heads:
             made = f"{entries} batch entries and {heads} heads"
             raise ModelError(f"the mask is for {made}, not {q.shape[0]} and {q.shape[1]}")
@@ -111,7 +101,19 @@ def prepare(
     else:
         mask, blocks = block_mask.mask_mod, block_lists.from_block_mask(block_mask)
     found = written(_function(score_mod), _function(mask), q.dtype, q.device, score_tensors, mask_tensors)
-    return PreparedAttention(blocks, _settings(found, blocks))
+    each = (*blocks.by_row, *blocks.by_column)
+    settings = launch.LaunchSettings(
+        lists=tuple(tensor for x in each for tensor in (x.counts, x.places)),
+        buffers=found.buffers,
+        functions=found.key,
+        scale=1.0,
+        rows=blocks.rows,
+        columns=blocks.columns,
+        contiguous=sum(x.contiguous << bit for bit, x in enumerate(each)),
+        present=sum((not x.empty) << bit for bit, x in enumerate(each)),
+        count=0,
+    )
+    return PreparedAttention(blocks, settings)
 
 
 def flex_attention(
@@ -166,25 +168,9 @@ def sdpa(q: Tensor, k: Tensor, attn_mask: Tensor | None = None, is_causal: bool 
     return prepare(q, k, lambda s, b, h, i, j, m: s + m[b * entry, h * head, i, j], None, (spread,))
 
 
-def counted(counts: Tensor, visible: bool = True) -> FlexCounts:
+def counted(counts: Tensor) -> FlexCounts:
     """The sum of the programs' counts; waits for the kernel."""
-    full, partial, seen = counts.sum(0).tolist()
-    return FlexCounts(full, partial, seen if visible else None)
-
-
-def _settings(found: Written, blocks: MaskBlocks) -> launch.LaunchSettings:
-    each = (*blocks.by_row, *blocks.by_column)
-    return launch.LaunchSettings(
-        lists=tuple(tensor for x in each for tensor in (x.counts, x.places)),
-        buffers=found.buffers,
-        functions=found.key,
-        scale=1.0,
-        rows=blocks.rows,
-        columns=blocks.columns,
-        contiguous=sum(x.contiguous << bit for bit, x in enumerate(each)),
-        present=sum((not x.empty) << bit for bit, x in enumerate(each)),
-        count=0,
-    )
+    return FlexCounts(*counts.sum(0).tolist())
 
 
 def _block(length: int) -> int:

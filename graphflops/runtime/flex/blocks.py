@@ -49,21 +49,22 @@ def override(**tiles: Tiles) -> Iterator[None]:
         _chosen.reset(token)
 
 
-def choose(kernel: Kernel, device: str, itemsize: int, width: int, blocks: tuple[int, int] | None) -> Tiles:
-    """The settings of a kernel on a device, for operands of this element size and the larger head width.
+def tiles_for(kernel: Kernel, q: Tensor, v: Tensor, blocks: tuple[int, int]) -> Tiles:
+    """The settings that a kernel runs with on these operands.
 
-    blocks: sizes of the mask's blocks, which tiles must divide; None where the blocks are made to suit.
-    Raises ModelError for blocks that no tile of 16 divides.
+    blocks: sizes of the mask's blocks, which tiles must divide. Raises ModelError for blocks that no tile of 16 divides.
     """
-    tiles = _chosen.get().get(kernel) or _recorded(kernel, device, itemsize, width)
-    return tiles if blocks is None else _cut(tiles, blocks)
-
-
-@functools.cache
-def _cut(tiles: Tiles, blocks: tuple[int, int]) -> Tiles:
+    width = max(q.shape[-1], v.shape[-1])
+    tiles = _chosen.get().get(kernel) or _recorded(kernel, _device_name(q.device), q.element_size(), width)
     return replace(tiles, rows=_dividing(tiles.rows, blocks[0]), columns=_dividing(tiles.columns, blocks[1]))
 
 
+@functools.cache
+def _device_name(device: torch.device) -> str:
+    return str(torch.cuda.get_device_name(device) if device.type == "cuda" else device.type)
+
+
+@functools.cache
 def _dividing(tile: int, block: int) -> int:
     if block % 16:
         what = f"a block of {block} is not a multiple of 16"
@@ -75,23 +76,15 @@ def _dividing(tile: int, block: int) -> int:
 
 @functools.cache
 def _recorded(kernel: Kernel, device: str, itemsize: int, width: int) -> Tiles:
-    machines = _data()
+    text = resources.files("graphflops.runtime.flex").joinpath("configs.json").read_text("utf-8")
+    machines: dict[str, list[dict[str, Any]]] = json.loads(text)
     name = next((name for name in machines if device.startswith(name)), "default")
-    entries = [
-        entry for entry in machines[name] if entry["kernel"] == kernel and entry["itemsize"] >= itemsize
-    ]
-    fits = [entry for entry in entries if entry["width"] >= width]
+    entries = [entry for entry in machines[name] if entry["kernel"] == kernel]
+    fits = [entry for entry in entries if entry["itemsize"] >= itemsize and entry["width"] >= width]
     if not fits:
         raise ModelError(f"head width {width} with {8 * itemsize}-bit elements is more than the kernel takes")
     entry = min(fits, key=lambda entry: (entry["itemsize"], entry["width"]))
     return Tiles(**{key: value for key, value in entry.items() if key not in ("kernel", "itemsize", "width")})
-
-
-@functools.cache
-def _data() -> dict[str, list[dict[str, Any]]]:
-    text = resources.files("graphflops.runtime.flex").joinpath("configs.json").read_text("utf-8")
-    data: dict[str, list[dict[str, Any]]] = json.loads(text)
-    return data
 
 
 @dataclass(frozen=True)
@@ -112,55 +105,32 @@ class MaskBlocks:
     columns: int  # size of a block in keys
     queries: int  # length that the mask was made for, as `keys`
     keys: int
-    partial: BlockLists
-    full: BlockLists
-    partial_columns: BlockLists
-    full_columns: BlockLists
-
-    @property
-    def by_row(self) -> tuple[BlockLists, BlockLists]:
-        """Partial and full blocks by row."""
-        return self.partial, self.full
-
-    @property
-    def by_column(self) -> tuple[BlockLists, BlockLists]:
-        """Partial and full blocks by column."""
-        return self.partial_columns, self.full_columns
+    by_row: tuple[BlockLists, BlockLists]  # partial and full blocks
+    by_column: tuple[BlockLists, BlockLists]  # the same
 
 
 @dataclass(frozen=True)
-class Prediction:
-    """Tiles that a kernel is predicted to compute."""
+class FlexCounts:
+    """What a kernel is predicted to compute, or counted during its run."""
 
-    full_tiles: int
-    partial_tiles: int
+    full_tiles: int  # multiplied, of blocks that ask no mask
+    partial_tiles: int  # multiplied, of blocks that do
+    visible: int | None = None  # scores that are not masked; None where only tiles are counted
 
 
 def from_sets(partial: Tensor, full: Tensor, rows: int, columns: int, queries: int, keys: int) -> MaskBlocks:
     """Blocks from two boolean tensors [batch, heads, rows of blocks, columns of blocks]: partial blocks and full blocks."""
-    return MaskBlocks(
-        rows,
-        columns,
-        queries,
-        keys,
-        lists(partial),
-        lists(full),
-        lists(partial.transpose(-2, -1)),
-        lists(full.transpose(-2, -1)),
-    )
+    by_column = lists(partial.transpose(-2, -1)), lists(full.transpose(-2, -1))
+    return MaskBlocks(rows, columns, queries, keys, (lists(partial), lists(full)), by_column)
 
 
 def lists(chosen: Tensor) -> BlockLists:
     """The lists of the true entries of each line."""
-    counts = chosen.sum(-1, dtype=torch.int32)
+    counts = chosen.sum(-1, dtype=torch.int32).contiguous()
     places = torch.argsort(chosen.to(torch.int8), dim=-1, descending=True, stable=True).to(torch.int32)
-    return checked(counts, places)
-
-
-def checked(counts: Tensor, places: Tensor) -> BlockLists:
-    """Lists with their properties, which are read from the device."""
-    counts, places = counts.to(torch.int32).contiguous(), places.to(torch.int32).contiguous()
-    most = int(counts.max()) if counts.numel() else 0
+    most = (
+        int(counts.max()) if counts.numel() else 0
+    )  # read from the device, as whether all follow one another
     places = places[..., : max(most, 1)].contiguous()
     steps = torch.arange(places.shape[-1], device=places.device, dtype=torch.int32)
     follows = (places == places[..., :1] + steps) | (steps >= counts[..., None])
@@ -230,7 +200,7 @@ def _given(counts: Tensor | None, places: Tensor | None, lines: int, across: int
 
 def predicted_tiles(
     blocks: MaskBlocks | Any, tiles: Tiles, batch: int, heads: int, by_column: bool = False
-) -> Prediction:
+) -> FlexCounts:
     """The tiles that a kernel computes for an input with these numbers of batch entries and query heads.
 
     blocks: ours or torch's `BlockMask`. tiles: sizes of the kernel's tiles. by_column: for the gradient of keys and values.
@@ -242,7 +212,7 @@ def predicted_tiles(
     if by_column:
         length, size, tile = blocks.keys, blocks.columns, tiles.columns
     across = blocks.rows // tiles.rows if by_column else blocks.columns // tiles.columns
-    return Prediction(*(_executed(x, batch, heads, length, size, tile, across) for x in (full, partial)))
+    return FlexCounts(*(_executed(x, batch, heads, length, size, tile, across) for x in (full, partial)))
 
 
 def _executed(

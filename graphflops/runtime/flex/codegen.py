@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import keyword
 import math
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Union
 
 from graphflops.errors import ModelError, shown
@@ -58,6 +59,11 @@ def triton_function(graph: Graph, name: str, parameters: Sequence[str], buffers:
     return _Writer(graph, name, parameters, buffers).source()
 
 
+def result_of(node: Node) -> str:
+    """Name of the first result that somebody wants."""
+    return next((name for name in node.outputs if name is not None), node.name)
+
+
 class _Writer:
     def __init__(self, graph: Graph, name: str, parameters: Sequence[str], buffers: Sequence[Buffer]) -> None:
         self.graph, self.name, self.parameters = graph, name, tuple(parameters)
@@ -71,27 +77,22 @@ class _Writer:
             natural = parameter in _INDICES
             self.known[given] = Value(parameter, "tl.int32" if natural else self.type_of(given), natural)
         for given, buffer in zip(inputs[len(parameters) :], buffers, strict=True):
-            self.buffer(given, buffer)
+            name = f"buffer{buffer.place}"
+            self.lines.append(f"{name} = buffers[{buffer.place}]")
+            self.known[given] = _View(name, buffer, (), tuple(range(len(buffer.shape))))
 
     def source(self) -> str:
         for node in self.graph.nodes:
             self.node(node)
         (output,) = self.graph.outputs
         result = self.operand(output.value)
-        mask = self.parameters == MASK
-        text = (
-            result.tensor("tl.int1").cast("tl.int1") if mask else result.tensor("tl.float32").cast(self.score)
-        )
+        if self.parameters == MASK:
+            text = result.tensor("tl.int1").cast("tl.int1")
+        else:  # in the type that scores are computed in
+            text = result.tensor("tl.float32").cast(self.operand(Ref(self.graph.inputs[0].name)).type)
         kept = _needed(self.lines, text)
         head = f"def {self.name}({', '.join(self.parameters)}, buffers):"
         return "\n".join(["@triton.jit", head, *(f"    {line}" for line in kept), f"    return {text}", ""])
-
-    @property
-    def score(self) -> str:
-        """The type scores are computed in."""
-        given = self.known[self.graph.inputs[0].name]
-        assert isinstance(given, Value)
-        return given.type
 
     # Values
 
@@ -99,18 +100,9 @@ class _Writer:
         known = self.graph.types.get(name)
         if not isinstance(known, TensorType):
             raise ModelError(f"{self.name}: the type of {shown(name)} is not known")
-        # Triton's type for computing with values of an element type; half precision is computed in single.
-        try:
-            return _TYPES[known.dtype.name]
-        except KeyError:
-            raise ModelError(
-                f"{self.name}: no translation of values of type {shown(known.dtype.name)}"
-            ) from None
-
-    def buffer(self, given: str, buffer: Buffer) -> None:
-        name = f"buffer{buffer.place}"
-        self.lines.append(f"{name} = buffers[{buffer.place}]")
-        self.known[given] = _View(name, buffer, (), tuple(range(len(buffer.shape))))
+        if known.dtype.name not in _TYPES:
+            raise ModelError(f"{self.name}: no translation of values of type {shown(known.dtype.name)}")
+        return _TYPES[known.dtype.name]
 
     def operand(self, argument: Argument) -> Value:
         if isinstance(argument, Ref):
@@ -148,7 +140,7 @@ class _Writer:
 
     def node(self, node: Node) -> None:
         op, arguments = node.operator, node.arguments()
-        name = next((name for name in node.outputs if name is not None), node.name)
+        name = result_of(node)
         if op.name == "flat_apply":
             self.known[name] = self.flat_apply(node)
         elif op.name == "index":
@@ -179,7 +171,7 @@ class _Writer:
         """A captured tensor without change; a scalar may also be cast."""
         view = self.view(node.arguments()["x"])
         assert isinstance(view, _View)
-        name = next((name for name in node.outputs if name is not None), node.name)
+        name = result_of(node)
         known = self.graph.types.get(name)
         if view.axes and isinstance(known, TensorType) and len(known.shape) == len(view.axes):
             if known.dtype.name != view.buffer.dtype:
@@ -194,16 +186,15 @@ class _Writer:
         view = self.view(arguments["x"])
         if not isinstance(view, _View):
             raise self.unknown(node)
-        order = list(range(len(view.axes)))
-        given = arguments.get("order")
+        given, axes = arguments.get("order"), list(view.axes)
         if isinstance(given, tuple):
-            order = [order[axis] for axis in given if isinstance(axis, int)]
+            axes = [view.axes[axis] for axis in given if isinstance(axis, int)]
         else:
             first, second = arguments.get("axis0", 0), arguments.get("axis1", -1)
             assert isinstance(first, int)
             assert isinstance(second, int)
-            order[first], order[second] = order[second], order[first]
-        return _View(view.name, view.buffer, view.terms, tuple(view.axes[axis] for axis in order))
+            axes[first], axes[second] = axes[second], axes[first]
+        return replace(view, axes=tuple(axes))
 
     def flat_apply(self, node: Node) -> _Known:
         """Indexing as torch's tracer records it inside a score function."""
@@ -222,16 +213,15 @@ class _Writer:
                 axes.append(axis)
             else:
                 terms.append(self.term(view.buffer, axis, self.operand(index)))
-        return _View(view.name, view.buffer, tuple(terms), tuple(axes))
+        return replace(view, terms=tuple(terms), axes=tuple(axes))
 
     def selected(self, node: Node) -> _Known:
         arguments = node.arguments()
         view, axis = self.view(arguments["x"]), arguments["axis"]
         if not isinstance(view, _View) or not isinstance(axis, int):
             raise self.unknown(node)
-        axis %= len(view.axes)
-        term = self.term(view.buffer, view.axes[axis], self.operand(arguments["index"]))
-        return _View(view.name, view.buffer, (*view.terms, term), (*view.axes[:axis], *view.axes[axis + 1 :]))
+        before = (None,) * (axis % len(view.axes))
+        return self.indexed(arguments["x"], (*before, arguments["index"]))
 
     def term(self, buffer: Buffer, axis: int, index: Value) -> str:
         """The offset in memory of one index; a negative index counts from the end."""
@@ -244,6 +234,7 @@ class _Writer:
         return text if stride == 1 else f"{text} * {stride}"
 
 
+# Triton's type for computing with values of an element type; half precision is computed in single.
 _TYPES = {
     "bool": "tl.int1", "uint8": "tl.uint8", "int8": "tl.int8", "int16": "tl.int16", "int32": "tl.int32",
     "int64": "tl.int64", "float16": "tl.float32", "bfloat16": "tl.float32", "float32": "tl.float32",
@@ -253,21 +244,10 @@ _TYPES = {
 
 def _needed(lines: Sequence[str], result: str) -> list[str]:
     kept: list[str] = []
-    wanted = _names(result)
+    wanted = set(re.findall(r"\w+", result))
     for line in reversed(lines):
         target, _, text = line.partition(" = ")
         if target in wanted:
-            wanted |= _names(text)
+            wanted.update(re.findall(r"\w+", text))
             kept.append(line)
     return kept[::-1]
-
-
-def _names(text: str) -> set[str]:
-    word, names = "", set()
-    for character in f"{text} ":
-        if character.isalnum() or character == "_":
-            word += character
-        elif word:
-            names.add(word)
-            word = ""
-    return names

@@ -6,7 +6,7 @@ So results are reproducible.
 import triton
 import triton.language as tl
 
-from graphflops.runtime.flex.tiles import (
+from graphflops.runtime.flex.library import (
     add_product,
     load_tile,
     product,

@@ -1,19 +1,22 @@
-"""Launches the attention kernels, forward and backward; their arguments: operands, strides, constants, sizes of tiles."""
+"""Launches the attention kernels, forward and backward; their arguments: operands, strides, constants, sizes of tiles.
+
+They are operators of torch too, so that autograd, torch.compile and torch.export support them.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
 import triton.language as tl
 from torch import Tensor
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from graphflops.errors import ModelError
-from graphflops.runtime.flex.blocks import Kernel, Tiles, choose
+from graphflops.runtime.flex.blocks import Kernel, Tiles, tiles_for
 from graphflops.runtime.flex.kernels import forward_kernel, key_kernel, query_kernel
 from graphflops.runtime.flex.trace import functions
 
@@ -43,18 +46,17 @@ def interpreted() -> bool:
     return not hasattr(forward_kernel, "cache_key")
 
 
-def tiles_for(kernel: Kernel, q: Tensor, v: Tensor, blocks: tuple[int, int] | None = None) -> Tiles:
-    """The tile sizes that a kernel runs with."""
-    width = max(q.shape[-1], v.shape[-1])
-    return choose(kernel, _device_name(q.device), q.element_size(), width, blocks)
-
-
 def programs_of(kernel: Kernel, tiles: Tiles, q: Tensor, k: Tensor) -> int:
     """How many programs a kernel has: one for each tile of queries and head, or of keys and head of keys."""
     rows, tile = (k, tiles.columns) if kernel == "key_gradient" else (q, tiles.rows)
     batch, heads, length = rows.shape[:3]
     programs: int = -(-length // tile) * batch * heads
     return programs
+
+
+def counters(programs: int, count: int, q: Tensor) -> Tensor:
+    """Room for the counts of each program; empty if nothing is counted."""
+    return q.new_empty((programs if count else 0, 3), dtype=torch.int64)
 
 
 def check(q: Tensor, k: Tensor, v: Tensor) -> None:
@@ -77,24 +79,13 @@ def check(q: Tensor, k: Tensor, v: Tensor) -> None:
         raise ModelError(f"attention kernels run on {where}")
 
 
-def constants(
-    q: Tensor, k: Tensor, v: Tensor, problem: LaunchSettings, tiles: Tiles, use: bool,
-    by_column: bool = False,
-) -> dict[str, Any]:  # fmt: skip
-    """Compile-time arguments that all kernels take."""
-    return _known_constants(
-        *(q.dtype, q.shape, k.shape, v.shape[-1]),
-        *(problem.functions, problem.scale, problem.rows, problem.columns, problem.contiguous),
-        *(problem.present, problem.count, bool(problem.buffers), tiles, use, by_column, _exact()),
-    )
-
-
 @functools.lru_cache(4096)
-def _known_constants(
+def _constants(
     dtype: torch.dtype, q_shape: torch.Size, k_shape: torch.Size, value_width: int, key: str, scale: float,
     rows: int, columns: int, contiguous: int, present: int, count: int, indexed: bool, tiles: Tiles,
     use: bool, by_column: bool, exact: bool,
 ) -> dict[str, Any]:  # fmt: skip
+    """Compile-time arguments that all kernels take. use: descriptors. exact: products in single precision are."""
     sharing, itemsize = q_shape[1] // k_shape[1], dtype.itemsize
     length, share, heads = (q_shape[2], 1, k_shape[1]) if by_column else (k_shape[2], sharing, q_shape[1])
     # Number of heads that run at the same time, such that their keys and values fit in the second-level cache.
@@ -117,12 +108,6 @@ def _known_constants(
         "SUM": _TRITON_TYPES[sum_type(dtype)], "UPCAST": interpreted() and dtype == torch.bfloat16,
         "PRECISION": "ieee" if exact or dtype != torch.float32 else "tf32",
     }  # fmt: skip
-
-
-def listing(problem: LaunchSettings, by_column: bool) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-    """The four lists of a kernel; the capacity of each line of partial and of full lists; the sizes of the mask."""
-    lists = tuple(problem.lists[4:] if by_column else problem.lists[:4])
-    return lists, (lists[1].shape[-1], lists[3].shape[-1], *lists[0].shape)
 
 
 def source(tensor: Tensor, rows: int, use: bool) -> Any:
@@ -161,29 +146,9 @@ def _regular(shape: torch.Size, strides: tuple[int, ...], size: int, device: tor
     return all(length == 1 or (stride > 0 and stride * size % 16 == 0) for length, stride in outer)
 
 
-def strides(*tensors: Tensor) -> list[tuple[int, ...]]:
-    """Strides of each tensor."""
-    return [tensor.stride() for tensor in tensors]
-
-
-def buffers_of(problem: LaunchSettings, q: Tensor) -> tuple[Tensor, ...]:
-    """The captured tensors; the query in their place if there are none."""
-    return tuple(problem.buffers) or (q,)
-
-
-def counters(programs: int, count: int, device: torch.device) -> Tensor:
-    """Room for the counts of each program; empty if nothing is counted."""
-    return torch.empty((programs if count else 0, 3), dtype=torch.int64, device=device)
-
-
 def _block_width(width: int) -> int:
     """The power of two to which a head width is padded."""
     return max(16, 1 << max(width - 1, 0).bit_length())
-
-
-def _exact() -> bool:
-    """True if products in single precision are exact: the default of torch, unless the user lowers it."""
-    return bool(torch.get_float32_matmul_precision() == "highest")
 
 
 _TRITON_TYPES = {
@@ -196,17 +161,12 @@ def sum_type(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-@functools.cache
-def _device_name(device: torch.device) -> str:
-    return str(torch.cuda.get_device_name(device) if device.type == "cuda" else device.type)
-
-
 def forward(q: Tensor, k: Tensor, v: Tensor, problem: LaunchSettings) -> tuple[Tensor, Tensor, Tensor]:
     """Output, log-sum-exp, and each program's counts [programs, 3], empty if nothing is counted."""
     check(q, k, v)
     out = q.new_empty((*q.shape[:3], v.shape[-1]))
     lse = torch.empty(q.shape[:3], dtype=sum_type(q.dtype), device=q.device)
-    with _on(q.device):
+    with torch.cuda.device_of(q):
         counts = _run("forward", forward_kernel, (q, k, v), (out, lse), (out,), problem)
     return out, lse, counts
 
@@ -222,7 +182,7 @@ def backward(
     check(q, k, v)
     grad_q, grad_k, grad_v = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
     loaded, gradient = (q, k, v, grad), functions(problem.functions).gradient
-    with _on(q.device):
+    with torch.cuda.device_of(q):
         delta = torch.empty_like(lse)
         own = (out, lse, delta if grad_lse is None else grad_lse.contiguous(), delta, grad_q)
         more = {"GRADIENT": gradient, "HAS_GRAD_LSE": grad_lse is not None}
@@ -246,17 +206,24 @@ def _run(
     by_column = name == "key_gradient"
     tiles = tiles_for(name, q, v, (problem.rows, problem.columns))
     programs = programs_of(name, tiles, q, k)
-    counts = counters(programs, problem.count, q.device)
+    counts = counters(programs, problem.count, q)
     use = tiles.descriptors and describable(*loaded)
-    lists, meta = listing(problem, by_column=by_column)
+    # The default of torch, unless the user lowers it.
+    exact = torch.get_float32_matmul_precision() == "highest"
+    constants = _constants(
+        *(q.dtype, q.shape, k.shape, v.shape[-1]),
+        *(problem.functions, problem.scale, problem.rows, problem.columns, problem.contiguous),
+        *(problem.present, problem.count, bool(problem.buffers), tiles, use, by_column, exact),
+    )
+    lists = tuple(problem.lists[4:] if by_column else problem.lists[:4])
+    # The capacity of each line of partial and of full lists; the sizes of the mask.
+    meta = (lists[1].shape[-1], lists[3].shape[-1], *lists[0].shape)
     heights = (tiles.rows, tiles.columns, tiles.columns, tiles.rows)
     _start(
-        kernel,
-        programs,
-        constants(q, k, v, problem, tiles, use, by_column=by_column),
+        *(kernel, programs, constants),
         *(source(tensor, rows, use) for tensor, rows in zip(loaded, heights, strict=False)),
-        *(*own, counts, lists, buffers_of(problem, q)),
-        *strides(*loaded, *strided),
+        *(*own, counts, lists, tuple(problem.buffers) or (q,)),  # no kernel takes an empty list
+        *(tensor.stride() for tensor in (*loaded, *strided)),
         *(meta, (*q.shape[:3], k.shape[2])),
         **more,
     )
@@ -278,9 +245,115 @@ def _start(kernel: Any, programs: int, constants: dict[str, Any], *args: Any, **
             constants["STAGES"] = constants["num_stages"] = constants["STAGES"] - 1
 
 
-def _on(device: torch.device) -> contextlib.AbstractContextManager[None]:
-    """Triton launches on the current device: make it the operands'."""
-    if device.type != "cuda" or device.index == torch.cuda.current_device():
-        return contextlib.nullcontext()
-    chosen: contextlib.AbstractContextManager[None] = torch.cuda.device(device)
-    return chosen
+# Operators of torch
+
+_PLAIN = (Tensor, torch.nn.Parameter)
+_SETTINGS = (
+    "Tensor[] lists, Tensor[] buffers, str functions, float scale, "
+    "int rows, int columns, int contiguous, int present, int count"
+)
+
+
+@torch.library.custom_op(  # type: ignore[untyped-decorator]
+    "graphflops::flex_attention",
+    mutates_args=(),
+    schema=f"(Tensor q, Tensor k, Tensor v, {_SETTINGS}) -> (Tensor, Tensor, Tensor)",
+)
+def flex_forward(q: Tensor, k: Tensor, v: Tensor, *settings: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Output, log-sum-exp and each program's counts; `functions` is the key of registered functions."""
+    return forward(q, k, v, LaunchSettings(*settings))
+
+
+@flex_forward.register_fake  # type: ignore[untyped-decorator]
+def _(q: Tensor, k: Tensor, v: Tensor, *settings: Any) -> tuple[Tensor, Tensor, Tensor]:
+    problem = LaunchSettings(*settings)
+    return (
+        q.new_empty((*q.shape[:-1], v.shape[-1])),
+        q.new_empty(q.shape[:-1], dtype=sum_type(q.dtype)),
+        _counters("forward", q, k, v, problem),
+    )
+
+
+def _counters(kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, problem: LaunchSettings) -> Tensor:
+    tiles = tiles_for(kernel, q, v, (problem.rows, problem.columns))
+    return counters(programs_of(kernel, tiles, q, k), problem.count, q)
+
+
+@torch.library.custom_op(  # type: ignore[untyped-decorator]
+    "graphflops::flex_attention_backward",
+    mutates_args=(),
+    schema="(Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, Tensor grad, Tensor? grad_lse, "
+    f"{_SETTINGS}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+)
+def flex_backward(
+    q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
+    grad: Tensor, grad_lse: Tensor | None, *settings: Any,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Gradients of query, key and value, and the counts of the two kernels."""
+    return backward(q, k, v, out, lse, grad, grad_lse, LaunchSettings(*settings))
+
+
+@flex_backward.register_fake  # type: ignore[untyped-decorator]
+def _(q: Tensor, k: Tensor, v: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    problem = LaunchSettings(*others[4:])
+    counts = [_counters(kernel, q, k, v, problem) for kernel in ("query_gradient", "key_gradient")]
+    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), counts[0], counts[1]
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    q, k, v, lists, buffers, *settings = inputs
+    out, lse, counts = output
+    ctx.mark_non_differentiable(counts)
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(q, k, v, out, lse, *lists, *buffers)
+    ctx.lists, ctx.settings = len(lists), settings
+
+
+def _gradients(ctx: Any, grad: Any, grad_lse: Any, _counts: Any) -> tuple[Any, ...]:
+    q, k, v, out, lse, *rest = ctx.saved_tensors
+    lists, buffers = rest[: ctx.lists], rest[ctx.lists :]
+    if grad is None and grad_lse is None:
+        return (None,) * 12
+    grad = torch.zeros_like(out) if grad is None else grad
+    gradients = flex_backward(q, k, v, out, lse, grad, grad_lse, lists, buffers, *ctx.settings[:-1], 0)
+    none: list[None] = [None] * len(lists)
+    return (*gradients[:3], none, [None] * len(buffers), *(None,) * 7)
+
+
+flex_forward.register_autograd(_gradients, setup_context=_keep)
+
+
+class _Eager(torch.autograd.Function):  # type: ignore[misc]
+    """The same for plain tensors, without the overhead of a custom operator."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, problem: LaunchSettings
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        out, lse, counts = forward(q, k, v, problem)
+        ctx.mark_non_differentiable(counts)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(q, k, v, out, lse)
+        ctx.problem = replace(problem, count=0)
+        return out, lse, counts
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any, grad_lse: Any, _counts: Any) -> tuple[Any, ...]:
+        q, k, v, out, lse = ctx.saved_tensors
+        if grad is None and grad_lse is None:
+            return (None,) * 4
+        grad = torch.zeros_like(out) if grad is None else grad
+        return (*backward(q, k, v, out, lse, grad, grad_lse, ctx.problem)[:3], None)
+
+
+def run_forward(q: Tensor, k: Tensor, v: Tensor, problem: LaunchSettings) -> tuple[Tensor, Tensor, Tensor]:
+    """Output, log-sum-exp and counts; through the operator while torch traces, else directly."""
+    found: tuple[Tensor, Tensor, Tensor]
+    if torch.compiler.is_compiling() or type(q) not in _PLAIN or _get_current_dispatch_mode() is not None:
+        settings = (getattr(problem, field.name) for field in fields(problem))
+        found = flex_forward(q, k, v, *settings)
+    elif torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
+        found = _Eager.apply(q, k, v, problem)
+    else:
+        found = forward(q, k, v, problem)
+    return found

@@ -25,10 +25,8 @@ _ARITHMETIC = {
 }  # fmt: skip
 
 # The same, for results that may be negative although no operand is.
-_SIGNED = {"neg": "-{0}", "sign": "sign({0})", "sgn": "sign({0})"}
-
-# Of floating results only; operands cast to the result's type.
-_FLOATING = {
+_SIGNED = {
+    "neg": "-{0}", "sign": "sign({0})", "sgn": "sign({0})",
     "reciprocal": "1 / {0}", "exp": "tl.exp({0})", "exp2": "tl.exp2({0})", "expm1": "expm1({0})",
     "log": "tl.log({0})", "log2": "tl.log2({0})", "log10": "tl.log({0}) * 0.4342944819032518",
     "log1p": "log1p({0})", "sqrt": "tl.sqrt({0})", "rsqrt": "tl.rsqrt({0})", "sin": "tl.sin({0})",
@@ -113,22 +111,20 @@ def lowered(node: Node, kind: str, operand: Callable[[Argument], Value]) -> Valu
 
 
 def _by_table(name: str, values: Sequence[Value], kind: str) -> Value | None:
+    natural = _natural(values)
     if name == "bitwise_not":
         text = values[0].cast(kind)
         return Value(f"{text} == 0" if kind == "tl.int1" else f"~{text}", kind)
-    if name in _ARITHMETIC:
-        return Value(_ARITHMETIC[name].format(*_texts(values, kind)), kind, _natural(values))
-    if name in _SIGNED:
-        return Value(_SIGNED[name].format(*_texts(values, kind)), kind)
-    if name in _FLOATING:
-        return Value(_FLOATING[name].format(*_texts(values, kind)), kind)
-    if name in _ROUNDING:
-        text = _texts(values, kind)[0]
-        return Value(_ROUNDING[name].format(text) if "float" in kind else text, kind, _natural(values))
-    if name in _COMPARISON:
-        return Value(_COMPARISON[name].format(*_texts(values, _common(values))), "tl.int1", True)
-    if name in _LOGICAL:
-        return Value(_LOGICAL[name].format(*_texts(values, "tl.int1")), "tl.int1", True)
+    if name in _ROUNDING and "float" not in kind:
+        return Value(_texts(values, kind)[0], kind, natural)
+    for table, operands, result, is_natural in (
+        ({**_ARITHMETIC, **_ROUNDING}, kind, kind, natural),
+        (_SIGNED, kind, kind, False),
+        (_COMPARISON, _common(values), "tl.int1", True),
+        (_LOGICAL, "tl.int1", "tl.int1", True),
+    ):
+        if name in table:
+            return Value(table[name].format(*_texts(values, operands)), result, is_natural)
     return None
 
 

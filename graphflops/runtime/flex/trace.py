@@ -10,11 +10,13 @@ import hashlib
 import linecache
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import TorchFunctionMode
 
@@ -23,37 +25,15 @@ from graphflops.exporters.live import from_graph_module
 from graphflops.graph import Graph, Opaque, Ref
 from graphflops.ops import Op
 from graphflops.runtime.flex import library
-from graphflops.runtime.flex.codegen import GRADIENT, MASK, SCORE, Buffer, triton_function
+from graphflops.runtime.flex.codegen import GRADIENT, MASK, SCORE, Buffer, result_of, triton_function
 from graphflops.runtime.operators import overload_of
 from graphflops.tensor import DType, TensorType
 
 
-@dataclass(frozen=True)
-class Traced:
-    """A function of scalars as a Graph, and the tensors it captures, in the order of the Graph's last inputs."""
-
-    graph: Graph
-    tensors: tuple[torch.Tensor, ...]
-
-
-def trace_mask(function: Callable[..., Any], tensors: Sequence[torch.Tensor], device: torch.device) -> Traced:
-    """`mask_mod(b, h, q_idx, kv_idx, *tensors)`."""
-    return _traced(function, [_index(device) for _ in MASK], tensors)
-
-
-def trace_score(
-    function: Callable[..., Any], tensors: Sequence[torch.Tensor], dtype: torch.dtype, device: torch.device
-) -> Traced:
-    """`score_mod(score, b, h, q_idx, kv_idx, *tensors)`, of scores of an element type."""
-    return _traced(function, _score_inputs(dtype, device), tensors)
-
-
-def trace_gradient(
-    function: Callable[..., Any], tensors: Sequence[torch.Tensor], dtype: torch.dtype, device: torch.device
-) -> Traced:
+def _gradient(function: Callable[..., Any]) -> Callable[..., Any]:
     """The gradient of a score function's input, given the gradient of its output."""
 
-    def gradient(score: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
+    def gradient(score: Tensor, *rest: Tensor) -> Tensor:
         b, h, q, kv, grad, *captured = rest
         score = score.detach().requires_grad_()
         with torch.enable_grad():
@@ -63,38 +43,33 @@ def trace_gradient(
         (result,) = torch.autograd.grad(out, score, grad.to(out.dtype), allow_unused=True)
         return torch.zeros_like(grad) if result is None else result
 
-    inputs = [*_score_inputs(dtype, device), torch.ones((), dtype=dtype, device=device)]
-    assert len(inputs) == len(GRADIENT)
-    return _traced(gradient, inputs, [tensor.detach() for tensor in tensors])
+    return gradient
 
 
 def function_of(graph: Graph) -> Callable[..., Any]:
     """A graph of scalars as a function of tensors, to be traced again."""
 
-    def run(*inputs: torch.Tensor) -> Any:
-        values: dict[str, Any] = {
-            entry.name: value for entry, value in zip(graph.inputs, inputs, strict=True)
-        }
+    def run(*inputs: Tensor) -> Any:
+        values: dict[str, Any] = dict(zip((entry.name for entry in graph.inputs), inputs, strict=True))
         for node in graph.nodes:
-            arguments = [_argument(argument, values) for argument in node.args]
-            result = _call(node.operator, arguments, dict(node.kwargs), values)
-            name = next((name for name in node.outputs if name is not None), node.name)
-            values[name] = result
+            args = [_argument(argument, values) for argument in node.args]
+            named = {name: _argument(value, values) for name, value in node.kwargs}
+            kwargs = {name: value for name, value in named.items() if not isinstance(value, Opaque)}
+            values[result_of(node)] = _function(node.operator, args)(*args, **kwargs)
         return _argument(graph.outputs[0].value, values)
 
     return run
 
 
-def _call(op: Op, args: list[Any], kwargs: dict[str, Any], values: dict[str, Any]) -> Any:
+def _function(op: Op, args: list[Any]) -> Callable[..., Any]:
     if op.name == "flat_apply" and len(args) > 4 and str(args[2]).endswith("ModIndex"):
-        return torch.ops.aten.index.Tensor(args[3], args[4:])
+        return lambda *args: torch.ops.aten.index.Tensor(args[3], args[4:])
     if op.dialect not in ("aten", "prims"):
         raise ModelError(f"no translation of {shown(op.spelling)} to the attention kernel")
-    function = overload_of(op)
+    function: Callable[..., Any] | None = overload_of(op)
     if function is None:
         raise ModelError(f"torch has no operator {shown(op.spelling)}")
-    named = {key: _argument(value, values) for key, value in kwargs.items()}
-    return function(*args, **{key: value for key, value in named.items() if not isinstance(value, Opaque)})
+    return function
 
 
 def _argument(argument: Any, values: dict[str, Any]) -> Any:
@@ -119,7 +94,7 @@ class _Indexing(TorchFunctionMode):  # type: ignore[misc]
         return func(*args, **(kwargs or {}))
 
 
-def _gathered(source: torch.Tensor, keys: Sequence[Any]) -> torch.Tensor:
+def _gathered(source: Tensor, keys: Sequence[Any]) -> Tensor:
     axis = 0
     for key in keys:
         if isinstance(key, torch.Tensor):
@@ -127,22 +102,16 @@ def _gathered(source: torch.Tensor, keys: Sequence[Any]) -> torch.Tensor:
         else:
             source = torch.ops.aten.select.int(source, axis, int(key))
     indices = [key for key in keys if isinstance(key, torch.Tensor)]
-    gathered: torch.Tensor = torch.ops.aten.index.Tensor(source, indices) if indices else source
+    gathered: Tensor = torch.ops.aten.index.Tensor(source, indices) if indices else source
     return gathered
 
 
-def _index(device: torch.device) -> torch.Tensor:
-    return torch.zeros((), dtype=torch.int32, device=device)
-
-
-def _score_inputs(dtype: torch.dtype, device: torch.device) -> list[torch.Tensor]:
-    return [torch.zeros((), dtype=dtype, device=device), *(_index(device) for _ in SCORE[1:])]
-
-
 def _traced(
-    function: Callable[..., Any], inputs: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]
-) -> Traced:
-    def indexing(*values: torch.Tensor) -> Any:
+    function: Callable[..., Any], inputs: Sequence[Tensor], tensors: Sequence[Tensor]
+) -> tuple[Graph, tuple[Tensor, ...]]:
+    """A function of scalars as a Graph, and the tensors it captures, in the order of the Graph's last inputs."""
+
+    def indexing(*values: Tensor) -> Any:
         with _Indexing():
             return function(*values)
 
@@ -153,7 +122,7 @@ def _traced(
     module.graph.eliminate_dead_code()
     module.recompile()
     graph = from_graph_module(module, "function")
-    constants = [_attribute(module, entry.target) for entry in graph.inputs if entry.role == "constant"]
+    constants = [attrgetter(entry.target)(module) for entry in graph.inputs if entry.role == "constant"]
     if any(tensor.requires_grad for tensor in (*tensors, *constants)):
         raise ModelError("gradients of tensors that a score function captures are not computed: detach them")
     result = graph.outputs[0].value
@@ -161,7 +130,7 @@ def _traced(
     if isinstance(known, TensorType) and known.shape:
         what = f"a tensor of shape {list(known.shape)}, not a number"
         raise ModelError(f"a score or mask function returns {what}")
-    return Traced(graph, (*tensors, *constants))
+    return graph, (*tensors, *constants)
 
 
 @functools.cache
@@ -170,21 +139,8 @@ def _decompositions() -> dict[Any, Any]:
     from torch._decomp import core_aten_decompositions, get_decompositions
 
     aten = torch.ops.aten
-    activations = (
-        *(aten.gelu, aten.gelu_backward, aten.leaky_relu, aten.leaky_relu_backward),
-        *(aten.elu, aten.elu_backward),
-        *(aten.hardtanh, aten.hardtanh_backward, aten.softplus, aten.softplus_backward, aten.mish),
-        *(aten.hardswish, aten.hardswish_backward, aten.hardsigmoid, aten.hardsigmoid_backward, aten.silu),
-        *(aten.threshold_backward, aten.sigmoid_backward, aten.tanh_backward, aten.log_sigmoid_forward),
-        *(aten.log_sigmoid_backward, aten.mish_backward, aten.silu_backward, aten.relu6, aten.logit),
-    )
-    return {**core_aten_decompositions(), **get_decompositions(activations)}
-
-
-def _attribute(module: Any, path: str) -> Any:
-    for name in path.split("."):
-        module = getattr(module, name)
-    return module
+    of_the_core = get_decompositions((aten.gelu, aten.leaky_relu, aten.elu, aten.hardtanh))
+    return {**core_aten_decompositions(), **of_the_core}
 
 
 _HEAD = '"""Score and mask functions of one attention, generated from its graph."""\n\n'
@@ -200,12 +156,11 @@ class KernelFunctions:
     mask: Any
 
 
-@dataclass(frozen=True)
-class Written:
+class Written(NamedTuple):
     """Key of registered functions, and the tensors that they index, in the order of the kernels."""
 
     key: str
-    buffers: tuple[torch.Tensor, ...]
+    buffers: tuple[Tensor, ...]
 
 
 _known: dict[str, KernelFunctions] = {}
@@ -213,24 +168,30 @@ _known: dict[str, KernelFunctions] = {}
 
 def written(
     score: Callable[..., Any] | None, mask: Callable[..., Any] | None, dtype: torch.dtype,
-    device: torch.device, score_tensors: Sequence[torch.Tensor] = (),
-    mask_tensors: Sequence[torch.Tensor] = (),
+    device: torch.device, score_tensors: Sequence[Tensor] = (), mask_tensors: Sequence[Tensor] = (),
 ) -> Written:  # fmt: skip
     """Trace, translate and register the functions of one attention.
 
     dtype: the scores' element type as the functions see it. Raises ModelError for an operator without a translation.
     """
-    buffers: list[torch.Tensor] = []
-    parts = []
+    places = [torch.zeros((), dtype=torch.int32, device=device) for _ in MASK]
+    number, grad = (fill((), dtype=dtype, device=device) for fill in (torch.zeros, torch.ones))
+    tried: list[tuple[str, Sequence[str], Graph, tuple[Tensor, ...]]] = []
     if score is not None:
-        forward = trace_score(score, score_tensors, dtype, device)
-        if len(forward.graph.nodes) or not _identity(forward):
-            gradient = trace_gradient(score, score_tensors, dtype, device)
-            parts.append(triton_function(forward.graph, "score_mod", SCORE, _placed(forward, buffers)))
-            parts.append(triton_function(gradient.graph, "score_grad", GRADIENT, _placed(gradient, buffers)))
+        graph, tensors = _traced(score, [number, *places], score_tensors)
+        if len(graph.nodes) or graph.outputs[0].value != Ref(graph.inputs[0].name):  # not the score as it is
+            tried.append(("score_mod", SCORE, graph, tensors))
+            detached = [tensor.detach() for tensor in score_tensors]
+            tried.append(
+                ("score_grad", GRADIENT, *_traced(_gradient(score), [number, *places, grad], detached))
+            )
     if mask is not None:
-        traced = trace_mask(mask, mask_tensors, device)
-        parts.append(triton_function(traced.graph, "mask_mod", MASK, _placed(traced, buffers)))
+        tried.append(("mask_mod", MASK, *_traced(mask, places, mask_tensors)))
+    buffers: list[Tensor] = []
+    parts = [
+        triton_function(graph, name, parameters, _placed(tensors, buffers))
+        for name, parameters, graph, tensors in tried
+    ]
     source = _HEAD + "\n\n".join(parts)
     key = hashlib.sha256(source.encode()).hexdigest()[:16]
     if key not in _known:
@@ -240,23 +201,16 @@ def written(
 
 def functions(key: str) -> KernelFunctions:
     """The functions registered under a key; raises ModelError if this process has not registered them."""
-    try:
-        return _known[key]
-    except KeyError:
-        raise ModelError(f"attention functions {key} are not of this process; prepare them again") from None
+    if key not in _known:
+        raise ModelError(f"attention functions {key} are not of this process; prepare them again")
+    return _known[key]
 
 
-def _identity(traced: Traced) -> bool:
-    output = traced.graph.outputs[0].value
-    return getattr(output, "name", None) == traced.graph.inputs[0].name
-
-
-def _placed(traced: Traced, buffers: list[torch.Tensor]) -> list[Buffer]:
+def _placed(tensors: Sequence[Tensor], buffers: list[Tensor]) -> list[Buffer]:
     """Indices of a function's captured tensors among all; a tensor of several functions is passed once."""
     placed = []
-    for tensor in traced.tensors:
-        same = (i for i, other in enumerate(buffers) if _same(other, tensor))
-        place = next(same, len(buffers))
+    for tensor in tensors:
+        place = next((i for i, other in enumerate(buffers) if _same(other, tensor)), len(buffers))
         if place == len(buffers):
             buffers.append(tensor)
         dtype = str(tensor.dtype).removeprefix("torch.")
@@ -264,13 +218,13 @@ def _placed(traced: Traced, buffers: list[torch.Tensor]) -> list[Buffer]:
     return placed
 
 
-def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
+def _same(a: Tensor, b: Tensor) -> bool:
     """True if two tensors are the same view of the same memory."""
     first, second = ((x.dtype, x.device, x.data_ptr(), x.shape, x.stride()) for x in (a, b))
     return first == second
 
 
-def _plain(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+def _plain(tensor: Tensor, device: torch.device) -> Tensor:
     """The tensor in the form that a kernel reads: on the device, booleans as bytes."""
     moved = tensor if tensor.device == device else tensor.to(device)
     return moved.view(torch.uint8) if moved.dtype == torch.bool else moved

@@ -76,7 +76,11 @@ def _single_calls(device: str) -> dict[str, Callable[[], object]]:
 def _programs(device: str) -> dict[str, Callable[[], object]]:
     """Programs of many small calls: a transformer and a convolutional network without gradients, and a training step."""
     transformer = nn.Sequential(*[_Attention() for _ in range(_BLOCKS)]).to(device)
-    network = nn.Sequential(*[_convolutional_block() for _ in range(_BLOCKS)]).to(device).eval()
+    blocks = [
+        nn.Sequential(nn.Conv2d(8, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU(inplace=True))
+        for _ in range(_BLOCKS)
+    ]
+    network = nn.Sequential(*blocks).to(device).eval()
     tokens, image = torch.randn(1, 16, 64, device=device), torch.randn(1, 8, 8, 8, device=device)
     optimizer = torch.optim.AdamW(transformer.parameters(), lr=1e-6, foreach=True)
 
@@ -108,10 +112,6 @@ class _Attention(nn.Module):  # type: ignore[misc]
         merged = attended.transpose(1, 2).reshape(batch, length, width)
         mixed: torch.Tensor = x + self.gelu(self.out(merged))
         return mixed
-
-
-def _convolutional_block() -> nn.Sequential:
-    return nn.Sequential(nn.Conv2d(8, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU(inplace=True))
 
 
 def _count(call: Callable[[], object], device: str) -> int:

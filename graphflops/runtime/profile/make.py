@@ -7,7 +7,9 @@ import platform
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from random import Random
 
 import msgspec
@@ -27,6 +29,7 @@ from graphflops.time.correction import columns_of, interpolated, names_of, varia
 from graphflops.time.predict import modelled
 
 Measured = list[tuple[Kernel, float]]
+Progress = Callable[[int, int], None]
 
 _LIMIT = 100.0  # seconds of measurements
 _HELD_OUT = 5  # one of so many measured kernels checks the others
@@ -36,10 +39,11 @@ _FASTER, _SLOWER = 1.4, 1.5  # of a CPU that runs the kernels itself, from one m
 _LARGE = 2e7  # bytes; copies of more show the bandwidth
 _SIMILAR = "h200"  # whose constants a GPU gets that has none
 _AGAIN = "measure on an idle machine"
+_SOURCES = {"bandwidth": "measured", "matrix": "measured"}
 _HOST_SOURCE = "costs of calls on the host of an H200, times the ratio of the micro-benchmarks here and there"
 
 
-def profile(kind: str, runtime: str, progress: Callable[[int, int], None] | None = None) -> Device:
+def profile(kind: str, runtime: str, progress: Progress | None = None) -> Device:
     """Measure the device of this machine. kind: "cuda" or "cpu". runtime: "torch" or "onnxruntime"."""
     _require_gpu(kind)
     others = _others(kind)
@@ -70,7 +74,10 @@ def profile(kind: str, runtime: str, progress: Callable[[int, int], None] | None
 def profile_of_host(kind: str, base: str | None) -> Device:
     """The profile `base` with the host section of this machine. base: by default that of the GPU in this machine."""
     _require_gpu(kind)
-    known = device(base) if base else _published(torch.cuda.get_device_name(0) if kind == "cuda" else "cpu")
+    name = torch.cuda.get_device_name(0) if kind == "cuda" else "cpu"
+    known = device(base) if base else _published(name)
+    if known is None:
+        raise OptionError(f"--host-only: no profile is known for {name}: name the one to complete by --base")
     others = _others(kind)
     host = _host(kind)
     return replace(known, host=host, sources={**known.sources, "host": _HOST_SOURCE}, busy=others.shares())
@@ -115,11 +122,8 @@ def _host(kind: str) -> Host:
     return scaled_host(reference, measured)
 
 
-def _published(name: str) -> Device:
-    names = {alias: one for one in published() for alias in (one.name, *one.aliases)}
-    if name not in names:
-        raise OptionError(f"--host-only: no profile is known for {name}: name the one to complete by --base")
-    return names[name]
+def _published(name: str) -> Device | None:
+    return next((one for one in published() if name in (one.name, *one.aliases)), None)
 
 
 def encoded(device: Device) -> bytes:
@@ -136,9 +140,7 @@ def encoded(device: Device) -> bytes:
 def _gpu(found: Measured) -> Device:
     """The GPU: published figures if it is a known one, else what torch tells and the rates that were reached."""
     about = torch.cuda.get_device_properties(0)
-    names = {alias: one for one in published() for alias in (one.name, *one.aliases)}
-    if about.name in names:
-        known = names[about.name]
+    if (known := _published(about.name)) is not None:
         return known if known.rates or known.rates_of else replace(known, rates_of=_SIMILAR)
     clock = getattr(about, "clock_rate", None)
     return Device(
@@ -152,22 +154,16 @@ def _gpu(found: Measured) -> Device:
         clock_hz=clock * 1e3 if clock else None,
         l2_bytes=about.L2_cache_size or None,
         rates_of=_SIMILAR,
-        sources={
-            "bandwidth": "measured",
-            "matrix": "measured",
-            "rates_of": f"not measured: those of {_SIMILAR}",
-        },
+        sources={**_SOURCES, "rates_of": f"not measured: those of {_SIMILAR}"},
     )
 
 
 def _cpu(found: Measured, cache: int) -> Device:
     """The CPU, one core in the models: its libraries use all cores for each kernel."""
-    try:
-        with open("/proc/cpuinfo") as lines:
-            names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-            model = next(iter(names), "")
-    except OSError:
-        model = ""
+    model = ""
+    with suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
     known = Device(
         name=f"{model or platform.processor() or platform.machine()}, {os.cpu_count()} cores",
         kind="cpu",
@@ -177,8 +173,7 @@ def _cpu(found: Measured, cache: int) -> Device:
         matrix=_peaks(found, "cpu"),
         l2_bytes=cache,
         sources={
-            "bandwidth": "measured",
-            "matrix": "measured",
+            **_SOURCES,
             "rates": "fitted to four fifths of the measured kernels",
             "l2_bytes": "the largest cache that the system names",
         },
@@ -260,8 +255,6 @@ def _error(one: Calibration, held_out: list[tuple[float, ...]]) -> tuple[float, 
     return tuple(map(rounded, found))  # type: ignore[return-value]
 
 
-Progress = Callable[[int, int], None]
-
 # Raised for a kernel that the device, this release of torch, or its memory does not allow.
 _REFUSED = (RuntimeError, NotImplementedError)
 
@@ -294,7 +287,7 @@ class Measurement:
     """What was measured of so many trials: each kernel with its seconds, and how often which error refused one."""
 
     trials: int
-    kernels: list[tuple[Kernel, float]] = field(default_factory=list)
+    kernels: Measured = field(default_factory=list)
     refused: Counter[str] = field(default_factory=Counter)
 
 
@@ -310,10 +303,9 @@ def measure(clock: Clock, limit: float, progress: Progress | None = None) -> Mea
             break
         try:
             seconds = _seconds(clock, trial)
+            found.kernels += [] if seconds is None else [(trial.kernel, seconds)]
         except _REFUSED as error:
             found.refused[str(error).strip().partition("\n")[0] or type(error).__name__] += 1
-        else:
-            found.kernels += [] if seconds is None else [(trial.kernel, seconds)]
     return found
 
 

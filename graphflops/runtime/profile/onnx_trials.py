@@ -23,8 +23,8 @@ _MOST_FLOPS = 2e10
 _IMAGES = (
     (1, 64), (4, 32), (7, 64), (7, 512), (14, 32), (14, 256), (28, 128), (56, 64), (112, 32), (224, 16),
 )  # fmt: skip
-
-
+# Width of a filter, whether each channel has its own, and images.
+_FILTERS = ((1, 0, 1), (3, 0, 1), (3, 1, 1), (3, 0, 4), (1, 0, 8), (5, 1, 4), (3, 0, 16))
 _IN_A_ROW = 4  # convolutions of one session, which converts layouts only around them
 
 
@@ -77,16 +77,8 @@ def onnx_trials(clock: OnnxClock) -> Iterator[Trial]:
     for batch, m, n in spread(20, (2, 64), (16, 512), (16, 512)):
         yield from _product(Product(m, n, 64, batch, layout="nn"), clock)
     for side, channels in _IMAGES:
-        for width, groups, batch in (
-            (1, 1, 1),
-            (3, 1, 1),
-            (3, channels, 1),
-            (3, 1, 4),
-            (1, 1, 8),
-            (5, channels, 4),
-            (3, 1, 16),
-        ):
-            yield from _convolution(batch, channels, side, width, groups)
+        for width, is_depthwise, batch in _FILTERS:
+            yield from _convolution(batch, channels, side, width, channels if is_depthwise else 1)
     for row in _ROWWISE:
         for elements, columns in spread(12, (4096, 2**23), (32, 4096)):
             yield _rowwise(row, max(1, elements // columns), columns)

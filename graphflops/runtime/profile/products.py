@@ -15,17 +15,19 @@ from graphflops.runtime.profile.trial import Calls, Clock, Trial, random, spread
 
 # By element type: products as `linear` runs them, the same with odd sizes, of other layouts (each), and batched.
 _COUNTS = {
-    "bfloat16": (170, 40, 25, 40), "float32": (70, 20, 15, 30), "float16": (30, 8, 0, 6),
-    "float8_e4m3fn": (50, 0, 0, 0), "int8": (20, 0, 0, 0),
+    "cuda": {
+        "bfloat16": (170, 40, 25, 40), "float32": (70, 20, 15, 30), "float16": (30, 8, 0, 6),
+        "float8_e4m3fn": (50, 0, 0, 0), "int8": (20, 0, 0, 0),
+    },
+    "cpu": {"float32": (90, 10, 15, 40), "bfloat16": (45, 0, 8, 20)},
 }  # fmt: skip
-_CPU_COUNTS = {"float32": (90, 10, 15, 40), "bfloat16": (45, 0, 8, 20)}
 _MOST_FLOPS = {"cuda": 4e12, "cpu": 2e10}
 _MOST_BYTES = {"cuda": 2e9, "cpu": 2e8}
 
 
 def products(clock: Clock) -> Iterator[Trial]:
     """Products in every element type that the device may have."""
-    for dtype, counts in (_COUNTS if clock.device == "cuda" else _CPU_COUNTS).items():
+    for dtype, counts in _COUNTS[clock.device].items():
         for sizes in _sizes(dtype, counts):
             trial = _trial(dtype, sizes, clock)
             if trial.kernel.flops <= _MOST_FLOPS[clock.device] * (0.1 if dtype == "float32" else 1):
@@ -64,18 +66,15 @@ def _prepare(kind: torch.dtype, sizes: Product, clock: Clock) -> Calls:
     weight_bytes = sizes.batch * n * k * kind.itemsize
     if weight_bytes + sizes.batch * m * (n + k) * kind.itemsize > _MOST_BYTES[clock.device]:
         return ()
-    a = _matrix(kind, lead, m, k, sizes.layout != "nt", clock.device)
-    sets, is_row_major = clock.sets(weight_bytes), sizes.layout != "tn"
-    weights = [_matrix(kind, lead, k, n, is_row_major, clock.device) for _ in range(sets)]
+
+    def matrix(rows: int, columns: int, is_row_major: bool) -> torch.Tensor:
+        if is_row_major:
+            return random((*lead, rows, columns), kind, clock.device)
+        return random((*lead, columns, rows), kind, clock.device).transpose(-1, -2)
+
+    a = matrix(m, k, sizes.layout != "nt")
+    weights = [matrix(k, n, sizes.layout != "tn") for _ in range(clock.sets(weight_bytes))]
     return [_call(kind, a, weight) for weight in weights]
-
-
-def _matrix(
-    kind: torch.dtype, lead: tuple[int, ...], rows: int, columns: int, is_row_major: bool, device: str
-) -> torch.Tensor:
-    if is_row_major:
-        return random((*lead, rows, columns), kind, device)
-    return random((*lead, columns, rows), kind, device).transpose(-1, -2)
 
 
 def _call(kind: torch.dtype, a: torch.Tensor, b: torch.Tensor) -> partial[torch.Tensor]:
@@ -87,18 +86,14 @@ def _call(kind: torch.dtype, a: torch.Tensor, b: torch.Tensor) -> partial[torch.
     return partial(torch.matmul, a, b)
 
 
-# Kernel, element type, forward and backward calls.
-_ATTENTION_COUNTS: tuple[tuple[AttentionKernel, str, int, int], ...] = (
-    ("flash", "bfloat16", 90, 40),
-    ("efficient", "float32", 40, 20),
-    ("efficient", "bfloat16", 30, 10),
-    ("cudnn", "bfloat16", 40, 20),
-)
-# Of a CPU, which has one kernel: named as the one that a GPU runs in this element type.
-_CPU_ATTENTION_COUNTS: tuple[tuple[AttentionKernel, str, int, int], ...] = (
-    ("efficient", "float32", 70, 0),
-    ("cudnn", "bfloat16", 30, 0),
-)
+# Kernel, element type, forward and backward calls. A CPU has one kernel: named as what a GPU runs in this element type.
+_ATTENTION_COUNTS: dict[str, tuple[tuple[AttentionKernel, str, int, int], ...]] = {
+    "cuda": (
+        ("flash", "bfloat16", 90, 40), ("efficient", "float32", 40, 20), ("efficient", "bfloat16", 30, 10),
+        ("cudnn", "bfloat16", 40, 20),
+    ),
+    "cpu": (("efficient", "float32", 70, 0), ("cudnn", "bfloat16", 30, 0)),
+}  # fmt: skip
 _MOST_ATTENTION_FLOPS = {"cuda": 1.5e12, "cpu": 1e10}
 _MOST_SCORES = 2**31
 _ATTENTION_BATCHES = {"cuda": (1, 2, 4, 8, 16, 32, 64, 256), "cpu": (1, 1, 2, 4)}
@@ -106,14 +101,11 @@ _ATTENTION_BATCHES = {"cuda": (1, 2, 4, 8, 16, 32, 64, 256), "cpu": (1, 1, 2, 4)
 
 def attentions(clock: Clock) -> Iterator[Trial]:
     """Attention by every kernel that torch has on a GPU, and by the one that it has on a CPU."""
-    for kernel, dtype, forward, backward in (
-        _ATTENTION_COUNTS if clock.device == "cuda" else _CPU_ATTENTION_COUNTS
-    ):
+    batches = _ATTENTION_BATCHES[clock.device]
+    for kernel, dtype, forward, backward in _ATTENTION_COUNTS[clock.device]:
         chance = Random(kernel + dtype)
         for index in range(forward + backward):
-            sizes, is_causal = _attention_sizes(
-                chance, kernel, index >= forward, _ATTENTION_BATCHES[clock.device]
-            )
+            sizes, is_causal = _attention_sizes(chance, kernel, index >= forward, batches)
             trial = _attention_trial(sizes, is_causal, dtype, clock.device)
             if trial.kernel.flops < _MOST_ATTENTION_FLOPS[clock.device] * (0.2 if dtype == "float32" else 1):
                 yield trial
@@ -144,10 +136,10 @@ def _attention_trial(sizes: Attention, is_causal: bool, dtype: str, device: str)
     queries = sizes.batch * sizes.heads * sizes.queries * sizes.width * kind.itemsize
     keys = 2 * sizes.batch * sizes.kv_heads * sizes.keys * sizes.width * kind.itemsize
     flops = int(4 * sizes.batch * sizes.heads * sizes.queries * sizes.keys * sizes.width * sizes.computed)
+    work = (flops, 0, queries + keys, queries)
     if sizes.phase == "backward":
-        kernel = Kernel("attention", dtype, flops * 5 // 2, 0, 3 * queries + keys, queries + keys, sizes)
-    else:
-        kernel = Kernel("attention", dtype, flops, 0, queries + keys, queries, sizes)
+        work = (flops * 5 // 2, 0, 3 * queries + keys, queries + keys)
+    kernel = Kernel("attention", dtype, *work, sizes)
     return Trial(kernel, partial(_attention_calls, kind, sizes, is_causal, device))
 
 

@@ -84,9 +84,9 @@ def _layer_norm(x: torch.Tensor) -> Callable[[], object]:
 def _batch_norm(is_training: bool) -> Callable[[torch.Tensor], Callable[[], object]]:
     def make(x: torch.Tensor) -> Callable[[], object]:
         image = x[: len(x) // 64 * 64].view(-1, 64, x.shape[1], 1)
-        mean, variance = torch.zeros(64, device=x.device), torch.ones(64, device=x.device)
-        weight = torch.ones(64, device=x.device, dtype=x.dtype)
-        mean, variance = mean.to(x.dtype), variance.to(x.dtype)
+        mean, variance, weight = (
+            fill(64, device=x.device, dtype=x.dtype) for fill in (torch.zeros, torch.ones, torch.ones)
+        )
         given = image, weight, weight, mean, variance
         return partial(torch.batch_norm, *given, is_training, 0.1, 1e-5, is_training)
 
@@ -104,10 +104,6 @@ def _adam(x: torch.Tensor) -> Callable[[], object]:
     steps = [torch.ones((), device=x.device) for _ in p]
     numbers = {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "weight_decay": 0.01, "eps": 1e-8}
     return partial(torch._fused_adamw_, p, g, m, v, [], steps, **numbers, amsgrad=False, maximize=False)
-
-
-def _add_lists(x: torch.Tensor) -> Callable[[], object]:
-    return partial(torch._foreach_add, list(x.chunk(16)), list(_same(x).chunk(16)))
 
 
 def _softmax_backward(x: torch.Tensor) -> Callable[[], object]:
@@ -206,7 +202,11 @@ _PLANS: tuple[Plan, ...] = (
     ),
     Plan("fft", lambda x: partial(torch.fft.rfft, x), dtypes=_FLOAT32, most=2**26),
     _optimizer(_adam, reads=4, writes=3, work=15, variant="fused", tensors=8),
-    _optimizer(_add_lists, reads=2, tensors=16),
+    _optimizer(
+        lambda x: partial(torch._foreach_add, list(x.chunk(16)), list(_same(x).chunk(16))),
+        reads=2,
+        tensors=16,
+    ),
 )
 
 

@@ -160,9 +160,9 @@ def test_channels_last() -> None:
         turned = price(MS + "NhwcConv", t(1, 32, 32, 8), weight, kernel_shape=(5, 3), group=group)
         assert shapes(turned) == [(1, 28, 30, weight.shape[0])]
         assert turned.matrix_flops == 2 * (28 * 30) * weight.shape[0] * (5 * 3 * 8 // group)
-    assert shapes(price("com.ms.internal.nhwc.MaxPool", plain, kernel_shape=(2, 2), strides=(2, 2))) == [
-        (1, 16, 16, 3)
-    ]
+    window = {"kernel_shape": (2, 2), "strides": (2, 2)}
+    pooled = price("com.ms.internal.nhwc.MaxPool", plain, outputs=(True,), **window)
+    assert shapes(pooled) == [(1, 16, 16, 3)]
     assert shapes(price(MS + "NhwcMaxPool", x, kernel_shape=(2, 2), strides=(2, 2))) == [(1, 16, 16, 3)]
 
 
@@ -282,7 +282,8 @@ def test_unknown_steps_have_a_name() -> None:
     assert [(run.cost.matrix_flops, times) for run, times in estimate.regions] == [(70, 1), (10, steps - 1)]
     assert shapes(estimate) == [(2, 1, 20), (2, 1), (13, 2, 4, 50257)]
     assert estimate.transcendentals == 8 * steps * 50257
-    greedy = price(MS + "GreedySearch", ids, t(1, dtype=INT32), decoder=step, eos_token_id=0, pad_token_id=0)
+    operands, tokens = (ids, t(1, dtype=INT32)), {"eos_token_id": 0, "pad_token_id": 0}
+    greedy = price(MS + "GreedySearch", *operands, decoder=step, outputs=(True,), **tokens)
     assert shapes(greedy) == [(2, symbol("max_length?"))]
 
 

@@ -127,6 +127,7 @@ def test_gated_weights_of_few_bits() -> None:
         Nq=128,
         Nkv=128,
         block_size=32,
+        outputs=(True,),
     )
     assert (shapes(qkv), qkv.matrix_flops) == ([(1, 4, 128)], 3 * 65_536)
 

@@ -97,7 +97,7 @@ def test_quantised_operators_with_channels_at_the_end() -> None:
 
 def test_a_step_of_decoding_with_its_projection() -> None:
     operands = (t(2, 1, 8), t(8, 24), t(24), None, t(2, 2, 2, 5, 4))
-    step = price(MS + "DecoderMaskedSelfAttention.1", *operands, num_heads=2)
+    step = price(MS + "DecoderMaskedSelfAttention.1", *operands, num_heads=2, outputs=(True,))
     # The projection to queries, keys and values; then 2 heads of 2 sequences see 5 keys of the past and their own.
     assert step.matrix_flops == 2 * 2 * 8 * 24 + 2 * 2 * (2 * 2 * 6) * 4
     assert shapes(step) == [(2, 1, 8)]

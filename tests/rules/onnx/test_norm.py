@@ -16,7 +16,7 @@ X, C = t(2, 6, 4, 4), t(6)  # 192 elements
 
 def test_batch_statistics_in_inference_fold_into_scale_and_shift() -> None:
     for version in (1, 6, 7, 9, 14, 15):
-        estimate = price(f"onnx.BatchNormalization.{version}", X, C, C, C, C)
+        estimate = price(f"onnx.BatchNormalization.{version}", X, C, C, C, C, outputs=(True,))
         assert shapes(estimate) == [X.shape]
         assert (estimate.vector_flops, estimate.transcendentals) == (2 * 192, 6)
 
@@ -37,7 +37,7 @@ def test_before_version_14_training_is_told_by_the_results() -> None:
 
 def test_statistics_of_every_position() -> None:
     each = t(6, 4, 4)
-    estimate = price("onnx.BatchNormalization.7", X, each, each, each, each, spatial=0)
+    estimate = price("onnx.BatchNormalization.7", X, each, each, each, each, spatial=0, outputs=(True,))
     assert (shapes(estimate), estimate.transcendentals) == ([X.shape], 96)
 
 
@@ -96,7 +96,7 @@ TRUE, FALSE = t(dtype=BOOL, value=1), t(dtype=BOOL, value=0)
     ],
 )
 def test_dropout(version: int, operands: Any, settings: dict[str, Any], work: int) -> None:
-    estimate = price(f"onnx.Dropout.{version}", X, *operands, **settings)
+    estimate = price(f"onnx.Dropout.{version}", X, *operands, outputs=(True,), **settings)
     assert shapes(estimate) == [X.shape]
     assert estimate.vector_flops == work * 192
     assert estimate.alias == (work == 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from graphflops.links.cost import Kind, link_bytes
+from graphflops.links import Kind, link_bytes
 
 
 class Collective(NamedTuple):
