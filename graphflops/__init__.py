@@ -7,44 +7,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__all__ = [
-    "Training",
-    "__version__",
-    "analyze",
-    "audit",
-    "capture",
-    "check",
-    "compare",
-    "fits",
-    "load",
-    "mfu",
-    "mfu_callback",
-    "plan",
-    "record",
-    "rule",
-    "serve",
-    "statement",
-    "validate",
-]
-
 if TYPE_CHECKING:
-    from graphflops.budget.run import check
-    from graphflops.capturing.step import record
-    from graphflops.comparison.models import compare
-    from graphflops.derived.items import mfu
-    from graphflops.exporters import load
-    from graphflops.exporters.live import capture
-    from graphflops.fitting.fits import fits
-    from graphflops.loading import analyze
-    from graphflops.onnx_audit.audit import audit
-    from graphflops.planning.plan import plan
-    from graphflops.rules import rule
-    from graphflops.runtime.mfu_callback import mfu_callback
-    from graphflops.runtime.validate import validate
-    from graphflops.serving.plan import serve
-    from graphflops.statements.statement import statement
-    from graphflops.training import Training
-    from graphflops.version import __version__
+    from graphflops.budget.run import check as check
+    from graphflops.capturing.step import record as record
+    from graphflops.comparison.models import compare as compare
+    from graphflops.derived.items import mfu as mfu
+    from graphflops.exporters import load as load
+    from graphflops.exporters.live import capture as capture
+    from graphflops.fitting.fits import fits as fits
+    from graphflops.loading import analyze as analyze
+    from graphflops.onnx_audit.audit import audit as audit
+    from graphflops.planning.plan import plan as plan
+    from graphflops.rules import rule as rule
+    from graphflops.runtime.mfu_callback import mfu_callback as mfu_callback
+    from graphflops.runtime.validate import validate as validate
+    from graphflops.serving.plan import serve as serve
+    from graphflops.statements.statement import statement as statement
+    from graphflops.training import Training as Training
+    from graphflops.version import __version__ as __version__
 
 _HOME = {
     "Training": "graphflops.training",
@@ -65,6 +45,7 @@ _HOME = {
     "serve": "graphflops.serving.plan",
     "validate": "graphflops.runtime.validate",
 }
+__all__ = [*_HOME]
 
 
 def __getattr__(name: str) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -24,12 +23,11 @@ from graphflops.passes.sizes import labels_of, with_sizes, without_labels
 from graphflops.report import Execution, Report, Timeline
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from graphflops.devices import Device, Platform
     from graphflops.dims import Dim
     from graphflops.execution.runs import Runs
-    from graphflops.inductor.plan import Plans
     from graphflops.memory.on_gpu import OnGpu
     from graphflops.report.timeline import PhaseTime
     from graphflops.training import Training
@@ -63,19 +61,24 @@ def analyze(
     Raises FileError (not readable), ModelError (sizes contradict the program), DimError (formulas grow too large).
     """
     given = (dims or {}, inputs or {}, masks, names or {})
-    with _placed(model):
-        priced = _priced_program(model, model_name, given, training, assume, execution, fused, progress)
-        return _report(*priced, execution, device, times, memory, network, torch)
-
-
-@contextmanager
-def _placed(model: object) -> Iterator[None]:
-    """Names the file in an error of a sum over calls, each of which had sizes that could be computed with."""
+    asked = _Asked(execution, device, network, torch, times, memory)
     try:
-        yield
-    except DimError as error:
+        priced = _priced_program(model, model_name, given, training, assume, execution, fused, progress)
+        return _report(*priced, asked)
+    except DimError as error:  # of a sum over calls, each of which had sizes that could be computed with
         place = shown(str(model)) if isinstance(model, (str, PathLike)) else "the program"
         raise DimError(f"{place}: {error}: give sizes with --dim") from error
+
+
+class _Asked(Record, frozen=True):
+    """How and where a program runs, and what is asked of that: options of `analyze`."""
+
+    execution: Execution | None
+    device: str | None
+    network: str | None = None
+    torch: str | None = None
+    times: bool = True
+    memory: bool = True
 
 
 class Priced(Record, frozen=True):
@@ -88,7 +91,7 @@ class Priced(Record, frozen=True):
 
     def report(self) -> Report:
         """Its report, without times."""
-        return _report(self.program, self.again, self.execution, self.device, times=False, memory=True)
+        return _report(self.program, self.again, _Asked(self.execution, self.device, times=False))
 
     def times(self, *, replayed: bool = False) -> Callable[[Mapping[str, int]], PhaseTime]:
         """Its times by the values of its symbols. replayed: whether a CUDA graph holds the kernels of any execution."""
@@ -114,7 +117,7 @@ def priced(
     """An inference on a device, of which a report and times at any sizes can be asked. Raises as `analyze`."""
     given = (dims or {}, inputs or {}, masks, names or {})
     program, again = _priced_program(model, model_name, given, False, True, execution, True, None)
-    return Priced(program, again, device, _device(device, program, execution)[1])
+    return Priced(program, again, device, _device(program, _Asked(execution, device))[1])
 
 
 def _priced_program(
@@ -152,54 +155,38 @@ def _priced_program(
     return with_sizes(program, labels), priced
 
 
-def _report(
-    program: PricedProgram,
-    priced: Callable[..., PricedProgram],
-    execution: Execution | None,
-    device: str | None,
-    times: bool,
-    memory: bool,
-    network: str | None = None,
-    torch: str | None = None,
-) -> Report:
+def _report(program: PricedProgram, priced: Callable[..., PricedProgram], asked: _Asked) -> Report:
     """The report of a program, with memory and time where a device or an execution is named. priced: as `fused` or not."""
     if program.fused:
         from graphflops.passes import quantized
 
         quantized.say_unfused(program, priced(fused=False))
-    profile, chosen = _device(device, program, execution, network, torch)
+    profile, chosen = _device(program, asked)
     if program.graph.step is not None:
-        return _step_report(program, program.graph.step, profile, times, network, torch)
-    if not (device or execution):
+        return _step_report(program, program.graph.step, profile, asked)
+    if not (asked.device or asked.execution):
         no_peaks = MemoryUse(Peak(), Timeline(), Peak() if program.training else None)
-        return report(program, memory_use(program) if memory else no_peaks, chosen)
+        return report(program, memory_use(program) if asked.memory else no_peaks, chosen)
     from graphflops.devices import platform_of
     from graphflops.memory.ledger import ledger
 
     is_torch = program.graph.origin.format != "onnx"
     rules = _memory_rules(chosen, is_torch_on_device=is_torch and profile is not None)
-    runs, held = _runs_and_memory(program, chosen, rules, platform_of(profile, torch))
+    runs, held = _runs_and_memory(program, chosen, rules, platform_of(profile, asked.torch))
     runs.say_assumed(program, held)
     unfused: Mapping[str, Sequence[Dim]] = {}
     if program.attentions and rules is not None:
         from graphflops.memory.on_gpu import say_unfused, with_kernels
 
         program, unfused = with_kernels(program, runs)
-    time = NO_TIME if profile is None or not times else _time(program, profile, chosen, runs, network)
+    time = _time(program, profile, chosen, runs, asked)
     for reason, scores in unfused.items():
         say_unfused(program, reason, scores, time.slowdowns)
     entries = ledger(program, held, chosen, profile)
     return report(program, held, chosen, entries, runs.platform.torch if is_torch else "", time)
 
 
-def _step_report(
-    program: PricedProgram,
-    step: Step,
-    profile: Device | None,
-    times: bool,
-    network: str | None,
-    torch: str | None,
-) -> Report:
+def _step_report(program: PricedProgram, step: Step, profile: Device | None, asked: _Asked) -> Report:
     """The report of a recorded step: memory is as recorded, and runs eagerly on every device."""
     from graphflops.devices import platform_of
     from graphflops.memory.ledger import ledger
@@ -210,44 +197,39 @@ def _step_report(
     else:
         from graphflops.kernels.buffers import forward_bytes
 
-        runs = _runs(program, "eager", platform_of(profile, torch))
+        runs = _runs(program, "eager", platform_of(profile, asked.torch))
         layouts = runs.of(program.main).layouts
         for call in layouts.wrong:
             program.notes.say(
                 "GF127", call.node.name, "the strides of a view are not those that its operator gives"
             )
         held = step_memory(program, step, [forward_bytes(call, layouts) for call in program.main.calls])
-        if times:
-            time, kernels = _time(program, profile, "eager", runs, network), runs.platform.torch
+        time = _time(program, profile, "eager", runs, asked)
+        kernels = runs.platform.torch if asked.times else ""
     return report(program, held, "eager", ledger(program, held, "eager", profile), kernels, time)
 
 
-def _device(
-    name: str | None,
-    program: PricedProgram,
-    execution: Execution | None,
-    network: str | None = None,
-    torch: str | None = None,
-) -> tuple[Device | None, Execution]:
+def _device(program: PricedProgram, asked: _Asked) -> tuple[Device | None, Execution]:
     """The profile of a device, None where none is named, and how the program runs there.
 
     Diagnostics say what the profile has from another, and what disturbed its measurement.
     """
+    name, execution, network = asked.device, asked.execution, asked.network
+    is_onnx = program.graph.origin.format == "onnx"
+    nowhere = "is of a device: name one with --device"
     if network is not None and (name is None or not program.graph.has_exchanges):
-        lacks = "is of a device: name one with --device" if name is None else "the program has no collectives"
+        lacks = nowhere if name is None else "the program has no collectives"
         raise OptionError(f"--network {shown(network)}: {lacks}")
-    if torch is not None and (program.graph.origin.format == "onnx" or not (name or execution)):
-        lacks = (
-            "the program is not PyTorch's" if name or execution else "is of a device: name one with --device"
-        )
-        raise OptionError(f"--torch {shown(torch)}: {lacks}")
+    if asked.torch is not None and (is_onnx or not (name or execution)):
+        lacks = "the program is not PyTorch's" if name or execution else nowhere
+        raise OptionError(f"--torch {shown(asked.torch)}: {lacks}")
     if name is None:
         return None, execution or "graph"
     from graphflops.devices import complete, device, disturbance, substitution
 
     profile = device(name)
-    runs_whole = profile.kind == "tpu" or program.graph.origin.format == "onnx"
-    chosen = execution or ("graph" if runs_whole or program.fused else "eager")
+    runs_whole = profile.kind == "tpu" or is_onnx or program.fused
+    chosen = execution or ("graph" if runs_whole else "eager")
     if lacking := substitution(profile, has_launches=chosen != "graph"):
         program.notes.say("GF123", "", lacking)
     if disturbed := disturbance(profile):
@@ -261,13 +243,15 @@ def _device(
 
 
 def _time(
-    program: PricedProgram, profile: Device, execution: Execution, runs: Runs, network: str | None
+    program: PricedProgram, profile: Device | None, execution: Execution, runs: Runs, asked: _Asked
 ) -> ProgramTime:
-    """The times of a program, with the network that its collectives are taken to have where none is given."""
+    """The times of a program on a device, with the network that its collectives are taken to have where none is given."""
+    if profile is None or not asked.times:
+        return NO_TIME
     from graphflops.time.program_time import program_time
 
     time = program_time(program, profile, execution, runs)
-    is_assumed = time.network and network is None
+    is_assumed = time.network and asked.network is None
     return replace(time, network=f"{time.network} (assumed, set it with --network)") if is_assumed else time
 
 
@@ -275,28 +259,23 @@ def _runs_and_memory(
     program: PricedProgram, execution: Execution, rules: type[OnGpu] | None, platform: Platform
 ) -> tuple[Runs, MemoryUse]:
     """What runs under an execution, and what is held when."""
+    runs = _runs(program, execution, platform)
     if execution == "compiled":
         from graphflops.memory.compiled import compiled_memory_use
 
-        plans = _plans(program, platform)
-        return plans, compiled_memory_use(program, plans)
-    runs = _runs(program, execution, platform)
+        return runs, compiled_memory_use(program, runs)  # type: ignore[arg-type]  # they are plans
     return runs, memory_use(program, CallByCall if rules is None else partial(rules, runs=runs))
 
 
 def _runs(program: PricedProgram, execution: Execution, platform: Platform) -> Runs:
     """Which calls run under an execution, and how their values lie."""
     if execution == "compiled":
-        return _plans(program, platform)
+        from graphflops.inductor.plan import Plans
+
+        return Plans(program, platform)
     from graphflops.execution.runs import Runs
 
     return Runs(program.attentions, platform, is_eager=execution == "eager")
-
-
-def _plans(program: PricedProgram, platform: Platform) -> Plans:
-    from graphflops.inductor.plan import Plans
-
-    return Plans(program, platform)
 
 
 def _memory_rules(execution: Execution, is_torch_on_device: bool) -> type[OnGpu] | None:

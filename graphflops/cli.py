@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from graphflops.base.signals import cleanly_terminated
+from graphflops.base.limits import cleanly_terminated
 from graphflops.errors import GraphflopsError, inert_in_logs, innermost, shown
 from graphflops.version import __version__
 

@@ -86,8 +86,11 @@ class Cost(Record, frozen=True):
 
     @staticmethod
     def sum(costs: Iterable[Cost]) -> Cost:
-        """The total of many costs, in one pass."""
-        listed = list(costs)
+        """The total of many costs. Equal calls share one object, so objects are counted first, polynomials added after."""
+        counted: dict[int, tuple[Cost, int]] = {}
+        for cost in costs:
+            counted[id(cost)] = (cost, counted.get(id(cost), (cost, 0))[1] + 1)
+        listed = [cost * times for cost, times in counted.values()]
         return Cost(*(total(getattr(cost, f) for cost in listed) for f in QUANTITIES))
 
 
@@ -199,11 +202,8 @@ class Estimate(Record, frozen=True):
         """The estimate's own work and traffic, without nested graphs."""
         written = self.out if self.writes is None else self.writes
         results = (value for value in written if self.writes is not None or isinstance(value, TensorType))
-        return Cost(
-            **self.work,
-            read_bytes=total(_nbytes(value) for value in self.reads),
-            written_bytes=total(_nbytes(value) for value in results),
-        )
+        read_bytes, written_bytes = total(map(_nbytes, self.reads)), total(map(_nbytes, results))
+        return Cost(**self.work, read_bytes=read_bytes, written_bytes=written_bytes)
 
     @property
     def work(self) -> dict[str, Dim]:

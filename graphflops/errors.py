@@ -9,7 +9,6 @@
     │   └── NoValueError   it divides by zero at the sizes put in
     ├── ShapeError     a rule proved that operands cannot meet
     ├── RunError       a call of a program that is being run cannot run
-    ├── ReaderError    a reader or its row in the table of readers is wrong
     └── RuleError      a rule or its registration is wrong
         └── NoRuleError    a call runs an operator that no rule prices
 
@@ -61,10 +60,6 @@ class ShapeError(GraphflopsError):
 
 class RunError(GraphflopsError):
     """A call of a program that is being run cannot run; raised with which call it is, and torch's own words."""
-
-
-class ReaderError(GraphflopsError):
-    """A reader, or its row in the table of readers, is wrong."""
 
 
 class RuleError(GraphflopsError):

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from graphflops.base.record import Record
 from graphflops.dims import Dim
 from graphflops.ops import Op, operator
-from graphflops.tensor import DType, OptionalType, SequenceType, TensorType, UnknownType
+from graphflops.tensor import DType, OptionalType, SequenceType, TensorType, UnknownType, mapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -86,10 +86,12 @@ class Node(Record, frozen=True):
 
     def renamed(self, instead: Mapping[str, str]) -> Node:
         """The call with other values in place of some that it reads."""
-        if instead.keys().isdisjoint(self.reads()):
-            return self
-        kwargs = tuple([(name, _renamed(value, instead)) for name, value in self.kwargs])
-        return replace(self, args=tuple([_renamed(value, instead) for value in self.args]), kwargs=kwargs)
+        return self if instead.keys().isdisjoint(self.reads()) else self.changed(_renaming(instead))
+
+    def changed(self, change: Callable[[Argument], Argument]) -> Node:
+        """The call with each of its arguments changed, those in tuples too."""
+        kwargs = tuple([(name, mapped(value, change)) for name, value in self.kwargs])
+        return replace(self, args=mapped(self.args, change), kwargs=kwargs)
 
     def uses(self) -> Iterator[tuple[str, str]]:
         """(operand slot, value name) of every value the call reads: `0`, `2[1]` for a list's item, `mask` by keyword."""
@@ -117,7 +119,7 @@ class Output(Record, frozen=True):
 
     def renamed(self, instead: Mapping[str, str]) -> Output:
         """The result with other values in place of some."""
-        return replace(self, value=_renamed(self.value, instead))
+        return replace(self, value=mapped(self.value, _renaming(instead)))
 
     def uses(self) -> Iterator[tuple[str, str]]:
         """(slot, value name) of every value in it."""
@@ -323,10 +325,8 @@ class Graph(Record, frozen=True, eq=False, dict=True):
         return phases
 
 
-def _renamed(argument: Argument, instead: Mapping[str, str]) -> Argument:
-    if isinstance(argument, Ref):
-        return Ref(instead.get(argument.name, argument.name))
-    return tuple([_renamed(part, instead) for part in argument]) if isinstance(argument, tuple) else argument
+def _renaming(instead: Mapping[str, str]) -> Callable[[Argument], Argument]:
+    return lambda value: Ref(instead.get(value.name, value.name)) if isinstance(value, Ref) else value
 
 
 def _add_names(arguments: Iterable[Any], names: list[str]) -> None:

@@ -7,9 +7,10 @@ Whatever turns a name and a value into values of symbols, and whatever says a si
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Mapping, Sequence
-from functools import cached_property, lru_cache
-from typing import Any, NamedTuple, NoReturn, Protocol
+from functools import cached_property
+from typing import Any, NamedTuple, NoReturn, Union
 
 from msgspec import field
 
@@ -17,6 +18,7 @@ from graphflops.base.record import Record
 from graphflops.dims import Dim, Expr, evaluate, symbol
 from graphflops.dims.solving import LARGEST_SIZE, affine, common, sizes_taken, solution
 from graphflops.errors import ModelError, shown
+from graphflops.graph import Symbol
 from graphflops.report import Named, Report, SymbolInfo
 from graphflops.report.size_names import AXIS, collapsed, matching, named, shortened_axis
 
@@ -25,20 +27,9 @@ _MOST_NAMES = 12  # in a message
 _ENDLESS = 2**40  # sizes past this have no upper limit
 
 
-class Range(Protocol):
-    """What is known of a symbol: its inclusive range, and the input axes of this size, or of one computed from it."""
-
-    @property
-    def minimum(self) -> int | None:
-        """The least value."""
-
-    @property
-    def maximum(self) -> int | None:
-        """The largest value."""
-
-    @property
-    def where(self) -> tuple[str, ...]:
-        """The axes."""
+Range = Union[
+    Symbol, SymbolInfo
+]  # what is known of a symbol: its inclusive range, and the input axes where it stands
 
 
 class Stated(NamedTuple):
@@ -85,16 +76,11 @@ class OpenSizes(Record, frozen=True, eq=False, dict=True):
         return {name: self._stated(name) for name in self.symbols}
 
     def _stated(self, name: str) -> Stated:
-        own = Stated(self.labels.get(name, name), symbol(name))
-        axes = self._sizes(name)
-        return next(
-            (
-                Stated(self.labels[axis], size)
-                for axis, size in axes
-                if own.name == name and axis in self.labels
-            ),
-            self.at_axis(name) if own.name == name and _MADE_UP.fullmatch(name) else own,
-        )
+        if name in self.labels:
+            return Stated(self.labels[name], symbol(name))
+        labelled = [Stated(self.labels[axis], x) for axis, x in self._sizes(name) if axis in self.labels]
+        own = self.at_axis(name) if _MADE_UP.fullmatch(name) else Stated(name, symbol(name))
+        return labelled[0] if labelled else own
 
     def at_axis(self, name: str) -> Stated:
         """The input axis that tells a symbol, one of its size before one computed from it; the symbol where none does."""
@@ -227,42 +213,30 @@ def in_words(sizes: range) -> str:
     return f"{what} of at least {sizes[0]}" if is_open else f"{what} of {sizes[0]} to {sizes[-1]}"
 
 
-class _Same:
-    """An object by its identity: a key for results that were computed from just this object."""
-
-    __slots__ = ("it",)
-
-    def __init__(self, it: Any) -> None:
-        self.it = it
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self.it is other.it
-
-    def __hash__(self) -> int:
-        return id(self.it)
-
-
 def of_report(report: Report) -> OpenSizes:
     """The open sizes of a report."""
     return of_described(report.symbols, report.inputs)
 
 
+# The last that were made, each with the very objects that it was made of.
+_RECENT: deque[tuple[object, object, OpenSizes]] = deque(maxlen=8)
+
+
 def of_described(symbols: Mapping[str, SymbolInfo], inputs: Sequence[Named]) -> OpenSizes:
     """The open sizes of symbols and of the inputs where they stand; made once for the same of both."""
-    return _of_described(_Same(symbols), _Same(inputs))
-
-
-@lru_cache(maxsize=8)
-def _of_described(symbols: _Same, inputs: _Same) -> OpenSizes:
-    infos: Mapping[str, SymbolInfo] = symbols.it
-    axes = axes_of({named.name: named.type for named in reversed(inputs.it)})
-    labels = {info.label_axis or name: info.label for name, info in infos.items() if info.label}
+    for infos, given, known_sizes in tuple(_RECENT):
+        if infos is symbols and given is inputs:
+            return known_sizes
+    axes = axes_of({named.name: named.type for named in reversed(inputs)})
+    labels = {info.label_axis or name: info.label for name, info in symbols.items() if info.label}
     computed = {axis: size for axis, size in axes.items() if is_computed(size)}
-    for info in infos.values():
+    for info in symbols.values():
         computed.update(info.computed)
-    known = {name: info.value or 0 for name, info in infos.items() if info.given_by == "user"}
-    examples = {name: info.value for name, info in infos.items() if info.value is not None}
-    return OpenSizes(infos, axes, known, computed, labels, examples)
+    known = {name: info.value or 0 for name, info in symbols.items() if info.given_by == "user"}
+    examples = {name: info.value for name, info in symbols.items() if info.value is not None}
+    found = OpenSizes(symbols, axes, known, computed, labels, examples)
+    _RECENT.append((symbols, inputs, found))
+    return found
 
 
 def is_computed(size: Dim) -> bool:

@@ -11,29 +11,15 @@ It is loaded by every run of pytest where graphflops is installed, so it imports
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from graphflops.report import Report
     from graphflops.report.findings import Finding
-
-    class Checker(Protocol):
-        """What the fixture is: `graphflops_budget(model, args, ...)`."""
-
-        def __call__(
-            self,
-            model: object,
-            args: Sequence[Any] = (),
-            kwargs: Mapping[str, Any] | None = None,
-            *,
-            dynamic_shapes: Any = None,
-            **limits: Any,
-        ) -> Report: ...
-
 
 _MARKER = "graphflops_budget"
 
@@ -59,7 +45,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 @pytest.fixture
-def graphflops_budget(request: pytest.FixtureRequest) -> Checker:
+def graphflops_budget(request: pytest.FixtureRequest) -> Callable[..., Report]:
     """Fail the test where a model breaks its limits; its report otherwise.
 
     The model is a module with its arguments (torch exports it), an ExportedProgram, or the path of a file. Limits are
@@ -70,7 +56,7 @@ def graphflops_budget(request: pytest.FixtureRequest) -> Checker:
     return checker(request.config, marked)
 
 
-def checker(config: pytest.Config, marked: Mapping[str, Any]) -> Checker:
+def checker(config: pytest.Config, marked: Mapping[str, Any]) -> Callable[..., Report]:
     """The function that the fixture gives; `marked` are limits that hold unless a call says otherwise."""
 
     def check(
@@ -119,7 +105,7 @@ def _check(config: pytest.Config, model: object, limits: Mapping[str, Any], name
 def _of_file(config: pytest.Config, path: str, limits: Mapping[str, Any]) -> tuple[Report, list[Finding]]:
     from graphflops.budget import baseline
     from graphflops.budget import limits as reader
-    from graphflops.budget.check import violations
+    from graphflops.budget.check import compared
     from graphflops.budget.run import jobs_of, measures_at
     from graphflops.errors import FileError
 
@@ -135,16 +121,16 @@ def _of_file(config: pytest.Config, path: str, limits: Mapping[str, Any]) -> tup
         found
         for job, measures in zip(jobs, measured, strict=True)
         for entry in job.budgets
-        for found in violations(measures, entry, job.before)
+        for found in compared(measures, entry, job.before)[0]
     ]
     return measured[0].report, findings
 
 
 def _of_program(model: Any, limits: Mapping[str, Any]) -> tuple[Report, list[Finding]]:
     from graphflops.budget import limits as reader
-    from graphflops.budget.check import violations
+    from graphflops.budget.check import compared
     from graphflops.budget.run import measures_at
 
     (entry,) = reader.given(limits).budgets
     measures = measures_at(model, entry.sizes)
-    return measures.report, violations(measures, entry)
+    return measures.report, compared(measures, entry)[0]

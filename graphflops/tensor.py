@@ -188,12 +188,8 @@ def with_sizes(value: Any, change: Callable[[Any], Any]) -> Any:
         return replace(value, shape=shape, stored=stored, value=contents)
     if isinstance(value, SequenceType):
         length = None if value.length is None else change(value.length)
-        return replace(
-            value,
-            element=with_sizes(value.element, change),
-            length=length,
-            items=with_sizes(value.items, change),
-        )
+        element, items = with_sizes(value.element, change), with_sizes(value.items, change)
+        return replace(value, element=element, length=length, items=items)
     if isinstance(value, OptionalType):
         return replace(value, element=with_sizes(value.element, change))
     if isinstance(value, tuple):

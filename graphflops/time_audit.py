@@ -71,7 +71,9 @@ class _Program:
             if shape and elements and flops:
                 k, n = flops // (2 * elements), shape[-1]
                 # Where both factors have a batch, one product is as high as the result; else all rows are one product.
-                m = shape[-2] if _is_batched(row) and len(shape) > 1 else elements // n
+                ranks = [named.type.rank for named in row.inputs[-2:]]
+                is_batched = len(ranks) > 1 and min(ranks) > 2 and len(shape) > 1
+                m = shape[-2] if is_batched else elements // n
                 yield row, Product(m, n, k, elements // (m * n)), row.time.seconds
 
     def saved(self, row: Row, dtype: str, now: Product, then: Product) -> float:
@@ -269,7 +271,8 @@ def audited(
     **sizes: Any,
 ) -> ModelFindings:
     """The findings about one model: those of an ONNX file, and those about the time on a device and in an execution."""
-    from graphflops.loading import analyze, opened
+    from graphflops.loading import analyze
+    from graphflops.loading import opened as read
     from graphflops.onnx_audit.audit import audit
 
     if on is None and model.endswith(".pt2"):
@@ -281,7 +284,7 @@ def audited(
         found = audit(model, codes=codes, progress=progress, **sizes).of_model()
     if on is None:
         return found
-    program = opened(model)
+    program = read(model)
     report = analyze(program, device=on[0], execution=on[1], progress=progress, **sizes)
 
     def graph_seconds() -> float:
@@ -302,12 +305,6 @@ def _is_program_of_torch(path: str) -> bool:
     """Whether a file is an archive or a saved report, which the checks of ONNX files do not read."""
     with opened(path) as file:
         return file.read(2).lstrip()[:1] in (b"P", b"{")
-
-
-def _is_batched(row: Row) -> bool:
-    """Whether both factors of a product have an axis beside those that are multiplied."""
-    ranks = [named.type.rank for named in row.inputs[-2:]]
-    return len(ranks) > 1 and min(ranks) > 2
 
 
 def _up(size: int) -> int:

@@ -86,10 +86,7 @@ class Call(Struct, eq=False):
         return [argument.name if isinstance(argument, Ref) else "" for argument in self.given]
 
     def attribute(self, name: str, otherwise: Any = None) -> Any:
-        for key, value in self.node.kwargs:
-            if key == name:
-                return value
-        return otherwise
+        return dict(self.node.kwargs).get(name, otherwise)
 
 
 class View(Struct, eq=False, dict=True):

@@ -139,7 +139,7 @@ def test_every_result_has_a_notebook_page_and_a_repr() -> None:
     import graphflops.runtime.validation
     import graphflops.serving.plan
     import graphflops.statements.statement
-    import graphflops.versions.history
+    import graphflops.versions.revisions
     from graphflops.base.rendered import Rendered
     from graphflops.render import summary
     from graphflops.render.formats import DOCUMENTS

@@ -117,11 +117,11 @@ def content(path: str | os.PathLike[str], kind: str, most: int, *, otherwise: st
 CONFIGURATION = "graphflops.toml"
 
 
-def nearest(name: str = CONFIGURATION) -> str | None:
-    """Path of the file of that name in this folder or in the nearest one above it; None where there is none."""
+def nearest() -> str | None:
+    """Path of the configuration in this folder or in the nearest one above it; None where there is none."""
     folder = ""
     while True:
-        path = os.path.join(folder, name)
+        path = os.path.join(folder, CONFIGURATION)
         if os.path.exists(path) and not os.path.isdir(path):  # a pipe of that name is refused, not passed by
             return path
         if os.path.dirname(os.path.abspath(folder)) == os.path.abspath(folder):

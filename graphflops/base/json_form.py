@@ -146,7 +146,9 @@ class JsonForms:
             return _dict(self.kind(args[1]))
         if origin in (Union, types.UnionType) and type(None) in args:
             return _optional(self.kind(Union[tuple(arg for arg in args if arg is not type(None))]))
-        if isinstance(annotation, type) and _is_object(annotation):
+        if isinstance(annotation, type) and (
+            issubclass(annotation, Record) or is_dataclass(annotation) or hasattr(annotation, "_fields")
+        ):
             return self._object(annotation)
         return Kind(annotation)
 
@@ -163,14 +165,9 @@ def declared(
     cls: type, keys: list[Key], *, name: str = "", is_omitting: bool = True, kw_only: bool = False
 ) -> type[msgspec.Struct]:
     """The msgspec type of objects with these keys, under the name and first sentence of the class."""
-    return msgspec.defstruct(
-        name or cls.__name__,
-        [key.declared for key in keys],
-        frozen=True,
-        omit_defaults=is_omitting,
-        kw_only=kw_only,
-        namespace={"__doc__": (cls.__doc__ or "").strip().partition("\n")[0]},
-    )
+    options: Any = {"frozen": True, "omit_defaults": is_omitting, "kw_only": kw_only}
+    options["namespace"] = {"__doc__": (cls.__doc__ or "").strip().partition("\n")[0]}
+    return msgspec.defstruct(name or cls.__name__, [key.declared for key in keys], **options)
 
 
 def written(session: Session, value: object, keys: list[Key]) -> dict[str, Any]:
@@ -251,10 +248,6 @@ def _annotations(what: Any) -> dict[str, Any]:
         return typing.get_type_hints(what, localns=_NAMES)
     # Many times faster than get_type_hints.
     return inspect.get_annotations(what, locals=_NAMES, eval_str=True)
-
-
-def _is_object(cls: type) -> bool:
-    return issubclass(cls, Record) or is_dataclass(cls) or hasattr(cls, "_fields")
 
 
 def _defaults(cls: Any) -> dict[str, Any]:

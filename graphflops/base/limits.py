@@ -1,7 +1,8 @@
 """One budget for the whole analysis of a file of unknown origin: units of work, address space, and a deadline.
 
 Commands run inside `limited(...)`; a function called from Python is not limited unless its caller does the same. The readers
-and passes report their work with `spend`, which costs a comparison where nothing is limited.
+and passes report their work with `spend`, which costs a comparison where nothing is limited. On SIGTERM a command ends as an
+error would end it, so that temporary folders and half-written files are removed.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from time import monotonic
+from types import FrameType
 from typing import Any, Literal, NamedTuple
 
 from graphflops.errors import LimitError, OptionError
@@ -193,3 +195,24 @@ def _address_space(most: int | None) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+_EXIT = 128 + 15  # what a shell calls a process that SIGTERM ended
+
+
+@contextmanager
+def cleanly_terminated() -> Iterator[None]:
+    """Turns SIGTERM into SystemExit while the body runs; nothing in a thread, or where the caller handles the signal."""
+    main = threading.current_thread() is threading.main_thread()
+    if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, _exit)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _exit(number: int, frame: FrameType | None) -> None:
+    sys.exit(_EXIT)

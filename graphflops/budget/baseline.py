@@ -88,10 +88,8 @@ class _WireBefore(msgspec.Struct):
     lines: dict[str, Figures] = {}
 
     def before(self) -> Before:
-        totals: Figures = {
-            name: round(figure * _SECOND) if isinstance(figure, float) else figure
-            for name, figure in self.totals.items()
-        }
+        given = self.totals.items()
+        totals: Figures = {name: round(x * _SECOND) if isinstance(x, float) else x for name, x in given}
         return Before(self.sizes, totals, self.modules, self.lines)
 
 
@@ -125,21 +123,16 @@ def measured(measures: Measures, budgets: Iterable[Budget]) -> Before:
 
 def to_json(baseline: Baseline) -> str:
     """The file's text: sorted, a line for each total, module and group of calls."""
-    models = {
-        model: {
-            sizes: {
-                "sizes": _OneLine(before.sizes),
-                "totals": {
-                    name: figure / _SECOND if UNITS[name] == "ns" and isinstance(figure, int) else figure
-                    for name, figure in before.totals.items()
-                },
-                **({"modules": _lines(before.modules)} if before.modules else {}),
-                "lines": _lines(before.lines),
+    models: dict[str, dict[str, Any]] = {}
+    for model, by_sizes in baseline.items():
+        for sizes, before in by_sizes.items():
+            at = models.setdefault(model, {})[sizes] = {"sizes": _OneLine(before.sizes)}
+            at["totals"] = {
+                name: figure / _SECOND if UNITS[name] == "ns" and isinstance(figure, int) else figure
+                for name, figure in before.totals.items()
             }
-            for sizes, before in by_sizes.items()
-        }
-        for model, by_sizes in baseline.items()
-    }
+            at |= {"modules": _lines(before.modules)} if before.modules else {}
+            at["lines"] = _lines(before.lines)
     return _text({"schema": SCHEMA, "models": models}, "") + "\n"
 
 
@@ -164,13 +157,9 @@ def is_baseline(path: str) -> bool:
     """True if the file is a baseline, not a report."""
     try:
         with open(path, "rb") as file:
-            return msgspec.json.decode(file.read(_LARGEST), type=_Kind).models is not msgspec.UNSET
+            return "models" in msgspec.json.decode(file.read(_LARGEST), type=dict[str, msgspec.Raw])
     except (OSError, msgspec.MsgspecError, RecursionError):
         return True  # the reader reports what is wrong with it
-
-
-class _Kind(msgspec.Struct):
-    models: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
 class _OneLine(dict[str, Any]):

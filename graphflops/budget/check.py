@@ -70,19 +70,14 @@ def finding(
     return Finding(code, rule.name, rule.severity, message, rule.help.rstrip("."), node, op, module, source)
 
 
-def violations(measures: Measures, budget: Budget, before: Before | None = None) -> list[Finding]:
-    """One finding for each limit that a model breaks, or that cannot be checked.
+def compared(
+    measures: Measures, budget: Budget, before: Before | None = None
+) -> tuple[list[Finding], list[LimitResult]]:
+    """One finding for each limit that a model breaks, or that cannot be checked; and every limit with what was measured.
 
     The measures are of the model at `budget.sizes`; `before` is what was measured at the same, None where nothing was.
     A limit that cannot be checked counts as broken: calls of unknown cost may cost anything.
     """
-    return compared(measures, budget, before)[0]
-
-
-def compared(
-    measures: Measures, budget: Budget, before: Before | None = None
-) -> tuple[list[Finding], list[LimitResult]]:
-    """The findings of `violations`, and every limit with what was measured."""
     check = _Check(measures, budget, before)
     return list(check.findings()), check.results
 
@@ -109,9 +104,7 @@ class _Check:
     """One report against one budget."""
 
     def __init__(self, measures: Measures, budget: Budget, before: Before | None) -> None:
-        self.measures = measures
-        self.budget = budget
-        self.before = before
+        self.measures, self.budget, self.before = measures, budget, before
         self.results: list[LimitResult] = []
 
     def findings(self) -> Iterator[Finding]:
@@ -231,16 +224,13 @@ class _Check:
             whole = measured(quantity, most, UNITS[quantity])
             what += f"{over}{_share(abs(now - most), most)} {side} of {whole}"
         code, place = ("GF302" if limit.relative else "GF301"), {"module": scope.label}
-        if (
-            report.origin.format == "recorded"
-            and quantity in ("peak_bytes", "max_device_bytes")
-            and not limit.relative
-        ):
+        is_recorded = report.origin.format == "recorded" and not limit.relative
+        if is_recorded and quantity in ("peak_bytes", "max_device_bytes"):
             rank = 0 if report.mesh is None else report.mesh.rank
             what = f"{quantity}: needs {is_} of {measured(quantity, most, UNITS[quantity])} on rank {rank}, "
             what += f"at {located(report, report.memory_use[-1].peak_node)}"
         elif quantity == "peak_bytes":
-            node = self.measures.peak_node()
+            node = (report.step() or report.totals).peak_node
             row = next((row for row in report.rows if row.node == node), None)
             if row is not None:
                 what += f"; reached at {safe(node, 80)}"

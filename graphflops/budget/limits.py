@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Union
 
@@ -15,6 +16,7 @@ from graphflops.base.patterns import matches_file
 from graphflops.budget.amounts import AllowedGrowth, Unit, amount, growth, percent
 from graphflops.budget.measure import OF_DEVICES, OF_MODULES, SERVED, UNITS, Limit
 from graphflops.errors import FileError, OptionError, shown
+from graphflops.report import Execution
 from graphflops.training import Training, changed
 
 if sys.version_info >= (3, 11):
@@ -23,10 +25,7 @@ else:
     import tomli as tomllib
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from fractions import Fraction
-
-    from graphflops.report import Execution
 
 _LARGEST_FILE = 2**20  # bytes of a budget
 _MOST_PARTS = 64  # of a dotted key
@@ -78,14 +77,11 @@ class Budget:
         return any(matches_file(pattern, path) for pattern in self.models)
 
     def absolute(self) -> Budget:
-        return replace(
-            self,
-            limits=tuple(limit for limit in self.limits if not limit.relative),
-            modules=tuple(
-                (pattern, tuple(limit for limit in limits if not limit.relative))
-                for pattern, limits in self.modules
-            ),
-        )
+        def kept(limits: tuple[Limit, ...]) -> tuple[Limit, ...]:
+            return tuple(limit for limit in limits if not limit.relative)
+
+        modules = tuple((pattern, kept(limits)) for pattern, limits in self.modules)
+        return replace(self, limits=kept(self.limits), modules=modules)
 
     @property
     def relative(self) -> bool:
@@ -272,21 +268,18 @@ def _step(path: str, at: str, given: bool | dict[str, Any]) -> bool | Training:
     return True if step == Training() else step
 
 
-def _execution(path: str, at: str, given: str) -> Execution | Literal[""]:
-    if given not in ("", "eager", "graph", "compiled"):
-        _wrong(path, at, f"{shown(repr(given), 40)} is no execution: write eager, graph or compiled")
-    return given  # type: ignore[return-value]
-
-
 def _budget(path: str, at: str, entry: _Entry) -> Budget:
     inside = f"{at}." if at else ""
+    if entry.execution not in ("", "eager", "graph", "compiled"):
+        what = f"{shown(repr(entry.execution), 40)} is no execution: write eager, graph or compiled"
+        _wrong(path, f"{inside}execution", what)
     sizes = Sizes(
         tuple(sorted(entry.dims.items())),
         tuple(sorted((name, tuple(shape)) for name, shape in entry.inputs.items())),
         _step(path, f"{inside}training", entry.training),
         tuple(sorted(entry.names.items())),
         entry.device,
-        _execution(path, f"{inside}execution", entry.execution),
+        entry.execution,  # type: ignore[arg-type]  # as was checked
         () if entry.serving is None else tuple(msgspec.to_builtins(entry.serving).items()),
     )
     _refuse_mixed(path, inside, entry)

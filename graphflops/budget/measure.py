@@ -14,7 +14,7 @@ from typing import Union
 from graphflops.base.patterns import is_within
 from graphflops.base.units import starred
 from graphflops.budget.amounts import AllowedGrowth, Unit
-from graphflops.cost import REPORTED, Cost
+from graphflops.cost import REPORTED
 from graphflops.dims import Dim
 from graphflops.fitting.cells import QUANTITIES, Cell, ServedQuantity
 from graphflops.open_sizes import of_report
@@ -81,7 +81,8 @@ class Measures:
             time = self.report.step_time or self.report.totals.time
             return 0 if time is None else round(time.seconds * 1e9)
         totals = self.report.step() or self.report.totals
-        return totals.peak_bytes if quantity == "peak_bytes" else _of(totals.cost, quantity)
+        value: Dim = totals.peak_bytes if quantity == "peak_bytes" else getattr(totals.cost, quantity)
+        return value
 
     def has(self, quantity: str) -> bool:
         """Whether the report tells the quantity: that of a device needs one."""
@@ -94,15 +95,12 @@ class Measures:
         found = None if self.cell is None else SERVED[quantity].of(self.cell)
         return None if found is None else int(found * (1e9 if UNITS[quantity] == "ns" else 1))
 
-    def peak_node(self) -> str:
-        """The call at which most memory is alive."""
-        return (self.report.step() or self.report.totals).peak_node
-
     def module(self, path: str, quantity: str) -> Dim:
         """A quantity of one module with everything in it."""
         if quantity == "parameters":
             return sum(self.parameters_in(path).values())
-        return _of(self.group_in(path).cost, quantity)
+        value: Dim = getattr(self.group_in(path).cost, quantity)
+        return value
 
     def unknown(self, path: str = "") -> Counter[str]:
         """How often each operator of unknown cost is called in a module."""
@@ -161,11 +159,6 @@ def _prefixes(path: str) -> list[str]:
     """A path, and those of the modules around it; what is nested absurdly deep counts as in its `_DEEPEST`th module."""
     parts = path.split(".")[:_DEEPEST]
     return [".".join(parts[: end + 1]) for end in range(len(parts))]
-
-
-def _of(cost: Cost, quantity: str) -> Dim:
-    value: Dim = getattr(cost, quantity)
-    return value
 
 
 _WORK: dict[str, Unit] = {quantity.name: quantity.unit for quantity in REPORTED}

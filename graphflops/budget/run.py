@@ -150,10 +150,8 @@ def _baseline_of_report(budget: BudgetFile, models: Sequence[Model], path: str) 
 def _names(budget: BudgetFile, model: Model) -> tuple[str, str]:
     """How findings and how the baseline call a model."""
     if isinstance(model, (str, os.PathLike)):
-        path = os.fspath(model)
-        return path, budget.name_of(path)
-    name = type(model).__name__
-    return name, name
+        return os.fspath(model), budget.name_of(os.fspath(model))
+    return (type(model).__name__,) * 2
 
 
 def checked(
@@ -249,7 +247,11 @@ def _analyzed(job: Job) -> Outcome:
     findings = assumptions(measures) if job.update else []
     if job.past is not None:
         try:
-            before = measured if job.past.same else _measured_at(job.past, job)
+            if job.past.same or job.past.path is None:
+                before = measured if job.past.same else None
+            else:
+                then = measures_before(job.past.commit, job.past.path, job.sizes, assume=job.assume)
+                before = baseline.measured(then, job.budgets)
         except (GraphflopsError, RecursionError) as error:
             findings.append(finding("GF306", f"it cannot be measured as it was: {shown(str(error), 500)}"))
     if job.update or (job.past is not None and before is None):
@@ -260,13 +262,6 @@ def _analyzed(job: Job) -> Outcome:
         findings += broken
         results += every
     return Outcome(tuple(findings), measured, measures.report.values, tuple(results))
-
-
-def _measured_at(past: Past, job: Job) -> Before | None:
-    if past.path is None:
-        return None
-    measures = measures_before(past.commit, past.path, job.sizes, assume=job.assume)
-    return baseline.measured(measures, job.budgets)
 
 
 def _past(revision: str, models: Sequence[str]) -> dict[str, Past]:

@@ -95,13 +95,10 @@ def from_timm(name: Name) -> Example:
         raise unknown(name, timm.list_models())
     sizes: dict[str, Any] = {**name.sizes}
     size = name.choices.image_size
-    module = None
-    if size is not None:
-        try:  # models whose parameters depend on it take it as an argument
-            module = _built(timm, name, {**sizes, "img_size": size})
-        except TypeError:
-            module = None
-    module = _built(timm, name, sizes) if module is None else module
+    try:  # models whose parameters depend on it take it as an argument
+        module = _built(timm, name, sizes if size is None else {**sizes, "img_size": size})
+    except TypeError:
+        module = _built(timm, name, sizes)
     channels, *spatial = module.pretrained_cfg.get("input_size") or (3, 224, 224)
     channels = sizes.get("in_chans", channels)
     return _of_images(name, module, [channels, *([size, size] if size else spatial)])
@@ -121,12 +118,10 @@ def from_torchvision(name: Name) -> Example:
     models = library(name).models
     if name.target not in models.list_models():
         raise unknown(name, models.list_models())
-    without = {"weights": None}
-    if name.target in models.list_models(models.detection) or name.target in models.list_models(
-        models.segmentation
-    ):
-        without["weights_backbone"] = None
-    if name.target in models.list_models(models.detection):
+    kinds = ("detection", "segmentation", "video", "optical_flow")
+    kind = next((x for x in kinds if name.target in models.list_models(getattr(models, x))), "")
+    without = {"weights": None} | ({"weights_backbone": None} if kind == "segmentation" else {})
+    if kind == "detection":
         raise ModelError(
             f"{name}: how many boxes a detector keeps depends on the image, which torch cannot export: "
             f"capture its backbone by a factory of yours, PKG.MOD:FACTORY"
@@ -136,27 +131,21 @@ def from_torchvision(name: Name) -> Example:
     weights = models.get_model_weights(name.target)
     crop = getattr(next(iter(weights)).transforms(), "crop_size", [224])
     spatial = [crop[0], crop[-1]] if name.choices.image_size is None else [name.choices.image_size] * 2
-    if name.target in models.list_models(models.video):
+    if kind == "video":
         return _of_images(name, module, [3, 16, *spatial])
-    if name.target in models.list_models(models.optical_flow):
+    if kind == "optical_flow":
         return _of_images(name, module, [3, 520, 960] if not name.choices.image_size else [3, *spatial], 2)
     return _of_images(name, module, [3, *spatial])
 
 
 def _of_images(name: Name, module: Any, shape: Sequence[int], images: int = 1) -> Example:
     """The example of a module that takes `images` batches of one shape."""
-    import inspect
-
     import torch
 
     chosen = name.choices
     refuse_choices(name, phase=chosen.phase not in (None, "forward"), cache=chosen.cache != "dynamic")
-    refuse_choices(
-        name,
-        weights=chosen.weights,
-        quantize=chosen.quantize,
-        **dict.fromkeys({*chosen.dynamic} - {"batch"}, True),
-    )
+    others = dict.fromkeys({*chosen.dynamic} - {"batch"}, True)
+    refuse_choices(name, weights=chosen.weights, quantize=chosen.quantize, **others)
     module.eval().to(getattr(torch, chosen.dtype) if chosen.dtype else None)
     dtype = next(module.parameters()).dtype
     taken = [*inspect.signature(module.forward).parameters][:images]

@@ -55,22 +55,25 @@ def pretended() -> Iterator[FakeTensorMode]:
     """Tensors without data, and what torch does on a GPU where it does otherwise on a CPU."""
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     with contextlib.ExitStack() as stack:
-        for place, name in ((ddp, "_verify_param_shape_across_processes"), (ddp, "_sync_module_states")):
-            stack.enter_context(mock.patch.object(place, name, _nothing))
-        stack.enter_context(mock.patch.object(ddp.DistributedDataParallel, "__init__", _of_any_device))
-        stack.enter_context(mock.patch.object(ddp.DistributedDataParallel, "_pre_forward", _summing))
-        stack.enter_context(mock.patch.object(ddp.DistributedDataParallel, "_check_comm_hook", _nothing))
-        stack.enter_context(mock.patch.object(dist, "all_reduce", _with_future(dist.all_reduce)))
-        # It reads data of ranks.
-        stack.enter_context(mock.patch.object(dist.Reducer, "_rebuild_buckets", _nothing))
-        stack.enter_context(mock.patch.object(dist, "Reducer", _with_buckets))
+        instead: list[tuple[Any, str, Any]] = [
+            (ddp, "_verify_param_shape_across_processes", _nothing),
+            (ddp, "_sync_module_states", _nothing),
+            (ddp.DistributedDataParallel, "__init__", _of_any_device),
+            (ddp.DistributedDataParallel, "_pre_forward", _summing),
+            (ddp.DistributedDataParallel, "_check_comm_hook", _nothing),
+            (dist, "all_reduce", _with_future(dist.all_reduce)),
+            (dist.Reducer, "_rebuild_buckets", _nothing),  # which reads data of ranks
+            (dist, "Reducer", _with_buckets),
+        ]
+        instead += [(place, name, _outside(getattr(place, name))) for place, name in _with_real_tensors()]
+        for place, name, function in instead:
+            stack.enter_context(mock.patch.object(place, name, function))
         supported = "_get_foreach_kernels_supported_devices"
         stack.enter_context(mock.patch.object(OPTIMIZERS, supported, return_value=["cpu"]))
         for module in (OPTIMIZERS, FOREACH):
             module._foreach_supported_types.append(FakeTensor)  # what parameters without data are
             stack.callback(module._foreach_supported_types.remove, FakeTensor)
-        for place, name in _with_real_tensors():
-            stack.enter_context(mock.patch.object(place, name, _outside(getattr(place, name))))
+
         # Converting a module swaps its parameters, which torch refuses where weak references exist, as here.
         stack.enter_context(mock.patch.object(torch.utils, "weakref", mock.Mock(getweakrefs=lambda _: [])))
         # It draws again until no number is out of bounds, which it reads.

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import sys
 import weakref
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from graphflops.capturing.callers import is_of_a_mode, line
 from graphflops.capturing.gpu_functions import gpu_results
 from graphflops.exporters.step_file import (
     FORMAT,
@@ -28,13 +30,8 @@ from graphflops.exporters.step_file import (
     RecordedStorage,
     RecordedValue,
 )
-from graphflops.graph import HOST_KINDS
+from graphflops.graph import HOST_KINDS, InputRole, Phase
 from graphflops.ops import operator
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from graphflops.graph import InputRole, Phase
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter, torch._subclasses.FakeTensor)
 _NO_CALLS = frozenset({"prim", "profiler"})  # namespaces of queries and marks
@@ -116,28 +113,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             self.result(leaf) if isinstance(leaf, torch.Tensor) and self.is_ours(leaf) else None
             for leaf in flat
         ]
-        self.add(str(func), given, named, made, *self.place)
+        self.add(str(func), given, named, made)
 
-    def add(
-        self,
-        operator: str,
-        args: list[Any],
-        kwargs: dict[str, Any],
-        results: list[int | None],
-        module: tuple[str, str],
-        source: str,
-        stream: int,
-    ) -> None:
+    def add(self, operator: str, args: list[Any], kwargs: dict[str, Any], results: list[int | None]) -> None:
+        (path, kind), source, stream = self.place
         number = self.operators.setdefault(operator, len(self.operators))
-        path, kind = module
-        where = self.module_numbers.setdefault(path, len(self.module_numbers))
+        module = self.module_numbers.setdefault(path, len(self.module_numbers))
         self.modules[path] = self.modules.get(path) or kind
         line = self.sources.setdefault(source, len(self.sources))
-        self.calls.append(
-            RecordedCall(
-                number, args, kwargs, results, where, line, self.phase, stream, self.wrapped, self.hooked
-            )
-        )
+        around = self.phase, stream, self.wrapped, self.hooked
+        self.calls.append(RecordedCall(number, args, kwargs, results, module, line, *around))
         self.wrapped = self.hooked = 0
         if self.is_updating:
             self.updates.add(len(self.calls) - 1)
@@ -201,7 +186,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
                 return self.input(tensor, "constant", "")
             made = self.define(key, tensor)
             self.phase = self.phase_now()
-            self.add(operator, args, named, [made], *self.place)
+            self.add(operator, args, named, [made])
         return self.known[key]
 
     def result(self, tensor: torch.Tensor) -> int:
@@ -324,21 +309,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             if memory.kind == "value" and memory.first >= 0:
                 is_brief = turn > 0 and runs[memory.first] == runs[memory.last]
                 memory.kind = "temporary" if is_brief or number in self.resized else "value"
-        return RecordedStep(
-            FORMAT,
-            f"torch {torch.__version__.partition('+')[0]}",
-            rank,
-            axes,
-            groups,
-            [*self.operators],
-            [*self.modules.items()],
-            [*self.sources],
-            self.storages,
-            self.values,
-            self.inputs,
-            self.calls,
-            self.guesses,
-        )
+        producer = f"torch {torch.__version__.partition('+')[0]}"
+        lists = [*self.operators], [*self.modules.items()], [*self.sources]
+        made = self.storages, self.values, self.inputs
+        return RecordedStep(FORMAT, producer, rank, axes, groups, *lists, *made, self.calls, self.guesses)
 
 
 def _layout(number: int, tensor: torch.Tensor) -> tuple[Any, ...]:
@@ -354,15 +328,9 @@ def written(func: Any, args: Any, kwargs: Any) -> list[Any]:
         return tree_leaves(args[0]) if func not in _SENDING else [None]
     if func._schema.returns:
         return []
-    given = {
-        **dict(zip([argument.name for argument in func._schema.arguments], args, strict=False)),
-        **kwargs,
-    }
-    named = [
-        argument.name
-        for argument in func._schema.arguments
-        if argument.alias_info and argument.alias_info.is_write
-    ]
+    arguments = func._schema.arguments
+    given = {**dict(zip([argument.name for argument in arguments], args, strict=False)), **kwargs}
+    named = [x.name for x in arguments if x.alias_info and x.alias_info.is_write]
     return [leaf for name in named for leaf in tree_leaves(given.get(name)) if leaf is not None]
 
 
@@ -375,3 +343,38 @@ def _named(value: Any) -> Any:
     with contextlib.suppress(Exception):
         return dist.ReduceOp.RedOpType(value.op()).name.lower()
     return {"o": type(value).__name__}
+
+
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+_STEP = "_recorded"  # the function that runs the step
+_OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
+
+
+def is_of_a_mode(caller: FrameType | None) -> bool:
+    """Whether a mode of the program dispatched a call, which it does in Python."""
+    while caller is not None:
+        if caller.f_code.co_name == "__torch_dispatch__":
+            return isinstance(caller.f_locals.get("self"), TorchDispatchMode)
+        if not caller.f_code.co_filename.startswith(_TORCH):
+            return False
+        caller = caller.f_back
+    return False
+
+
+def line() -> str:
+    """The innermost line of code that is neither torch's nor ours."""
+    frame: FrameType | None = sys._getframe(3)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not name.startswith((_TORCH, _OURS, "<")):
+            return f"{_short(name)}:{frame.f_lineno}"
+        if frame.f_code.co_name == _STEP and name.startswith(_OURS):
+            return ""
+        frame = frame.f_back
+    return ""
+
+
+def _short(path: str) -> str:
+    """A path from the installed packages or the working folder on."""
+    _, found, rest = path.rpartition(f"site-packages{os.sep}")
+    return rest if found else os.path.relpath(path) if path.startswith(os.getcwd() + os.sep) else path

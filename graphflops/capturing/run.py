@@ -36,58 +36,51 @@ if TYPE_CHECKING:
 
 _FACTORY = "write a factory of the model and of inputs that it takes, PKG.MOD:FACTORY"
 # What to do about an error, by what its type and message have; of an export, what the model was given is said too.
-_ADVICE: tuple[tuple[str, str], ...] = (
-    (
-        r"operator torchvision::",
-        "torch and torchvision are built for different devices: install both from one index",
+_ADVICE = {
+    r"operator torchvision::": (
+        "torch and torchvision are built for different devices: install both from one index"
     ),
-    (
-        r"ImportError|ModuleNotFoundError|requires? the .* library",
-        "install what it names, or choose another model",
+    r"ImportError|ModuleNotFoundError|requires? the .* library": (
+        "install what it names, or choose another model"
     ),
-    (
-        r"Constraints violated|specializ|Constraint|Not all values of",
-        "an open axis is fixed by the model: take it out of --dynamic, or choose a larger size for it",
+    r"Constraints violated|specializ|Constraint|Not all values of": (
+        "an open axis is fixed by the model: take it out of --dynamic, or choose a larger size for it"
     ),
     (
         r"DataDependent|data.dependent|on meta tensors|aten::nonzero|_local_scalar_dense|Dynamic[A-Za-z]+Exception"
-        r"|Cannot copy out of meta|Unbacked|expected to have data",
+        r"|Cannot copy out of meta|Unbacked|expected to have data"
+    ): (
         "the model asks for numbers in its data, which an export does not have: capture a part of it by a factory, "
-        "PKG.MOD:FACTORY, such as its decoder alone",
+        "PKG.MOD:FACTORY, such as its decoder alone"
     ),
-    (
-        r"can only be called on Attention layers",
-        "none of its layers is attention, whose cache says how long it is: choose more layers",
+    r"can only be called on Attention layers": (
+        "none of its layers is attention, whose cache says how long it is: choose more layers"
     ),
-    (
-        r"must be equal to the number of `layer_types`",
-        "state layer_types for these layers, or leave out their number",
+    r"must be equal to the number of `layer_types`": (
+        "state layer_types for these layers, or leave out their number"
     ),
     (
         r"missing \d+ required|You (have to|must|need to|cannot) specify|(have|has|needs?) to be (passed|provided|given)"
-        r"|(not enough|too many) values to unpack|(cannot be|not-|not) `?None|[Ee]ither `",
-        f"it takes other inputs: {_FACTORY}",
+        r"|(not enough|too many) values to unpack|(cannot be|not-|not) `?None|[Ee]ither `"
+    ): (f"it takes other inputs: {_FACTORY}"),
+    r"config needs? to be|(needs? to|has to|have to|must) be (specified|set|defined)": (
+        "state that in the configuration: hf:CLASS(NAME=VALUE), or give the config.json of a trained model"
     ),
-    (
-        r"config needs? to be|(needs? to|has to|have to|must) be (specified|set|defined)",
-        "state that in the configuration: hf:CLASS(NAME=VALUE), or give the config.json of a trained model",
-    ),
-    (
-        r"NoneType|Config' object has no attribute|not set|not a valid dtype",
+    r"NoneType|Config' object has no attribute|not set|not a valid dtype": (
         "the configuration leaves a size open, or an input is missing: state the size, give the config.json of a trained "
-        f"model, or {_FACTORY}",
+        f"model, or {_FACTORY}"
     ),
-    (
-        r"same device|DeviceMismatch",
-        "the model makes tensors on the CPU, wherever it is itself: build it there in a factory, PKG.MOD:FACTORY",
+    r"same device|DeviceMismatch": (
+        "the model makes tensors on the CPU, wherever it is itself: build it there in a factory, PKG.MOD:FACTORY"
     ),
     (
         r"size|shape|divisible|dimension|reduction dim|must (match|equal|be|index|contain)|within|broadcast"
-        r"|out of range|doesn't match",
+        r"|out of range|doesn't match"
+    ): (
         "sizes do not go together: change --length, --image-size or the configuration, whose parts (text_config, "
-        "vision_config) have sizes of their own",
+        "vision_config) have sizes of their own"
     ),
-)
+}
 
 
 class Captured(NamedTuple):
@@ -119,47 +112,36 @@ def exports(name: Name, *, joint: bool, training: bool) -> dict[str, Callable[[]
     """What exports each phase of a model. Raises ModelError for one that cannot be built."""
     if importlib.util.find_spec("torch") is None:
         raise ModelError(f"{name}: needs torch: pip install 'graphflops[capture]'")
-    from graphflops.exporters import live
-
     examples = _said(name, "cannot be built", lambda: _examples(name, training=training or joint))
     found: dict[str, Callable[[], Captured]] = {}
     for phase, example in examples.items():
         # Tensors of caches are many: only those are named that an input is.
         given = [f", {kind} {[*x.shape]}" for kind, x in example.inputs.items() if hasattr(x, "shape")]
         problem = f"torch cannot export it ({phase}{''.join(given)})"
-        found[phase] = partial(_said, name, problem, _export(example, live.capture, joint=joint))
+        found[phase] = partial(_said, name, problem, partial(_exported, example, joint=joint))
     return found
 
 
-def _export(example: Example, capture: Callable[..., Any], *, joint: bool) -> Callable[[], Any]:
-    """What exports an example. Conditions on strides hold for all sizes where torch cannot show it: they become checks."""
+def _exported(example: Example, *, joint: bool) -> Captured:
+    """Exports an example. Conditions on strides hold for all sizes where torch cannot show it: they become checks."""
+    import torch._dynamo.config
 
-    def exported() -> Captured:
-        import torch._dynamo.config
+    from graphflops.capturing.eager import recorded
+    from graphflops.exporters.live import capture
 
-        from graphflops.capturing.eager import recorded
-
-        shapes = example.dynamic_shapes()
-        opened = shapes is not None
-        with (
-            example.ready() as module,
-            _for_torch(module),
-            # The cache of results builds each of open sizes once more to keep it, which takes longer.
-            torch._dynamo.config.patch(fake_tensor_cache_enabled=False)
-            if opened
-            else contextlib.nullcontext(),
-        ):
-            export = partial(capture, module, (), example.inputs, joint=joint, runtime_asserts=opened)
-            try:
-                program = export(shapes)
-            except Exception as error:
-                if shapes is None or "Constraints violated" not in str(error):
-                    raise
-                program = export(_bounded(str(error), shapes))
-            record = None if joint else recorded(module, ((), example.inputs), program)
-            return Captured(program, record)
-
-    return exported
+    shapes = example.dynamic_shapes()
+    opened = shapes is not None
+    # The cache of results builds each of open sizes once more to keep it, which takes longer.
+    cached = {} if shapes is None else {"fake_tensor_cache_enabled": False}
+    with example.ready() as module, _for_torch(module), torch._dynamo.config.patch(cached):
+        export = partial(capture, module, (), example.inputs, joint=joint, runtime_asserts=opened)
+        try:
+            program = export(shapes)
+        except Exception as error:
+            if shapes is None or "Constraints violated" not in str(error):
+                raise
+            program = export(_bounded(str(error), shapes))
+        return Captured(program, None if joint else recorded(module, ((), example.inputs), program))
 
 
 @contextlib.contextmanager
@@ -208,7 +190,7 @@ def _said(name: Name, problem: str, function: Callable[[], Any]) -> Any:
         line = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])
         said = shown(f"{type(error).__name__}: {line}", 300)
         text = f"{type(error).__name__}: {error}"
-        advice = next((advice for words, advice in _ADVICE if re.search(words, text)), "")
+        advice = next((advice for words, advice in _ADVICE.items() if re.search(words, text)), "")
         advice = advice or f"{_FACTORY}, or try another version of {LIBRARIES[name.library]}"
         said = f"{said.rstrip('.')} ({innermost(error.__traceback__, LIBRARIES[name.library])})"
         raise ModelError(f"{name}: {problem}: {said}: {advice}") from error

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import gc
 import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from math import prod
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import torch
@@ -23,13 +25,9 @@ from graphflops.exporters.recorded import graph_of
 from graphflops.exporters.step_file import RecordedStep, write
 from graphflops.graph import Graph, Origin
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    Mesh = Mapping[str, int]
-
+Mesh = Mapping[str, int]
 _NAMES = ("module", "inputs", "optimizer", "loss")
+_READS = "it reads numbers from its data, which a recording does not have: leave .item() and printing out"
 
 
 def record(
@@ -62,7 +60,9 @@ def record(
         line = f"{type(error).__name__}: {error}".strip().partition("\n")[0]
         place = innermost(error.__traceback__, beside=("torch", "graphflops"))
         at = "" if sizes == axes else f" on the mesh {sizes}, which open axes need"
-        raise ModelError(f"the step cannot be recorded{at}: {line} ({place}){_advice(line)}") from error
+        reads = "DataDependent" in line or "_local_scalar_dense" in line
+        advice = f": {_READS}" if reads else ""
+        raise ModelError(f"the step cannot be recorded{at}: {line} ({place}){advice}") from error
     if open_axes:
         at_mesh(steps, meshes[-1])  # which refuses numbers that no formula gives
     step = steps[0]
@@ -79,12 +79,6 @@ def _check_mesh(axes: Mesh, rank: int, open_axes: Sequence[str]) -> None:
         )
     if not axes.keys() >= {*open_axes} or (rank and open_axes):
         raise OptionError("open axes are axes of the mesh, as rank 0 sees them")
-
-
-def _advice(line: str) -> str:
-    if "DataDependent" in line or "_local_scalar_dense" in line:
-        return ": it reads numbers from its data, which a recording does not have: leave .item() and printing out"
-    return ""
 
 
 def _recorded(factory: Callable[..., Any], axes: Mesh, rank: int) -> RecordedStep:
@@ -121,26 +115,17 @@ def _step(given: Any) -> tuple[Callable[[], Any], list[tuple[str, torch.Tensor]]
     """What runs a step of what a factory returns, and the inputs by name."""
     if callable(given) and not isinstance(given, torch.nn.Module):
         return given, []
-    parts = (
-        given
-        if isinstance(given, dict)
-        else dict(zip(_NAMES, given, strict=False))
-        if isinstance(given, tuple) and len(given) <= len(_NAMES)
-        else {}
-    )
+    parts: dict[str, Any] = given if isinstance(given, dict) else {}
+    if isinstance(given, tuple) and len(given) <= len(_NAMES):
+        parts = dict(zip(_NAMES, given, strict=False))
     if not {"module", "inputs"} <= parts.keys() or not parts.keys() <= {*_NAMES}:
         raise ModelError(
             f"the factory returned a {type(given).__name__}, not (module, inputs, optimizer, loss) or a step"
         )
     module, inputs, optimizer, loss = (parts.get(name) for name in _NAMES)
     assert callable(module)
-    args, kwargs = (
-        ((), inputs)
-        if isinstance(inputs, dict)
-        else (inputs, {})
-        if isinstance(inputs, tuple)
-        else ((inputs,), {})
-    )
+    args: tuple[Any, ...] = inputs if isinstance(inputs, tuple) else (inputs,)
+    args, kwargs = ((), inputs) if isinstance(inputs, dict) else (args, {})
 
     def step() -> None:
         with torch.set_grad_enabled(optimizer is not None or loss is not None):
@@ -245,12 +230,8 @@ class _Followed:
                 for parameter in group["params"]:
                     for name, state in optimizer.state.get(parameter, {}).items():
                         on_host = name == "step" and not (group.get("fused") or group.get("capturable"))
-                        recorder.before(
-                            state,
-                            "state",
-                            f"{targets.get(id(parameter), 'parameter')}.{name}",
-                            on_host=on_host,
-                        )
+                        target = f"{targets.get(id(parameter), 'parameter')}.{name}"
+                        recorder.before(state, "state", target, on_host=on_host)
         for name, tensor in inputs:
             recorder.before(tensor, "user", name)
 

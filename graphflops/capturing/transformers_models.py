@@ -8,24 +8,23 @@ convolutions, encoder's keys and values. No architecture is known by name.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+from unittest import mock
 
 import torch
 
 from graphflops.capturing.configurations import model_of
 from graphflops.capturing.example import Example, refuse_choices
+from graphflops.capturing.name import Choices, Name
 from graphflops.errors import ModelError, OptionError, shown
-
-if TYPE_CHECKING:
-    from graphflops.capturing.name import Choices, Name
 
 # What forwards call their cache; the second from transformers 5.24 on.
 _CACHES = ("past_key_values", "cache", "cache_params")
+Axes = Mapping[int, Mapping[int, str]]  # names by position of a tensor, and by axis
 
 
 def examples(name: Name, *, training: bool) -> dict[str, Example]:
@@ -48,18 +47,11 @@ def examples(name: Name, *, training: bool) -> dict[str, Example]:
     return _checked(name, made if phase == "both" else {"model": made[phase]})
 
 
-@contextlib.contextmanager
-def _as_while_exporting() -> Iterator[None]:
+def _as_while_exporting() -> Any:
     """Lets models take the way that they take while torch exports them: what they ask of data cannot be asked there."""
-    flags = [flag for flag in ("_is_compiling_flag", "_is_exporting_flag") if hasattr(torch.compiler, flag)]
-    before = {flag: getattr(torch.compiler, flag) for flag in flags}
-    try:
-        for flag in flags:
-            setattr(torch.compiler, flag, True)
-        yield
-    finally:
-        for flag, value in before.items():
-            setattr(torch.compiler, flag, value)
+    flags: Any = ("_is_compiling_flag", "_is_exporting_flag")
+    flags = {flag: True for flag in flags if hasattr(torch.compiler, flag)}
+    return mock.patch.multiple(torch.compiler, **flags)
 
 
 def _checked(name: Name, made: dict[str, Example]) -> dict[str, Example]:
@@ -124,16 +116,10 @@ def _tensors(output: Any) -> Any:
 
 
 def _example(
-    name: Name,
-    model: Any,
-    inputs: Mapping[str, Any],
-    results: Callable[[Mapping[str, Any]], Any],
-    axes: Mapping[int, Mapping[int, str]],
+    name: Name, model: Any, inputs: Mapping[str, Any], results: Callable[..., Any], axes: Axes
 ) -> Example:
     opened = name.choices.dynamic
-    chosen = {
-        place: {i: axis for i, axis in named.items() if axis in opened} for place, named in axes.items()
-    }
+    chosen = {place: {i: axis for i, axis in of.items() if axis in opened} for place, of in axes.items()}
     return Example(model, inputs, chosen, results)
 
 
@@ -274,7 +260,8 @@ class _Steps:
         def results(given: Mapping[str, Any]) -> Any:
             own = dict(given)
             tensors = own.pop("cache")
-            cache = duplicate(template)
+            kept = {id(place.value): place.value for place in _walk(template, "", 0) if _is_kept(place.value)}
+            cache = copy.deepcopy(template, kept)
             if grows and "context" in self.chosen.dynamic:
                 for place in counters(cache, sizes["context"]):
                     place.put(tensors[grows[0]].shape[grows[1]])
@@ -339,13 +326,6 @@ def places(cache: Any) -> list[Place]:
 def counters(cache: Any, number: int) -> list[Place]:
     """Where a cache holds this integer, as the number of tokens that a layer has seen."""
     return [place for place in _walk(cache, "", 0) if type(place.value) is int and place.value == number]
-
-
-def duplicate(cache: Any) -> Any:
-    """A cache that holds the same tensors and may be changed."""
-    return copy.deepcopy(
-        cache, {id(place.value): place.value for place in _walk(cache, "", 0) if _is_kept(place.value)}
-    )
 
 
 def _is_kept(value: Any) -> bool:

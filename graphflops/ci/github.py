@@ -17,9 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from graphflops.base.limits import Limits, limited
+from graphflops.base.limits import Limits, cleanly_terminated, limited
 from graphflops.base.patterns import matches_file
-from graphflops.base.signals import cleanly_terminated
 from graphflops.budget import baseline, limits
 from graphflops.budget.amounts import percent
 from graphflops.budget.run import Checked, checked

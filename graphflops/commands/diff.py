@@ -177,7 +177,7 @@ def history(
     graphflops history model.pt2 --output history.html
     """
     from graphflops.loading import analyze, import_rules
-    from graphflops.versions.history import history as found
+    from graphflops.versions.revisions import history as found
     from graphflops.versions.revisions import range_of
 
     output = output.of("History")

@@ -12,58 +12,36 @@ An `Expr` is always true as a condition and has no order of its own: use `compar
 
 The interning tables live as long as the process: an entry can never be dropped while its identity matters.
 
-Each module imports only those before it: `functions`, `atoms` (polynomials as data), `terms` (arithmetic on
+Each module imports only those before it: `atoms` (polynomials as data, named functions), `terms` (arithmetic on
 terms), `evaluation` (values and bounds), `expr` (the operators), `division`, `relations`, and for
-reading text `ratios`, `parser` and `reading`.
+reading text `ratios` and `parser`.
 """
 
-from graphflops.dims.division import ceil_div, floor_div, mod
-from graphflops.dims.evaluation import Sums, evaluate, evaluate_all
-from graphflops.dims.expr import Dim, Expr, arguments, at_least, parse_dim, prod, symbol, total
-from graphflops.dims.ratios import floored_product
-from graphflops.dims.relations import (
-    Meeting,
-    broadcast,
-    call,
-    compare,
-    differ,
-    dim_max,
-    dim_min,
-    meet,
-    meetings,
-    not_exceeded,
-    same,
-    where,
-)
-from graphflops.errors import DimError
-
-__all__ = [
-    "Dim",
-    "DimError",
-    "Expr",
-    "Meeting",
-    "Sums",
-    "arguments",
-    "at_least",
-    "broadcast",
-    "call",
-    "ceil_div",
-    "compare",
-    "differ",
-    "dim_max",
-    "dim_min",
-    "evaluate",
-    "evaluate_all",
-    "floor_div",
-    "floored_product",
-    "meet",
-    "meetings",
-    "mod",
-    "not_exceeded",
-    "parse_dim",
-    "prod",
-    "same",
-    "symbol",
-    "total",
-    "where",
-]
+from graphflops.dims.division import ceil_div as ceil_div
+from graphflops.dims.division import floor_div as floor_div
+from graphflops.dims.division import mod as mod
+from graphflops.dims.evaluation import Sums as Sums
+from graphflops.dims.evaluation import evaluate as evaluate
+from graphflops.dims.evaluation import evaluate_all as evaluate_all
+from graphflops.dims.expr import Dim as Dim
+from graphflops.dims.expr import Expr as Expr
+from graphflops.dims.expr import arguments as arguments
+from graphflops.dims.expr import at_least as at_least
+from graphflops.dims.expr import parse_dim as parse_dim
+from graphflops.dims.expr import prod as prod
+from graphflops.dims.expr import symbol as symbol
+from graphflops.dims.expr import total as total
+from graphflops.dims.ratios import floored_product as floored_product
+from graphflops.dims.relations import Meeting as Meeting
+from graphflops.dims.relations import broadcast as broadcast
+from graphflops.dims.relations import call as call
+from graphflops.dims.relations import compare as compare
+from graphflops.dims.relations import differ as differ
+from graphflops.dims.relations import dim_max as dim_max
+from graphflops.dims.relations import dim_min as dim_min
+from graphflops.dims.relations import meet as meet
+from graphflops.dims.relations import meetings as meetings
+from graphflops.dims.relations import not_exceeded as not_exceeded
+from graphflops.dims.relations import same as same
+from graphflops.dims.relations import where as where
+from graphflops.errors import DimError as DimError

@@ -6,14 +6,26 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from graphflops.dims.atoms import Atom, Interval, Operand, Polynomial, Terms, is_real
-from graphflops.dims.functions import COMPARISONS, FUNCTIONS, NEVER_NEGATIVE
+from graphflops.dims.atoms import (
+    COMPARISONS,
+    FUNCTIONS,
+    NEVER_NEGATIVE,
+    Atom,
+    Interval,
+    Operand,
+    Polynomial,
+    Terms,
+    is_real,
+    terms_of,
+)
 from graphflops.dims.terms import check_size, is_of_symbols, reduce_even, spend_terms
 from graphflops.errors import DimError
 
 Range: TypeAlias = "tuple[int | None, int | None]"  # None is unbounded
 
 _LONGEST = 14_000  # bits; Python prints no number of more than 4300 digits
+# A TypeError is of bits of a fraction, or of a factor without a value.
+_NO_VALUE = (KeyError, ArithmeticError, ValueError, TypeError)
 
 
 def evaluate(dim: Operand, values: Mapping[str, int]) -> int | None:
@@ -27,7 +39,7 @@ def evaluate(dim: Operand, values: Mapping[str, int]) -> int | None:
     try:
         value: int = math.floor(_value(dim, values, {}))
         return value if value.bit_length() <= _LONGEST else None
-    except (KeyError, ArithmeticError, ValueError, TypeError):  # TypeError: bits of a fraction
+    except _NO_VALUE:
         return None
 
 
@@ -41,18 +53,20 @@ class Sums:
 
     def __init__(self, dims: Iterable[Operand]) -> None:
         places: dict[tuple[Atom, ...], int] = {(): 0}
-        sparse = []
-        for dim in dims:
-            terms = {(): dim} if isinstance(dim, int) else dim.terms
-            sparse.append(
-                [(places.setdefault(monomial, len(places)), factor) for monomial, factor in terms.items()]
-            )
+        self.rows = [
+            [(places.setdefault(monomial, len(places)), factor) for monomial, factor in terms_of(dim).items()]
+            for dim in dims
+        ]
         self.monomials = list(places)
-        self.rows = sparse
 
     def at(self, values: Mapping[str, int]) -> list[int | None]:
         """The value of each dim; None as in `evaluate`."""
-        factors = [_product(monomial, values) for monomial in self.monomials]
+        factors: list[Any] = []
+        for monomial in self.monomials:
+            try:
+                factors.append(_product(1, monomial, values, {}))
+            except _NO_VALUE:
+                factors.append(None)
         return [_sum(row, factors) for row in self.rows]
 
 
@@ -64,18 +78,7 @@ def _sum(row: Sequence[tuple[int, Any]], factors: Sequence[Any]) -> int | None:
         if type(value) is not int:
             value = math.floor(value)
         return value if value.bit_length() <= _LONGEST else None
-    except (ArithmeticError, ValueError, TypeError):  # TypeError: a factor is None
-        return None
-
-
-def _product(monomial: tuple[Atom, ...], values: Mapping[str, int]) -> Any:
-    """The value of a monomial; None where it has none."""
-    factors = []
-    try:
-        for atom in monomial:
-            factors.append(values[atom.name] if atom.kind == "symbol" else _atom_value(atom, values, {}))
-        return _multiplied(1, factors)
-    except (KeyError, ArithmeticError, ValueError, TypeError):
+    except _NO_VALUE:
         return None
 
 
@@ -84,22 +87,26 @@ def _value(dim: Operand, values: Mapping[str, int], known: dict[Atom, Any]) -> A
         return dim
     result: Any = 0
     for monomial, coefficient in dim.terms.items():
-        factors = []
-        for atom in monomial:
-            if atom.kind == "symbol":
-                factors.append(values[atom.name])
-            else:
-                if atom not in known:  # one atom may occur thousands of times, inside others too
-                    known[atom] = _atom_value(atom, values, known)
-                factors.append(known[atom])
-        result += _multiplied(coefficient, factors)
+        result += _product(coefficient, monomial, values, known)
     return result
 
 
-def _multiplied(product: Any, factors: Iterable[Any]) -> Any:
-    """The product, the floating numbers last: integers are exact, and a size that is one is converted only then."""
+def _product(
+    product: Any, monomial: tuple[Atom, ...], values: Mapping[str, int], known: dict[Atom, Any]
+) -> Any:
+    """A number times a monomial, its floating factors last: integers are exact, and converted only then.
+
+    known: values of atoms, one of which may occur thousands of times, inside others too.
+    """
     floating = []
-    for factor in factors:
+    for atom in monomial:
+        factor: Any
+        if atom.kind == "symbol":
+            factor = values[atom.name]
+        else:
+            if atom not in known:
+                known[atom] = _atom_value(atom, values, known)
+            factor = known[atom]
         if type(factor) is float:
             floating.append(factor)
         else:
@@ -133,26 +140,16 @@ def interval(dim: Operand) -> Interval:
     if isinstance(dim, int):
         return dim, dim
     if dim._interval is None:
-        dim._interval = interval_in(dim, {})
+        dim._interval = Intervals({}).of_polynomial(dim)
     return dim._interval
 
 
-def interval_in(dim: Polynomial, ranges: Mapping[str, Range]) -> Interval:
-    """The interval of a polynomial whose sizes lie in the ranges; a size that has none is at least 0."""
-    return _Intervals(ranges).of_polynomial(dim)
-
-
-class _Intervals:
-    """One set of ranges, with the intervals found under it so far."""
+class Intervals:
+    """Intervals of sizes that lie in ranges, by name; a size that has none is at least 0."""
 
     def __init__(self, ranges: Mapping[str, Range]) -> None:
         self.ranges = ranges
         self.known: dict[Atom, Interval] = {}
-
-    def of_dim(self, dim: Operand) -> Interval:
-        if isinstance(dim, int) or not self.ranges:
-            return interval(dim)
-        return self.of_polynomial(dim)
 
     def of_polynomial(self, dim: Polynomial) -> Interval:
         low, high = self.of_sum(dim.terms)
@@ -202,7 +199,10 @@ class _Intervals:
             return -math.inf if low is None else low, math.inf if high is None else high
         if kind in COMPARISONS:
             return 0, 1
-        spans = [self.of_dim(arg) for arg in atom.args]
+        spans = [
+            interval(arg) if isinstance(arg, int) or not self.ranges else self.of_polynomial(arg)
+            for arg in atom.args
+        ]
         if kind == "//":
             return _floor_div(spans[0], spans[1], real=is_real(atom.args[1]))
         if kind == "%":

@@ -11,13 +11,12 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from keyword import iskeyword
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from graphflops.base.lazy import imported
 from graphflops.base.limits import spend
-from graphflops.dims.atoms import Atom, Interval, Monomial, Polynomial, Terms, intern_atom, terms_of
-from graphflops.dims.evaluation import Range, evaluate, interval, interval_in
-from graphflops.dims.functions import RESERVED_WORDS
+from graphflops.dims.atoms import RESERVED_WORDS, Atom, Monomial, Polynomial, Terms, intern_atom, terms_of
+from graphflops.dims.evaluation import Intervals, Range, evaluate, interval
 from graphflops.dims.terms import (
     FEW_TERMS,
     MAX_EXPONENT,
@@ -28,9 +27,6 @@ from graphflops.dims.terms import (
     reduce_even,
 )
 from graphflops.errors import DimError, NoValueError, shown
-
-if TYPE_CHECKING:
-    import sympy
 
 MAX_NAME = 200  # characters of a size's or a function's name
 
@@ -155,19 +151,8 @@ class Expr(Polynomial):
         `ranges` gives the same kind of pair for sizes by name; a size it leaves out is at least 0. Found by
         interval arithmetic, so the pair is always true but not always the tightest.
         """
-        low, high = interval_in(self, ranges) if ranges else interval(self)
+        low, high = Intervals(ranges).of_polynomial(self) if ranges else interval(self)
         return (None if low == -math.inf else math.ceil(low), None if high == math.inf else math.floor(high))
-
-    def interval(self) -> Interval:
-        """The pair of `bounds` without ranges, found once; its floats are only the two infinities."""
-        return interval(self)
-
-    def to_sympy(self) -> sympy.Expr:
-        """The same expression in sympy, over integer nonnegative symbols. Imports sympy on first use."""
-        from graphflops.dims.sympy_form import to_sympy
-
-        made: sympy.Expr = to_sympy(self)
-        return made
 
 
 Dim: TypeAlias = int | Expr
@@ -211,8 +196,7 @@ def at_least(a: Dim, b: Dim) -> bool:
         terms[monomial] = terms.get(monomial, 0) - coefficient
     if all(map(is_of_symbols, terms)):  # each of them is at least 0 and has no end
         return all(coefficient >= 0 for coefficient in terms.values())
-    difference = build(terms)
-    return (difference if isinstance(difference, int) else difference.interval()[0]) >= 0
+    return interval(build(terms))[0] >= 0
 
 
 def arguments(atom: Atom) -> tuple[Dim, ...]:
@@ -306,21 +290,14 @@ def _substituted_atom(atom: Atom, mapping: Mapping[str, Dim], memo: dict[Atom, D
 _NAME = re.compile(r"Symbol\('([A-Za-z]\w{0,99})'(?:, [a-z]+=True)*\)|([A-Za-z]\w{0,99})", re.ASCII)
 
 
-def parse_dim(text: str, symbols: Callable[[str], str] | None = None) -> Dim:
+def parse_dim(text: str) -> Dim:
     """Read a size from text: what `str` of an `Expr` gives, or what PyTorch and sympy print or `srepr`.
 
-    `symbols` renames the sizes: it maps each name in the text to the name to use. The text is never executed.
-    Raises DimError for anything that is not such a size or is too large.
+    The text is never executed. Raises DimError for anything that is not such a size or is too large.
     """
     if not isinstance(text, str):
         raise DimError("a size must be read from a string")
-    dim = _parse_cached(text)
-    if symbols is None or isinstance(dim, int):
-        return dim
-    try:
-        return dim.substitute({name: symbol(symbols(name)) for name in dim.symbols})
-    except ZeroDivisionError:  # two names became one, and a difference of them was a divisor
-        raise DimError("cannot rename the sizes of a size: division by zero") from None
+    return _parse_cached(text)
 
 
 @lru_cache(maxsize=16_384)

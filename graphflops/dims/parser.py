@@ -15,9 +15,10 @@ import ast
 import warnings
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from functools import reduce
 
+from graphflops.dims.atoms import FUNCTIONS, REAL_FUNCTIONS, RESERVED_WORDS, function_arity
 from graphflops.dims.expr import Dim, Expr, symbol, total
-from graphflops.dims.functions import FUNCTIONS, REAL_FUNCTIONS, RESERVED_WORDS, function_arity
 from graphflops.dims.ratios import MAX_BITS, Ratio, RatioArithmetic, nearest_double, simplest
 from graphflops.dims.relations import call
 from graphflops.errors import DimError
@@ -25,6 +26,9 @@ from graphflops.errors import DimError
 MAX_TEXT = 10_000  # characters
 MAX_DEPTH = 100  # nested calls, parentheses and operators; a chain like a + b + c is one level
 MAX_NODES = 10_000
+_NONE: Ratio = (0, 1)
+_ONE: Ratio = (1, 1)
+_NO_PAIRS = "Piecewise takes pairs of a value and a condition"
 
 _COMPARE_NODES: dict[type[ast.cmpop], str] = {
     ast.Eq: "==",
@@ -210,10 +214,10 @@ class _Reader(RatioArithmetic):
             elif isinstance(arg, ast.Call) and ast.unparse(arg.func) == "ExprCondPair":
                 parts = arg.args
             if len(parts) != 2:
-                raise DimError("Piecewise takes pairs of a value and a condition")
+                raise DimError(_NO_PAIRS)
             pairs.append((self.read(parts[0], depth), self.read(parts[1], depth)))
         if not pairs:
-            raise DimError("Piecewise takes pairs of a value and a condition")
+            raise DimError(_NO_PAIRS)
         value = pairs[-1][0]  # where no condition holds the value is undefined, so the last is as good as any
         for other, condition in reversed(pairs[:-1]):
             value = self.choose(condition, other, value)
@@ -221,17 +225,10 @@ class _Reader(RatioArithmetic):
 
     def apply(self, name: str, args: list[Ratio]) -> Ratio:
         if name == "Add":
-            value: Ratio = (0, 1)
-            if all(below == 1 for _, below in args):
-                return total(above for above, _ in args), 1
-            for arg in args:
-                value = self.add(value, arg)
-            return value
+            is_whole = all(below == 1 for _, below in args)
+            return (total(above for above, _ in args), 1) if is_whole else reduce(self.add, args, _NONE)
         if name == "Mul":
-            value = (1, 1)
-            for arg in args:
-                value = self.times(value, arg)
-            return value
+            return reduce(self.times, args, _ONE)
         if name in ("min", "Min", "max", "Max"):
             return self.extreme(name.lower(), args)
         if name in ("And", "Or"):

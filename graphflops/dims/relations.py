@@ -8,8 +8,18 @@ from contextlib import contextmanager
 from operator import ge
 from typing import NamedTuple
 
-from graphflops.dims.atoms import Atom, Terms, is_real, terms_of
+from graphflops.dims.atoms import (
+    COMPARISONS,
+    FUNCTIONS,
+    Atom,
+    Terms,
+    function_arity,
+    is_real,
+    known_integer,
+    terms_of,
+)
 from graphflops.dims.division import floor_div
+from graphflops.dims.evaluation import interval
 from graphflops.dims.expr import (
     MAX_NAME,
     OPERATIONS,
@@ -22,7 +32,6 @@ from graphflops.dims.expr import (
     prod,
     total,
 )
-from graphflops.dims.functions import COMPARISONS, FUNCTIONS, function_arity, known_integer
 from graphflops.dims.terms import has_even_atom, leading_coefficient
 from graphflops.errors import DimError, ShapeError
 
@@ -92,7 +101,7 @@ def differ(a: Dim, b: Dim) -> bool:
     difference = a - b
     if isinstance(difference, int):
         return difference != 0
-    low, high = difference.interval()
+    low, high = interval(difference)
     if low > 0 or high < 0:
         return True
     # 2*x + 1 is never 0: the constant is no multiple of what divides every other term.
@@ -119,18 +128,13 @@ def not_exceeded(dims: Sequence[Dim]) -> Sequence[Dim]:
         return dims
     kept: set[Dim] = set()
     most: list[list[int]] = []  # factors of the dims so far, which have constants at least as large
-    for dim in sorted(dims, key=_constant_and_sum, reverse=True):
-        terms = terms_of(dim)
-        own = [terms.get(monomial, 0) for monomial in monomials]
+    sums = {dim: (terms_of(dim).get((), 0), sum(terms_of(dim).values())) for dim in dims}
+    for dim in sorted(dims, key=sums.__getitem__, reverse=True):
+        own = [terms_of(dim).get(monomial, 0) for monomial in monomials]
         if not any(all(map(ge, other, own)) for other in most):
             kept.add(dim)
             most = [*(other for other in most if not all(map(ge, own, other))), own]
     return [dim for dim in dims if dim in kept]
-
-
-def _constant_and_sum(dim: Dim) -> tuple[int, int]:
-    terms = terms_of(dim)
-    return terms.get((), 0), sum(terms.values())
 
 
 def _extreme(kind: str, dims: Iterable[Dim]) -> Dim:
@@ -177,8 +181,7 @@ def compare(op: str, a: Dim, b: Dim) -> Dim:
         if differ(a, b):
             return int(strict)
     else:
-        difference = b - a
-        low, high = (difference, difference) if isinstance(difference, int) else difference.interval()
+        low, high = interval(b - a)
         if low > 0 or (low == 0 and not strict):
             return 1
         if high < 0 or (high == 0 and strict):
@@ -280,31 +283,20 @@ def broadcast(*shapes: Sequence[Dim]) -> tuple[Dim, ...]:
 
 
 def _broadcast_pair(a: Dim, b: Dim) -> Dim:
-    if a is b:
+    if a is b or b == 1:
         return a
-    if isinstance(a, int) or isinstance(b, int):
-        if isinstance(a, int) and isinstance(b, int):
-            if a == b or b == 1:
-                return a
-            if a == 1:
-                return b
-            raise ShapeError(f"sizes {a} and {b} do not broadcast")
-        number, size = (a, b) if isinstance(a, int) else (b, a)
-        if number == 1:
-            return size
-        if differ(size, number) and differ(size, 1):
-            raise ShapeError(f"sizes {a} and {b} do not broadcast")
-        if _met is not None:
-            _met.append(Meeting(a, b, is_broadcast=True))
-        return number
-    if same(a, b):
+    if a == 1:
+        return b
+    numbers = [dim for dim in (a, b) if isinstance(dim, int)]
+    if len(numbers) != 1 and same(a, b):
         return a
-    if differ(a, b):
+    # A size beside a number may also be 1.
+    if differ(a, b) and (len(numbers) != 1 or (differ(a, 1) and differ(b, 1))):
         raise ShapeError(f"sizes {a} and {b} do not broadcast")
-    # At run time they are equal or one of them is 1: a size that cannot be 1 is the result.
     if _met is not None:
         _met.append(Meeting(a, b, is_broadcast=True))
-    return min(a, b, key=_unsuitability)
+    # At run time they are equal or one of them is 1: a number, or a size that cannot be 1, is the result.
+    return numbers[0] if numbers else min(a, b, key=_unsuitability)  # type: ignore[arg-type]
 
 
 def _unsuitability(dim: Expr) -> tuple[bool, int, int, int]:

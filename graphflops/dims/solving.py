@@ -86,21 +86,21 @@ def _grows(size: Dim) -> bool:
     """True if a size provably never falls while its symbols grow: sums of products and floor divisions of such."""
     if isinstance(size, int):
         return True
-    atoms = size.atoms()
     return all(factor > 0 for monomial, factor in size.terms.items() if monomial) and all(
         atom.kind == "symbol"
-        or (atom.kind == "//" and _grows(arguments(atom)[0]) and _is_positive(arguments(atom)[1]))
-        for atom in atoms
+        or (
+            atom.kind == "//"
+            and _grows(arguments(atom)[0])
+            and isinstance(divisor := arguments(atom)[1], int)
+            and divisor > 0
+        )
+        for atom in size.atoms()
     )
-
-
-def _is_positive(divisor: Dim) -> bool:
-    return isinstance(divisor, int) and divisor > 0
 
 
 def first_from(low: int, high: int, holds: Callable[[int], bool]) -> int:
     """The first integer from low at which what holds from some point on holds; high where none below it does."""
-    while low < high:
+    while low < high:  # `bisect` takes no range of more than 2**63 integers
         middle = (low + high) // 2
         low, high = (low, middle) if holds(middle) else (middle + 1, high)
     return low

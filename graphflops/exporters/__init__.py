@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from graphflops.base.record import Record
-from graphflops.errors import FileError, OptionError, ReaderError, shown
+from graphflops.errors import FileError, OptionError, shown
 from graphflops.graph import Graph
 
 _HEAD = 512  # bytes that identify the format of a file
@@ -40,17 +40,7 @@ class Reader(Record, frozen=True):
         return graph
 
     def _function(self, name: str) -> Any:
-        module = f"{__name__}.{self.name}"
-        try:
-            function = getattr(importlib.import_module(module), name, None)
-        except ModuleNotFoundError as error:
-            if error.name != module:
-                raise
-            raise ReaderError(f"reader {self.name}: graphflops/exporters/{self.name}.py is missing") from None
-        if function is None:
-            advice = " or a magic in its row of READERS" if name == "recognises" else ""
-            raise ReaderError(f"reader {self.name}: its module has no function {name!r}{advice}")
-        return function
+        return getattr(importlib.import_module(f"{__name__}.{self.name}"), name)
 
 
 READERS = (

@@ -10,7 +10,6 @@ import mmap
 import zlib
 from io import BytesIO
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO, overload
 
 from graphflops.base.limits import spend
@@ -30,10 +29,10 @@ _PAGE = 16 * 2**10
 # What other files start with: (offset, bytes, what it is, what to do about it).
 _MAGIC: tuple[tuple[int, bytes, str, str], ...] = (
     (0, b"version https://git-lfs", "a git-lfs pointer", "fetch the file itself with `git lfs pull`"),
-    (0, b"\x80\x02", "a pickle", "it is not opened; save the program with torch.export.save"),
-    (0, b"\x80\x03", "a pickle", "it is not opened; save the program with torch.export.save"),
-    (0, b"\x80\x04", "a pickle", "it is not opened; save the program with torch.export.save"),
-    (0, b"\x80\x05", "a pickle", "it is not opened; save the program with torch.export.save"),
+    *(
+        (0, b"\x80" + protocol, "a pickle", "it is not opened; save the program with torch.export.save")
+        for protocol in (b"\2", b"\3", b"\4", b"\5")
+    ),
     (0, b"GGUF", "a GGUF file: weights without a program", "export the model with torch.export"),
     (0, b"\x89HDF", "an HDF5 file", "export the model with torch.export"),
     (0, b"\x7fELF", "a compiled library", "give the .pt2 that torch.export.save wrote"),
@@ -102,9 +101,7 @@ class Archive:
     def __enter__(self) -> Archive:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._file.close()
 
     def within(self, name: str) -> Archive:

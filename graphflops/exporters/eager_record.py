@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
+from graphflops.errors import FileError
 from graphflops.exporters.archive import RECORD, Archive
 from graphflops.graph import EagerRun, Graph, Note
 from graphflops.tensor import TensorType
@@ -36,8 +38,6 @@ def file_name(program: str) -> str:
 
 def record_in(archive: Archive, program: str) -> Record | str | None:
     """The record of a program in an archive, what is wrong with it, or None where there is none."""
-    from graphflops.errors import FileError
-
     names = {folder + file_name(program) for folder in _FOLDERS}
     found = [member for member in archive.names if {member, member.partition("/")[2]} & names]
     if len(found) != 1:
@@ -52,8 +52,6 @@ def record_in(archive: Archive, program: str) -> Record | str | None:
 
 def with_record(graph: Graph, record: Record | str | None) -> Graph:
     """The graph with what a record says of it; with a note where the record contradicts the program, and is ignored."""
-    from msgspec.structs import replace
-
     if record is None:
         return graph
     problem = record if isinstance(record, str) else _problem(graph, record)
@@ -72,12 +70,8 @@ def _problem(graph: Graph, record: Record) -> str:
     if record.format != FORMAT:
         return f"it has format {record.format}, this graphflops reads {FORMAT}"
     places = {name: place for place, name in enumerate(record.values)}
-    made = [
-        name
-        for node in graph.nodes
-        for name in node.outputs
-        if isinstance(graph.types.get(name or ""), TensorType)
-    ]
+    results = [name for node in graph.nodes for name in node.outputs]
+    made = [name for name in results if isinstance(graph.types.get(name or ""), TensorType)]
     if len(places) < len(record.values) or [name for name in made if name in places] != record.values:
         return "its values are not those that the program's calls make, in their order"
     if len(record.until) != len(record.values):

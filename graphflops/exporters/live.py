@@ -10,17 +10,17 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor
 
 from graphflops.errors import ModelError
 from graphflops.exporters.live_graph import Program, Scope, bound_of
-from graphflops.exporters.sources import with_modules, with_nested_modules
-from graphflops.exporters.subclasses import with_parts
-from graphflops.exporters.types import collect, guards_of
+from graphflops.exporters.sources import with_modules
+from graphflops.exporters.types import collect, guards_of, with_parts
 from graphflops.graph import Graph, Input, InputRole, Origin, Output, OutputRole
 
 _DEFERS = "prefer_deferred_runtime_asserts_over_guards"
@@ -59,7 +59,8 @@ def capture(
             program = capture(module, args, kwargs, dynamic_shapes, strict, runtime_asserts=runtime_asserts)
         return _export_forward_backward(program)
     inputs = (tuple(args), dict(kwargs or {}))
-    mode = _fake_mode((*module.parameters(), *module.buffers(), *torch.utils._pytree.tree_leaves(inputs)))
+    tensors = (*module.parameters(), *module.buffers(), *torch.utils._pytree.tree_leaves(inputs))
+    mode = next((tensor.fake_mode for tensor in tensors if isinstance(tensor, FakeTensor)), None)
     with contextlib.ExitStack() as stack:
         if mode is not None:
             inputs = torch.utils._pytree.tree_map_only(torch.Tensor, mode.from_tensor, inputs)
@@ -109,30 +110,21 @@ def from_exported_program(exported: torch.export.ExportedProgram) -> Graph:
         scope.type_input(entry, placeholders[entry.name])
     nodes = scope.nodes()
     results = scope.results()
-    outputs = tuple(
-        [
-            Output(value, _OUTPUT_ROLES[spec.kind.name], spec.target or "")
-            for spec, value in zip(signature.output_specs, results, strict=True)
-        ]
-    )
+    pairs = zip(signature.output_specs, results, strict=True)
+    outputs = tuple([Output(x, _OUTPUT_ROLES[spec.kind.name], spec.target or "") for spec, x in pairs])
     nodes, inputs = with_parts(nodes, (*inputs, *scope.constants), outputs, scope.types)
-    ranges = exported.range_constraints
+    ranges = {str(x): (bound_of(r.lower), bound_of(r.upper)) for x, r in exported.range_constraints.items()}
+    types = program.types
     return Graph(
-        nodes=with_nested_modules(with_modules(nodes, inputs, outputs), inputs),
+        nodes=with_modules(nodes, inputs, outputs),
         types=scope.types,
         inputs=inputs,
         outputs=outputs,
-        symbols=collect(
-            {str(name): (bound_of(r.lower), bound_of(r.upper)) for name, r in ranges.items()},
-            program.types.hints,
-            inputs,
-            scope.types,
-            program.types.sizes(),
-        ),
+        symbols=collect(ranges, types.hints, inputs, scope.types, types.sizes()),
         modules=program.sources.modules,
         origin=Origin(format="live", producer=f"torch {torch.__version__.partition('+')[0]}"),
         contents=program.contents({**_held(exported), **scope.tensors}),
-        orders=scope.orders,
+        orders=types.orders,
         guards=guards_of(getattr(exported, "_guards_code", ()), inputs),  # from torch 2.9 on
     )
 
@@ -140,12 +132,6 @@ def from_exported_program(exported: torch.export.ExportedProgram) -> Graph:
 def from_graph_module(module: fx.GraphModule, name: str) -> Graph:
     """A traced function as a Graph; tensors that it holds are its last inputs."""
     return Scope(Program(), module).region(name)
-
-
-def _fake_mode(tensors: Iterable[Any]) -> Any:
-    from torch._subclasses.fake_tensor import FakeTensor
-
-    return next((tensor.fake_mode for tensor in tensors if isinstance(tensor, FakeTensor)), None)
 
 
 def _input(spec: Any, shared: Mapping[str, str]) -> Input:

@@ -7,13 +7,14 @@ import operator
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import sympy
 import torch
 from torch import fx
 
 from graphflops.dims import Dim
 from graphflops.errors import DimError, FileError, ModelError, shown
 from graphflops.exporters.sources import Sources
-from graphflops.exporters.types import Types, memory_order, sparse, storage
+from graphflops.exporters.types import Types
 from graphflops.graph import Argument, Graph, Input, Node, Opaque, Output, Ref, Stored
 from graphflops.tensor import DType, TensorType, dtype_named
 
@@ -43,12 +44,12 @@ class Program:
     def stored(self, tensor: torch.Tensor) -> Stored:
         """A tensor with its memory; a tensor on a device is copied to the host."""
         storage = tensor.untyped_storage()
-        known = self._memories.get(storage._cdata)
-        if known is None:
+        if storage._cdata not in self._memories:
             flat = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
-            known = self._memories[storage._cdata] = memoryview(flat.cpu().numpy())
+            self._memories[storage._cdata] = memoryview(flat.cpu().numpy())
         shape, strides = tuple(map(int, tensor.shape)), tuple(map(int, tensor.stride()))
-        return Stored(dtype_of(tensor.dtype, ""), shape, strides, int(tensor.storage_offset()), known)
+        offset, memory = int(tensor.storage_offset()), self._memories[storage._cdata]
+        return Stored(dtype_of(tensor.dtype, ""), shape, strides, offset, memory)
 
     def value(self, name: str, value: Any) -> Any:
         """The recorded form of a traced value: a tensor's type, a size, or a literal."""
@@ -77,13 +78,11 @@ class Program:
         if isinstance(size, int):
             return size
         expression = size.node.expr
-        known = self._dims.get(expression)
-        if known is None:
+        if expression not in self._dims:
             hint = _hint(size)
-            known = self._dims[expression] = self.types.dim(
-                _text(expression), hint if type(hint) is int else None
-            )
-        return known
+            text = str(expression) if expression.is_Symbol else str(sympy.srepr(expression))
+            self._dims[expression] = self.types.dim(text, hint if type(hint) is int else None)
+        return self._dims[expression]
 
 
 def operator_name(target: Callable[..., Any] | str) -> str:
@@ -101,12 +100,6 @@ def _hint(value: Any) -> Any:
     """Example value of a symbolic scalar; None for one that depends on data."""
     node = value.node
     return node.hint if node.has_hint() else None
-
-
-def _text(expression: Any) -> str:
-    import sympy
-
-    return str(expression) if expression.is_Symbol else str(sympy.srepr(expression))
 
 
 def bound_of(limit: Any) -> int | None:
@@ -152,7 +145,7 @@ class Scope:
         self.program = program
         self.module = module
         self.types: dict[str, Any] = {}
-        self.orders: dict[str, tuple[int, ...]] = {}  # of inputs that do not lie in row-major order
+
         self.constants: list[Input] = []
         self.tensors: dict[str, Any] = {}  # what the constants hold
         self._refs: dict[str, Ref] = {}
@@ -166,14 +159,8 @@ class Scope:
             inputs.append(Input(node.name, "user"))
         nodes = self.nodes()
         outputs = tuple([Output(value) for value in self.results()])
-        return Graph(
-            nodes,
-            self.types,
-            (*inputs, *self.constants),
-            outputs,
-            name=name,
-            contents=self.program.contents(self.tensors),
-        )
+        contents = self.program.contents(self.tensors)
+        return Graph(nodes, self.types, (*inputs, *self.constants), outputs, name=name, contents=contents)
 
     def type_input(self, entry: Input, node: fx.Node) -> None:
         """Records an input's type; for a parameter, also whether it is trained."""
@@ -184,25 +171,21 @@ class Scope:
         if isinstance(known, TensorType) and isinstance(value, torch.Tensor):
             strides = value.stride() if value.layout is torch.strided else ()
             plain = [stride if isinstance(stride, int) else None for stride in strides]
-            stored = storage(known.shape, plain, entry.role)
-            if (order := memory_order(known.shape, plain)) is not None:
-                self.orders[entry.name] = order
-            trained = value.requires_grad and entry.role == "parameter"
-            known = self.program.types.variant(known, trained, stored)
-            if str(value.layout).startswith("torch.sparse"):
-                known = sparse(known, entry.name)
+            is_sparse = str(value.layout).startswith("torch.sparse")
+            known = self.program.types.of_input(entry, known, plain, value.requires_grad, is_sparse)
         self.types[entry.name] = known
 
     def nodes(self) -> tuple[Node, ...]:
         """All calls in program order; `getitem` of results is folded into the call, as in a saved program."""
-        return tuple([self.call(node) for node in self.module.graph.nodes if self.is_call(node)])
-
-    def is_call(self, node: fx.Node) -> bool:
-        if node.op == "get_attr":
-            self.constant(node)
-        if node.op not in ("placeholder", "output", "get_attr", "call_function"):
-            raise ModelError(f"node {shown(node.name)} is a {node.op}: not a program of torch.export")
-        return node.op == "call_function" and node.target is not operator.getitem
+        calls = []
+        for node in self.module.graph.nodes:
+            if node.op == "get_attr":
+                self.constant(node)
+            elif node.op not in ("placeholder", "output", "call_function"):
+                raise ModelError(f"node {shown(node.name)} is a {node.op}: not a program of torch.export")
+            elif node.op == "call_function" and node.target is not operator.getitem:
+                calls.append(self.call(node))
+        return tuple(calls)
 
     def constant(self, node: fx.Node) -> None:
         """Makes a tensor that the graph refers to by attribute an input of role `constant`."""
@@ -310,20 +293,14 @@ class Scope:
         if isinstance(kind, str):
             return Opaque(kind)
         name = self._same.get(node.name, node.name)
-        known = self._refs.get(name)
-        if known is None:
-            known = self._refs[name] = Ref(name)
-        return known
+        return self._refs.setdefault(name, Ref(name))
 
     def nested(self, target: str) -> Graph:
         """A graph that is an argument; the same attribute is the same Graph each time."""
-        key = (id(self.module), target)
-        known = self.program.graphs.get(key)
-        if known is None:
-            known = self.program.graphs[key] = Scope(self.program, attribute_of(self.module, target)).region(
-                target
-            )
-        return known
+        key, graphs = (id(self.module), target), self.program.graphs
+        if key not in graphs:
+            graphs[key] = Scope(self.program, attribute_of(self.module, target)).region(target)
+        return graphs[key]
 
 
 def _ordered(node: fx.Node) -> list[str]:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
-from functools import partial
 from itertools import product
 from math import prod
 from typing import Any, NamedTuple
+
+from msgspec.structs import replace
 
 from graphflops.base.limits import spend
 from graphflops.errors import ModelError, shown
@@ -68,9 +69,8 @@ def at_mesh(steps: Sequence[RecordedStep], axes: Mapping[str, int]) -> RecordedS
             raise ModelError(f"--mesh {name}={size}: the mesh has {shown(', '.join(recorded) or 'no axis')}")
         is_open = len({dict(step.axes)[name] for step in steps}) > 1
         if size != recorded[name] and not is_open:
-            raise ModelError(
-                f"--mesh {name}={size}: recorded at {name}={recorded[name]} alone: record it with --open-axis {name}"
-            )
+            alone = f"recorded at {name}={recorded[name]} alone"
+            raise ModelError(f"--mesh {name}={size}: {alone}: record it with --open-axis {name}")
         if is_open and size < _LEAST:
             raise ModelError(f"--mesh {name}={size}: other calls run there than were recorded: record it so")
     wanted = {**recorded, **axes}
@@ -124,25 +124,19 @@ def _tree(step: RecordedStep) -> _Tree:
         values[-1].append([value.storage, value.offset, value.shape, value.strides, value.dtype])
     groups = {group.name: place for place, group in enumerate(step.groups)}
     numbered: dict[str, Any] = {f"v{number}": place for number, place in enumerate(places)}
-    argument = partial(_placed, places=places, groups=groups)
-    return _Tree(
-        values,
-        [[numbered.get(s.name, s.name), s.kind, s.first, s.last, s.bytes] for s in step.storages],
+    calls = [
         [
-            [places[entry.value], entry.role, numbered.get(entry.target, entry.target)]
-            for entry in step.inputs
-        ],
-        [
-            [
-                call.operator,
-                [argument(given) for given in call.args],
-                {name: argument(given) for name, given in call.kwargs.items()},
-                [None if value is None else places[value] for value in call.results],
-                *(call.module, call.source, call.phase, call.stream, call.wrapped, call.hooked),
-            ]
-            for call in step.calls
-        ],
-    )
+            call.operator,
+            _placed(call.args, places, groups),
+            {name: _placed(given, places, groups) for name, given in call.kwargs.items()},
+            [None if value is None else places[value] for value in call.results],
+            *(call.module, call.source, call.phase, call.stream, call.wrapped, call.hooked),
+        ]
+        for call in step.calls
+    ]
+    storages = [[numbered.get(s.name, s.name), s.kind, s.first, s.last, s.bytes] for s in step.storages]
+    inputs = [[places[x.value], x.role, numbered.get(x.target, x.target)] for x in step.inputs]
+    return _Tree(values, storages, inputs, calls)
 
 
 def _placed(given: Any, places: Sequence[list[int]], groups: Mapping[str, int]) -> Any:
@@ -175,31 +169,24 @@ def _step(tree: _Tree, first: RecordedStep, axes: Mapping[str, int]) -> Recorded
     def named(name: Any) -> str:
         return name if isinstance(name, str) else f"v{number(name)}"
 
-    argument = partial(_named, number=number, groups=first.groups)
     calls = [
         RecordedCall(
             operator,
-            [argument(given) for given in args],
-            {name: argument(given) for name, given in kwargs.items()},
+            _named(args, number, first.groups),
+            {name: _named(given, number, first.groups) for name, given in kwargs.items()},
             [None if place is None else number(place) for place in results],
             *others,
         )
         for operator, args, kwargs, results, *others in tree.calls
     ]
-    return RecordedStep(
-        first.format,
-        first.producer,
-        first.rank,
-        [*axes.items()],
-        [RecordedGroup(group.name, group.axis, ranks_along(axes, group.axis)) for group in first.groups],
-        first.operators,
-        first.modules,
-        first.sources,
-        [RecordedStorage(named(name), *others) for name, *others in tree.storages],
-        [RecordedValue(*value) for made in tree.values for value in made],
-        [RecordedInput(number(place), role, named(target)) for place, role, target in tree.inputs],
-        calls,
-        first.guesses,
+    return replace(
+        first,
+        axes=[*axes.items()],
+        groups=[RecordedGroup(x.name, x.axis, ranks_along(axes, x.axis)) for x in first.groups],
+        storages=[RecordedStorage(named(name), *others) for name, *others in tree.storages],
+        values=[RecordedValue(*value) for made in tree.values for value in made],
+        inputs=[RecordedInput(number(place), role, named(target)) for place, role, target in tree.inputs],
+        calls=calls,
     )
 
 

@@ -126,10 +126,7 @@ def _read_program(archive: Archive, name: str) -> Graph:
 
 def _check_major(major: int, where: str) -> None:
     if not schema.OLDEST_MAJOR <= major <= schema.NEWEST_MAJOR:
-        advice = (
-            "update graphflops"
-            if major > schema.NEWEST_MAJOR
-            else "export the model again with torch 2.4 or later"
-        )
+        is_new = major > schema.NEWEST_MAJOR
+        advice = "update graphflops" if is_new else "export the model again with torch 2.4 or later"
         reads = f"this graphflops reads {schema.OLDEST_MAJOR} to {schema.NEWEST_MAJOR}"
         raise FileError(f"{where} follows schema major {major}; {reads}: {advice}")

@@ -18,12 +18,24 @@ from graphflops.exporters.pt2_values import (
     literal,
     named,
     number,
+    operator_name,
     results,
 )
-from graphflops.exporters.sources import with_modules, with_nested_modules
-from graphflops.exporters.subclasses import with_parts
-from graphflops.exporters.types import collect, guards_of, memory_order, sparse, storage
-from graphflops.graph import Argument, Graph, Input, Node, Note, Opaque, Origin, Output, OutputRole, Ref
+from graphflops.exporters.sources import with_modules
+from graphflops.exporters.types import collect, guards_of, with_parts
+from graphflops.graph import (
+    Argument,
+    Graph,
+    Input,
+    InputRole,
+    Node,
+    Note,
+    Opaque,
+    Origin,
+    Output,
+    OutputRole,
+    Ref,
+)
 from graphflops.ops import operator
 from graphflops.ops.operator import arranged
 from graphflops.tensor import TensorType
@@ -52,7 +64,7 @@ def graph_of(
     ranges = {name: (r.min_val, r.max_val) for name, r in decoded.range_constraints.items()}
     symbols = collect(ranges, program.types.hints, inputs, scope.types, program.types.sizes())
     return Graph(
-        nodes=with_nested_modules(with_modules(nodes, inputs, outputs), inputs),
+        nodes=with_modules(nodes, inputs, outputs),
         types=scope.types,
         inputs=inputs,
         outputs=outputs,
@@ -60,7 +72,7 @@ def graph_of(
         modules=program.sources.modules,
         origin=origin,
         contents=Members(Path(origin.path), member, {e.name: e.target for e in inputs if e.target}),
-        orders=scope.orders,
+        orders=program.types.orders,
         guards=guards_of(decoded.guards_code or (), inputs),
         notes=(*program.notes, *(Note("GF127", "", text) for text in program.types.contradictions(symbols))),
     )
@@ -73,7 +85,7 @@ class Scope:
         self.program = program
         self.graph = graph
         self.depth = depth
-        self.orders: dict[str, tuple[int, ...]] = {}  # of inputs that do not lie in row-major order
+
         self.refs: dict[str, Ref] = _Defined()
         self.node_names: set[str] = set()
         self._numbers: dict[str, int] = {}  # by name: the last number put behind it
@@ -104,26 +116,19 @@ class Scope:
 
     def input(self, spec: schema.InputSpec, shared: Mapping[str, str]) -> Input:
         """One input of the whole program."""
-        if spec.parameter is not None:
-            target = spec.parameter.parameter_name
-            return Input(spec.parameter.arg.name, "parameter", target, shared.get(target, ""))
         if spec.user_input is not None:
             names = results(spec.user_input.arg)
             if len(names) != 1 or names[0] is None:
                 raise FileError("an input of the program has no name of its own")
             return Input(names[0], "object" if spec.user_input.arg.as_custom_obj is not None else "user")
-        if spec.buffer is not None:
-            target = spec.buffer.buffer_name
-            return Input(spec.buffer.arg.name, "buffer", target, shared.get(target, ""))
-        if spec.tensor_constant is not None:
-            return Input(spec.tensor_constant.arg.name, "constant", spec.tensor_constant.tensor_constant_name)
-        if spec.custom_obj is not None:
-            return Input(spec.custom_obj.arg.name, "object", spec.custom_obj.custom_obj_name)
-        if spec.token is not None:
-            return Input(spec.token.arg.name, "token")
         if spec.constant_input is not None:
             self.types[spec.constant_input.name] = literal(spec.constant_input.value)
             return Input(spec.constant_input.name, "user")
+        for kind, (role, field) in _INPUTS.items():
+            if (given := getattr(spec, kind)) is not None:
+                target = getattr(given, field) if field else ""
+                is_weight = role in ("parameter", "buffer")
+                return Input(given.arg.name, role, target, shared.get(target, "") if is_weight else "")
         raise FileError("an input of the program has a role that this graphflops does not know")
 
     def type_input(self, entry: Input) -> None:
@@ -139,14 +144,8 @@ class Scope:
             raise FileError(
                 f"input {shown(entry.name)} has strides {strides}, which no tensor of {known} has"
             )
-        trained = meta.requires_grad and entry.role == "parameter"
-        stored = storage(known.shape, strides, entry.role)
-        if (order := memory_order(known.shape, strides)) is not None:
-            self.orders[entry.name] = order
-        if trained or stored is not None:
-            known = self.types[entry.name] = self.program.types.variant(known, trained, stored)
-        if named(LAYOUTS, meta.layout).startswith("sparse"):
-            self.types[entry.name] = sparse(known, entry.name)
+        of_input, is_sparse = self.program.types.of_input, named(LAYOUTS, meta.layout).startswith("sparse")
+        self.types[entry.name] = of_input(entry, known, strides, meta.requires_grad, is_sparse)
 
     def output(self, spec: schema.OutputSpec) -> Output:
         """One output of the whole program."""
@@ -178,13 +177,12 @@ class Scope:
     def nodes(self) -> tuple[Node, ...]:
         """All calls, in program order, each checked to use only what is defined before it."""
         program = self.program
-        line, place, op_of = program.sources.line, program.sources.place, program.op
-        shared = program.sources.shared
+        line, place, shared = program.sources.line, program.sources.place, program.sources.shared
         self.node_names.update(self.refs)
         built = []
         for index, raw in enumerate(self.graph.nodes):
             node = program.node(index, raw)
-            op = op_of(node.target)
+            op = operator_name(node.target)
             try:
                 args, kwargs = self.operands(self.arranged(op, node), op.startswith("higher_order."))
                 outputs = self.results(node.outputs)
@@ -324,6 +322,14 @@ class Scope:
         return None if item.as_tensor is None else self.refs[item.as_tensor.name]
 
 
+# By field of an InputSpec: the role, and the field of its name in the model.
+_INPUTS: dict[str, tuple[InputRole, str]] = {
+    "parameter": ("parameter", "parameter_name"),
+    "buffer": ("buffer", "buffer_name"),
+    "tensor_constant": ("constant", "tensor_constant_name"),
+    "custom_obj": ("object", "custom_obj_name"),
+    "token": ("token", ""),
+}
 # By field of an OutputSpec: the role, and the field of what it belongs to.
 _OUTPUTS: dict[str, tuple[OutputRole, str]] = {
     "loss_output": ("loss", ""),
@@ -360,7 +366,7 @@ _CONVERTERS: dict[str, Callable[[Scope, Any], Argument]] = {
     "as_memory_format": lambda scope, number: Opaque(named(MEMORY_FORMATS, number)),
     "as_layout": lambda scope, number: Opaque(named(LAYOUTS, number)),
     "as_custom_obj": lambda scope, item: Opaque(item.class_fqn or item.name),
-    "as_operator": lambda scope, target: Opaque(scope.program.op(target)),
+    "as_operator": lambda scope, target: Opaque(operator_name(target)),
     "as_complex": lambda scope, item: complex(number(item.real), number(item.imag)),
     "as_nested_tensors": lambda scope, lists: tuple(
         [tuple([scope.refs[t.name] for t in items]) for items in lists]

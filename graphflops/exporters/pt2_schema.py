@@ -28,6 +28,10 @@ _BARE_NUMBER = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|-?Infinity|NaN',
 Float = Union[float, str]  # newer releases write infinities and NaN as strings, JSON having none
 
 
+class NotJsonError(FileError):
+    """A text is no JSON, or has bare NaN and Infinity."""
+
+
 class Hint(Struct, gc=False):
     """Example value of a symbolic expression."""
 
@@ -351,15 +355,12 @@ class PayloadConfig(Struct, gc=False):
 def decode(data: bytes, kind: type[Decoded], where: str) -> Decoded:
     """Decodes JSON to a typed value; raises FileError, with the path inside the JSON, if it does not fit."""
     try:
-        return msgspec.json.decode(data, type=kind)
-    except msgspec.ValidationError as error:
-        raise FileError(f"{where} does not follow the export schema: {shown(str(error), 300)}") from None
+        return decode_part(msgspec.json.Decoder(kind), data, where)
     except RecursionError:
         raise FileError(f"{where} nests too deep") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        quoted = _quoted_numbers(data)
-        if quoted is None:
-            raise FileError(f"{where} is not JSON: {shown(str(error), 200)}") from None
+    except NotJsonError:
+        if (quoted := _quoted_numbers(data)) is None:
+            raise
     return decode(quoted, kind, where)
 
 
@@ -370,7 +371,7 @@ def decode_part(decoder: msgspec.json.Decoder[Decoded], text: bytes | Raw, where
     except msgspec.ValidationError as error:
         raise FileError(f"{where} does not follow the export schema: {shown(str(error), 300)}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise FileError(f"{where} is not JSON: {shown(str(error), 200)}") from None
+        raise NotJsonError(f"{where} is not JSON: {shown(str(error), 200)}") from None
 
 
 def _quoted_numbers(data: bytes) -> bytes | None:

@@ -1,6 +1,8 @@
 """The tables of a `.pt2` that say how its weights and constants are stored, beside what the program says of them.
 
-Since torch 2.9 a JSON member says it; before, and for tensors of a subclass, the pickle of a checkpoint.
+Since torch 2.9 a JSON member says it; before, and for tensors of a subclass, the pickle of a checkpoint: a program for
+a small machine that builds objects. Only its instructions for tuples, dictionaries, numbers and texts are followed, and
+nothing is imported or called: `_rebuild_tensor_v2` is a name here, and its operands are the sizes.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from graphflops.errors import FileError, shown
 from graphflops.exporters import pt2_schema as schema
 from graphflops.exporters.archive import Archive
 from graphflops.exporters.pt2_schema import decode
-from graphflops.exporters.pt2_values import LAYOUTS, OLD_CHECKPOINTS, dtype_of, named
+from graphflops.exporters.pt2_values import LAYOUTS, OLD_CHECKPOINTS, SCALAR_TYPES, dtype_of, named
 from graphflops.exporters.types import storage
 from graphflops.graph import Graph, Input, Node, Note
 from graphflops.tensor import TensorType
@@ -91,11 +93,8 @@ class Tables:
                 yield Note("GF119", value, shown(text, 500))
         for kind, table in self._tables.items():
             if _is_more(table.unread, needed[kind]):
-                yield Note(
-                    "GF119",
-                    "",
-                    f"the {kind} take {needed[kind]:,} bytes in the program, {table.unread:,} in the file",
-                )
+                text = f"the {kind} take {needed[kind]:,} bytes in the program, {table.unread:,} in the file"
+                yield Note("GF119", "", text)
 
     def _differing(self, ours: TensorType, kind: str, payload: schema.Payload) -> str:
         """What is stored in the place of a tensor, where that is not its type."""
@@ -137,7 +136,7 @@ class Tables:
         return _Table(payloads, lambda path: self._archive.size(f"{folder}{path}"))
 
     def _checkpoint(self, member: str) -> _Table:
-        from graphflops.exporters.checkpoint import MAX_PICKLE_BYTES, UnreadableError, tensors
+        from graphflops.exporters.pt2_tables import MAX_PICKLE_BYTES, UnreadableError, tensors
 
         size = self._archive.size(member)
         if size == 0:
@@ -242,3 +241,119 @@ def _users(nodes: Sequence[Node], weights: Container[str]) -> dict[str, set[str]
 
 def _owner(entry: Input) -> str:
     return entry.target.rpartition(".")[0]
+
+
+MAX_PICKLE_BYTES = 64 * 2**20
+_STORAGES = {
+    "Float": "float32", "Double": "float64", "Half": "float16", "BFloat16": "bfloat16", "Long": "int64",
+    "Int": "int32", "Short": "int16", "Char": "int8", "Byte": "uint8", "Bool": "bool",
+    "ComplexFloat": "complex64", "ComplexDouble": "complex128",
+}  # fmt: skip
+_NUMBERS = {dtype.name: number for number, dtype in SCALAR_TYPES.items()}
+# Instructions that push a value: of their own, or their operand.
+_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
+_PUSHING = ("BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE")
+_MARK = object()
+
+
+class UnreadableError(Exception):
+    """A pickle does what no table of tensors needs."""
+
+
+class _Call(NamedTuple):
+    """What the pickle would import, or what it would call, with the operands."""
+
+    name: str
+    operands: tuple[Any, ...] = ()
+
+
+def tensors(pickle: bytes) -> dict[str, schema.Payload | None]:
+    """The tensors of a checkpoint by name, that of a single one ""; None for one of unknown sizes.
+
+    Raises UnreadableError for a pickle that is no table of tensors.
+    """
+    try:
+        found = _built(pickle)
+        table = found if isinstance(found, dict) else {"": found}
+        if not all(isinstance(name, str) for name in table):
+            raise UnreadableError
+        return {name: _payload(value) for name, value in table.items()}
+    except (IndexError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UnreadableError from error
+
+
+def _payload(value: object) -> schema.Payload | None:
+    """A tensor as the table of a newer file would have it."""
+    is_trained = None
+    if isinstance(value, _Call) and value.name == "torch._utils _rebuild_parameter":
+        value, is_trained, _ = value.operands
+    if (
+        not isinstance(value, _Call)
+        or value.name not in _REBUILT
+        or len(value.operands) != _REBUILT[value.name]
+    ):
+        return None
+    storage, offset, sizes, strides, requires_grad = value.operands[:5]
+    _, kind, key, _, _ = storage.operands
+    dtype = _STORAGES.get(kind.name.removeprefix("torch ").removesuffix("Storage"), "")
+    if value.name.endswith("v3"):
+        dtype = value.operands[6].name.removeprefix("torch ")
+    counts = [schema.SymInt(as_int=number) for number in (*sizes, *strides, offset)]
+    if dtype not in _NUMBERS or len(sizes) != len(strides) or not all(type(x.as_int) is int for x in counts):
+        return None
+    rank = len(sizes)
+    is_trained = requires_grad if is_trained is None else is_trained
+    meta = schema.TensorMeta(_NUMBERS[dtype], counts[:rank], is_trained, counts[rank:-1], counts[-1])
+    return schema.Payload(f"data/{key}", tensor_meta=meta)
+
+
+_REBUILT = {"torch._utils _rebuild_tensor_v2": 6, "torch._utils _rebuild_tensor_v3": 7}
+
+
+def _built(pickle: bytes) -> object:
+    import pickletools  # which lists instructions, and runs none
+
+    stack: list[Any] = []
+    memo: dict[int, Any] = {}
+    operand: Any
+    for instruction, operand, _ in pickletools.genops(pickle):
+        name = instruction.name
+        if name.endswith("BINPUT"):
+            memo[operand] = stack[-1]
+        elif name in _PUSHING or name.endswith("BINGET"):
+            stack.append(operand if name in _PUSHING else memo[operand])
+        elif name == "GLOBAL":
+            stack.append(_Call(operand))
+        elif name in _CONSTANTS or name in ("EMPTY_DICT", "MARK"):
+            stack.append({} if name == "EMPTY_DICT" else _CONSTANTS.get(name, _MARK))
+        elif name.startswith("TUPLE"):
+            count = int(name[5:] or _since_mark(stack))
+            operands = tuple(stack[len(stack) - count :])
+            del stack[len(stack) - count :]
+            stack[-1:] = [operands] if name == "TUPLE" else [*stack[-1:], operands]
+        elif name.startswith("SETITEM"):
+            count, is_marked = (2, False) if name == "SETITEM" else (_since_mark(stack), True)
+            items = stack[len(stack) - count :]
+            del stack[len(stack) - count - is_marked :]
+            stack[-1].update(zip(items[::2], items[1::2], strict=True))
+        elif name == "BINPERSID":
+            stack[-1] = _Call("storage", stack[-1])
+        elif name not in (
+            "PROTO",
+            "STOP",
+        ):  # a call, or attributes of a dictionary, which say nothing of its entries
+            given = stack.pop()
+            if name == "REDUCE" and isinstance(given, tuple):
+                is_dict = (stack[-1].name, given) == ("collections OrderedDict", ())
+                stack[-1] = {} if is_dict else _Call(stack[-1].name, given)
+            elif name != "BUILD" or not isinstance(stack[-1], dict):
+                raise UnreadableError
+    (result,) = stack
+    return result
+
+
+def _since_mark(stack: list[Any]) -> int:
+    count = 0
+    while stack[-1 - count] is not _MARK:
+        count += 1
+    return count

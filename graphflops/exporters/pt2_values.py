@@ -2,14 +2,14 @@
 
 Each distinct type is built once: a program of 80 equal layers has a few dozen tensor types and source lines. Contents are
 read when they are first needed. Since torch 2.9 each is a member of raw bytes, and a JSON member states its type and layout.
-Before, all are in one checkpoint of `torch.save`, of which only the sizes are read (`checkpoint.py`).
+Before, all are in one checkpoint of `torch.save`, of which only the sizes are read (`pt2_tables.py`).
 """
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -54,25 +54,29 @@ def results(arg: schema.Argument) -> tuple[str | None, ...]:
     """Names that an output or input defines; None for one that is nothing or a literal."""
     if arg.as_tensor is not None:
         return (arg.as_tensor.name,)
-    if arg.as_tensors is not None:
-        return tuple([item.name for item in arg.as_tensors])
-    for scalar in (arg.as_sym_int, arg.as_sym_float, arg.as_sym_bool):
-        if scalar is not None:
-            return (scalar.as_name,)
-    for scalars in (arg.as_sym_ints, arg.as_sym_floats, arg.as_sym_bools):
-        if scalars is not None:
-            return tuple([item.as_name for item in scalars])
-    if arg.as_optional_tensor is not None:
-        return (None if arg.as_optional_tensor.as_tensor is None else arg.as_optional_tensor.as_tensor.name,)
-    if arg.as_optional_tensors is not None:
-        return tuple(
-            [None if item.as_tensor is None else item.as_tensor.name for item in arg.as_optional_tensors]
-        )
-    if arg.as_nested_tensors is not None:
-        return tuple([item.name for items in arg.as_nested_tensors for item in items])
-    if arg.as_string_to_argument is not None:
-        return tuple([name for item in arg.as_string_to_argument.values() for name in results(item)])
-    return (None if arg.as_custom_obj is None else arg.as_custom_obj.name,)
+    given = next((value for kind in _DEFINING if (value := getattr(arg, kind)) is not None), None)
+    return tuple(_defined(given))
+
+
+# Fields of an argument that may define values, beside that of a tensor.
+_DEFINING = (
+    "as_tensors", "as_sym_int", "as_sym_float", "as_sym_bool", "as_sym_ints", "as_sym_floats", "as_sym_bools",
+    "as_optional_tensor", "as_optional_tensors", "as_nested_tensors", "as_string_to_argument", "as_custom_obj",
+)  # fmt: skip
+
+
+def _defined(given: Any) -> Iterator[str | None]:
+    if isinstance(given, (list, dict)):
+        for item in given.values() if isinstance(given, dict) else given:
+            yield from _defined(item)
+    elif isinstance(given, schema.Argument):
+        yield from results(given)
+    elif isinstance(given, schema.SymArgument):
+        yield given.as_name
+    elif isinstance(given, schema.OptionalTensor):
+        yield None if given.as_tensor is None else given.as_tensor.name
+    else:
+        yield None if given is None else given.name
 
 
 def number(value: float | str) -> float:
@@ -89,10 +93,7 @@ def literal(value: schema.Literal) -> Any:
     """The value of an input that the export fixed."""
     if value.as_float is not None:
         return number(value.as_float)
-    for fixed in (value.as_int, value.as_string, value.as_bool):
-        if fixed is not None:
-            return fixed
-    return None
+    return next((x for x in (value.as_int, value.as_string, value.as_bool) if x is not None), None)
 
 
 def dtype_of(number: int, name: str) -> DType:
@@ -104,6 +105,11 @@ def dtype_of(number: int, name: str) -> DType:
         raise FileError(
             f"element type number {number}{whose} is not one this graphflops knows: update graphflops"
         ) from None
+
+
+def operator_name(target: str) -> str:
+    """`aten.add.Tensor` for `torch.ops.aten.add.Tensor`."""
+    return sys.intern(target.removeprefix("torch.ops."))
 
 
 def named(names: tuple[str, ...], number: int) -> str:
@@ -125,7 +131,7 @@ class Program:
         self.sources = Sources()
         self.nested: dict[bytes, Graph] = {}  # graphs that are arguments, by their JSON text
         self._metas: dict[bytes, TensorType] = {}
-        self._ops: dict[str, str] = {}
+
         self._calls = 0
         self._meta_decoder = msgspec.json.Decoder(schema.TensorMeta)
         self._graph_decoder = msgspec.json.Decoder(schema.Graph)
@@ -144,13 +150,6 @@ class Program:
     def node(self, place: int, text: msgspec.Raw) -> schema.Node:
         """A call of a graph; `place` is its index."""
         return schema.decode_part(self._node_decoder, text, f"node #{place}")
-
-    def op(self, target: str) -> str:
-        """`aten.add.Tensor` for `torch.ops.aten.add.Tensor`."""
-        known = self._ops.get(target)
-        if known is None:
-            known = self._ops[target] = target.removeprefix("torch.ops.")
-        return known
 
     def tensor(self, name: str, raw: msgspec.Raw) -> TensorType:
         """The type of a value; equal types are one object."""

@@ -131,9 +131,7 @@ def _views(step: RecordedStep) -> Iterator[str]:
     """Results that lie in the memory of an operand."""
     for call in step.calls:
         given = operands(step, call)
-        for result in call.results:
-            if result is not None and step.values[result].storage in given:
-                yield f"v{result}"
+        yield from (f"v{x}" for x in call.results if x is not None and step.values[x].storage in given)
 
 
 def _notes(step: RecordedStep) -> Iterator[Note]:
@@ -155,16 +153,11 @@ def _notes(step: RecordedStep) -> Iterator[Note]:
 def _nodes(step: RecordedStep) -> Iterator[Node]:
     for place, call in enumerate(step.calls):
         path, kind = step.modules[call.module]
-        yield Node(
-            f"call_{place}",
-            step.operators[call.operator],
-            tuple(_argument(given) for given in call.args),
-            tuple((name, _argument(given)) for name, given in call.kwargs.items()),
-            tuple(None if result is None else f"v{result}" for result in call.results),
-            path,
-            kind,
-            step.sources[call.source],
-        )
+        args = tuple(_argument(given) for given in call.args)
+        kwargs = tuple((name, _argument(given)) for name, given in call.kwargs.items())
+        outputs = tuple(None if result is None else f"v{result}" for result in call.results)
+        op, source = step.operators[call.operator], step.sources[call.source]
+        yield Node(f"call_{place}", op, args, kwargs, outputs, path, kind, source)
 
 
 def _inputs(step: RecordedStep) -> Iterator[Input]:
@@ -246,10 +239,8 @@ def _used(step: RecordedStep) -> Iterator[tuple[str, set[int], Sequence[object],
 
 
 def _define(value: int, defined: set[int], step: RecordedStep, where: str) -> None:
-    require(
-        0 <= value < len(step.values) and value not in defined,
-        f"{where} makes value {value}, which is none or made twice",
-    )
+    is_new = 0 <= value < len(step.values) and value not in defined
+    require(is_new, f"{where} makes value {value}, which is none or made twice")
     defined.add(value)
 
 
@@ -270,24 +261,17 @@ def _check_argument(given: Any, defined: set[int], place: int) -> None:
 
 def _check_mesh(step: RecordedStep) -> None:
     sizes = [size for _, size in step.axes]
-    require(
-        all(0 < size <= LARGEST for size in sizes) and len(sizes) <= 16,
-        "the mesh has an axis of no size",
-    )
-    devices = prod(sizes)
-    require(
-        devices <= LARGEST and len(dict(step.axes)) == len(sizes),
-        "the mesh is too large, or has an axis twice",
-    )
+    has_sizes = all(0 < size <= LARGEST for size in sizes) and len(sizes) <= 16
+    require(has_sizes, "the mesh has an axis of no size")
+    devices, axes = prod(sizes), dict(step.axes)
+    is_mesh = devices <= LARGEST and len(axes) == len(sizes)
+    require(is_mesh, "the mesh is too large, or has an axis twice")
     require(0 <= step.rank < devices, f"there is no rank {step.rank}")
-    axes = dict(step.axes)
     require(len({group.name for group in step.groups}) == len(step.groups), "a process group is listed twice")
     for group in step.groups:
         ranks = set(group.ranks)
-        require(
-            len(ranks) == len(group.ranks) > 0 and all(0 <= rank < devices for rank in ranks),
-            f"group {group.name} has ranks that are none",
-        )
+        are_there = len(ranks) == len(group.ranks) > 0 and all(0 <= rank < devices for rank in ranks)
+        require(are_there, f"group {group.name} has ranks that are none")
         along = group.axis.split("+") if group.axis else []
         is_of_axes = not along or (
             axes.keys() >= {*along}

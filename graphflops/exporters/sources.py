@@ -74,10 +74,9 @@ class Sources:
         A path inside an installed package starts at the package; any other absolute path is cut to the file's name,
         because the directories of the exporting machine say nothing about the model.
         """
-        known = self._lines.get(trace)
-        if known is None:
-            known = self._lines[trace] = _innermost(trace)
-        return known
+        if trace not in self._lines:
+            self._lines[trace] = _innermost(trace)
+        return self._lines[trace]
 
     def place(self, stack: str) -> tuple[str, str]:
         """Path and type of the innermost module of a stack: entries `key,path,type` separated by `;`."""
@@ -226,90 +225,47 @@ def _quoted(text: str) -> list[str]:
 def with_modules(
     nodes: Sequence[Node], inputs: Iterable[Input], outputs: Sequence[Output]
 ) -> tuple[Node, ...]:
-    """The calls with their modules, for a joint graph that records none; the calls of any other graph unchanged."""
+    """The calls with their modules, for a joint graph that records none, and those of nested graphs in their arguments."""
+    owners = _owners(inputs)
     if not any(output.role == "gradient" for output in outputs) or any(node.module for node in nodes):
-        return tuple(nodes)
-    operands = {node.name: [name for _, name in node.uses()] for node in nodes}
-    # names of the calls that lead to the loss, a user output or a mutation
-    wanted = {name for output in outputs if output.role != "gradient" for name in _names(output)}
-    forward = set()
-    for node in reversed(nodes):
-        if any(name in wanted for name in node.outputs if name is not None):
-            forward.add(node.name)
-            wanted.update(operands[node.name])
-    flow = _Flow(_owners(inputs), frozenset(forward))
-    leads = _leads(nodes, operands, outputs)
+        return _with_owners(nodes, owners)
+    graph = Graph(tuple(nodes), {}, (), tuple(outputs))
+    leads = _leads(graph)
+    owned = dict(owners)  # module of a parameter, and of what is computed from parameters alone
+    produced: dict[str, tuple[int, bool, str]] = {}  # position in the program, True if forward, module
     placed = []
-    for node in nodes:
-        module = flow.module(node, operands[node.name], leads)
-        placed.append(replace(node, module=module) if module else node)
-    return tuple(placed)
-
-
-class _Flow:
-    """The modules of the values produced so far."""
-
-    def __init__(self, owners: Mapping[str, str], forward: frozenset[str]) -> None:
-        self.owners = dict(owners)  # module of a parameter, and of what is computed from parameters alone
-        self.forward = forward
-        # Position in the program, True if forward, module.
-        self.produced: dict[str, tuple[int, bool, str]] = {}
-
-    def module(self, node: Node, operands: Sequence[str], leads: Mapping[str, str]) -> str:
-        """Module of the next call in program order."""
-        owned = [self.owners[name] for name in operands if name in self.owners]
-        if owned:
-            module = owned[0]
-        elif node.name in leads:
-            module = leads[node.name]
-        else:
-            module = self.inherited(node, operands)
-        is_forward = node.name in self.forward
-        entry = (len(self.produced), is_forward, module)
-        for name in node.outputs:
-            if name is not None:
-                self.produced[name] = entry
-                if owned and len(owned) == len(operands):
-                    self.owners[name] = module
-        return module
-
-    def inherited(self, node: Node, operands: Sequence[str]) -> str:
-        """Module of the latest operand; for a backward call, of the latest operand from the forward pass, if any."""
-        known = [self.produced[name] for name in operands if name in self.produced and self.produced[name][2]]
-        if node.name not in self.forward:
+    for node, operands in zip(nodes, graph.operands, strict=True):
+        own = [owned[name] for name in operands if name in owned]
+        known = [produced[name] for name in operands if name in produced and produced[name][2]]
+        is_forward = graph.phases[node.name] == "forward"
+        if not is_forward:  # the module is that of the latest operand from the forward pass, if there is any
             known = [entry for entry in known if entry[1]] or known
-        return max(known)[2] if known else ""
+        module = own[0] if own else leads.get(node.name, max(known)[2] if known else "")
+        entry = (len(produced), is_forward, module)
+        results = [name for name in node.outputs if name is not None]
+        produced.update(dict.fromkeys(results, entry))
+        if own and len(own) == len(operands):
+            owned.update(dict.fromkeys(results, module))
+        placed.append(replace(node, module=module) if module else node)
+    return _with_owners(placed, owners)
 
 
-def _leads(
-    nodes: Sequence[Node], operands: Mapping[str, Sequence[str]], outputs: Iterable[Output]
-) -> dict[str, str]:
+def _leads(graph: Graph) -> dict[str, str]:
     """Module by call, for calls whose results lead only to gradients of one module's parameters."""
     serves: dict[str, set[str]] = {}  # by value: modules that use it; "" for any other use
-    for output in outputs:
+    for output in graph.outputs:
         module = output.target.rpartition(".")[0] if output.role == "gradient" else ""
-        for name in _names(output):
+        for _, name in output.uses():
             serves.setdefault(name, set()).add(module)
     leads = {}
-    for node in reversed(nodes):
+    for node, operands in zip(reversed(graph.nodes), reversed(graph.operands), strict=True):
         modules = set().union(*(serves.get(name, set()) for name in node.outputs if name is not None))
-        if len(modules) != 1:
-            modules = {""}
-        (module,) = modules
+        module = modules.pop() if len(modules) == 1 else ""
         if module:
             leads[node.name] = module
-        for name in operands[node.name]:
+        for name in operands:
             serves.setdefault(name, set()).add(module)
     return leads
-
-
-def _names(output: Output) -> list[str]:
-    return [name for _, name in Node("", "", (output.value,)).uses()]
-
-
-def with_nested_modules(nodes: Sequence[Node], inputs: Iterable[Input]) -> tuple[Node, ...]:
-    """The calls, with modules set on the calls of nested graphs in their arguments."""
-    return _with_owners(nodes, _owners(inputs))
 
 
 def _owners(inputs: Iterable[Input]) -> dict[str, str]:
@@ -342,7 +298,7 @@ def _placed(graph: Graph, operands: Sequence[Argument], owners: Mapping[str, str
     produced: dict[str, str] = {}
     nodes = []
     for node in _with_owners(graph.nodes, inner):
-        uses = [name for _, name in node.uses()]
+        uses = node.reads()
         owned = [inner[name] for name in uses if name in inner]
         inherited = [produced[name] for name in uses if name in produced]
         module = node.module or (owned or inherited[-1:] or [""])[0]

@@ -1,6 +1,7 @@
 """Tensor types, sizes and symbols of a program as torch records them; each distinct one is built once.
 
-Guards of an export are conditions on the sizes of inputs, which torch checks before each run of the program.
+Guards of an export are conditions on the sizes of inputs, which torch checks before each run of the program. Of weights of
+tensor subclasses, such as torchao's quantized ones, the plain tensors are stored that they are made of.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from msgspec.structs import replace
 from graphflops.dims import Dim, Expr, evaluate, parse_dim, prod, symbol
 from graphflops.dims.solving import affine, solution
 from graphflops.errors import DimError, shown
-from graphflops.graph import Input, Scalar, Symbol
+from graphflops.graph import Input, Node, Output, Ref, Scalar, Symbol
 from graphflops.tensor import DType, TensorType
 
 # torch leaves "no upper bound" out, or writes it as one of several huge numbers.
@@ -29,6 +30,7 @@ class Types:
         # By size that is an expression, its example value, where the file has one.
         self.hints: dict[Dim, int] = {}
         self.differing: dict[Dim, int] = {}  # those that it has two of
+        self.orders: dict[str, tuple[int, ...]] = {}  # of inputs that do not lie in row-major order
         self._tensors: dict[tuple[tuple[Dim, ...], DType], TensorType] = {}
         self._variants: dict[tuple[TensorType, bool, Dim | None], TensorType] = {}
 
@@ -47,6 +49,19 @@ class Types:
         if known is None:
             known = self._variants[key] = replace(tensor, requires_grad=requires_grad, stored=stored)
         return known
+
+    def of_input(
+        self, entry: Input, known: TensorType, strides: Sequence[int | None], trained: bool, is_sparse: bool
+    ) -> TensorType:
+        """The type of an input: whether a parameter is trained, the memory behind axes of stride 0, sparse storage."""
+        if (order := memory_order(known.shape, strides)) is not None:
+            self.orders[entry.name] = order
+        is_trained, stored = trained and entry.role == "parameter", storage(known.shape, strides, entry.role)
+        known = self.variant(known, is_trained, stored) if is_trained or stored is not None else known
+        if not is_sparse:
+            return known
+        # The number of stored elements is a symbol named after the input.
+        return replace(known, nonzeros=symbol(f"{entry.name}_nnz" if entry.name.isidentifier() else "nnz"))
 
     def dim(self, text: str, hint: int | None) -> Dim:
         """A size from its text; raises DimError for a text that is not a size."""
@@ -99,11 +114,6 @@ def memory_order(shape: Sequence[Dim], strides: Sequence[int | None]) -> tuple[i
     return None if order == tuple(range(len(shape))) else order
 
 
-def sparse(tensor: TensorType, name: str) -> TensorType:
-    """The type of a sparse input; the number of stored elements is a symbol named after the input."""
-    return replace(tensor, nonzeros=symbol(f"{name}_nnz" if name.isidentifier() else "nnz"))
-
-
 def collect(
     ranges: Mapping[str, tuple[int | None, int | None]],
     hints: Mapping[Dim, int],
@@ -149,18 +159,11 @@ def _axes(
             bare.setdefault(str(recorded.nonzeros), []).append(f"{STORED} {entry.name}")
         if entry.role != "user":
             continue
-        if isinstance(recorded, Expr):
-            places = [(entry.name, recorded)]
-        elif isinstance(recorded, TensorType):
-            places = [
-                (f"{entry.name}[{axis}]", size)
-                for axis, size in enumerate(recorded.shape)
-                if isinstance(size, Expr)
-            ]
-        else:
-            continue
+        places: list[tuple[str, object]] = [(entry.name, recorded)]
+        if isinstance(recorded, TensorType):
+            places = [(f"{entry.name}[{axis}]", size) for axis, size in enumerate(recorded.shape)]
         for place, size in places:
-            for name in sorted(size.symbols):
+            for name in sorted(size.symbols) if isinstance(size, Expr) else ():
                 (bare if size == symbol(name) else within).setdefault(name, []).append(place)
     return bare, within
 
@@ -177,7 +180,7 @@ def _examples(hints: Mapping[Dim, int]) -> dict[str, int]:
 
 
 MOST_GUARDS = 500  # the others are not read: guards only refuse
-_LONGEST = 500  # characters
+_LONGEST = 500  # characters of a guard, or of a weight's name, behind which those of its parts stand
 _PATH = r"(?:\['\w+'\]|\[\d+\]|\.(?!size\b)\w+)+"
 _SIZE = re.compile(rf"\bL({_PATH})(?:\.size\(\)\[(\d+)\])?")  # `L['past'][0].size()[2]`
 
@@ -215,3 +218,55 @@ def _place(users: Sequence[str], found: re.Match[str]) -> str:
     if first == "flat_args" and name not in users and counted.isdecimal() and int(counted) < len(users):
         name = users[int(counted)]
     return name if found[2] is None else f"{name}[{int(found[2])}]"
+
+
+_TAKES_PART = "export.access_subclass_inner_tensor.default"  # a weight, and the name of its part
+
+
+def with_parts(
+    nodes: tuple[Node, ...], inputs: tuple[Input, ...], outputs: Iterable[Output], types: dict[str, object]
+) -> tuple[tuple[Node, ...], tuple[Input, ...]]:
+    """The calls and inputs, with parts (which may have parts) in place of each weight that the program only takes apart."""
+    if not any(node.op == _TAKES_PART for node in nodes):
+        return nodes, inputs
+    others: list[Output | Node] = [*outputs, *(node for node in nodes if node.op != _TAKES_PART)]
+    used = {name for other in others for _, name in other.uses()}
+    weights = {entry.name: entry for entry in inputs if entry.target}
+    parts: dict[str, list[Input]] = {}
+    taken: set[str] = set()
+    kept: list[Node] = []
+    for node in nodes:
+        whole, name = _asked(node)
+        of = weights.get(whole)
+        if of is None or whole in used or len(of.target) > _LONGEST:
+            kept.append(node)
+            continue
+        target = f"{of.target}.{name}"
+        shared = next((one for one in (target, f"{of.alias_of}.{name}") if one in taken), "")
+        part = weights[str(node.outputs[0])] = Input(str(node.outputs[0]), of.role, target, shared)
+        parts.setdefault(whole, []).append(part)
+        taken.add(target)
+        weight, typed = types.get(whole), types.get(part.name)
+        if isinstance(weight, TensorType) and isinstance(typed, TensorType) and typed.dtype.is_floating:
+            types[part.name] = replace(typed, requires_grad=weight.requires_grad)
+    return tuple(kept), tuple(_taken_apart(inputs, parts))
+
+
+def _asked(node: Node) -> tuple[str, str]:
+    """The tensor that a call takes a part of, and the part's name; texts without a character for other calls."""
+    if node.op == _TAKES_PART and len(node.args) == 2 and len(node.outputs) == 1 and node.outputs[0]:
+        whole, name = node.args
+        if isinstance(whole, Ref) and isinstance(name, str):
+            return whole.name, name
+    return "", ""
+
+
+def _taken_apart(inputs: Sequence[Input], parts: Mapping[str, Sequence[Input]]) -> Iterator[Input]:
+    """The inputs, and in the place of each that has parts these."""
+    waiting = [*reversed(inputs)]
+    while waiting:
+        entry = waiting.pop()
+        if entry.name in parts:
+            waiting.extend(reversed(parts[entry.name]))
+        else:
+            yield entry

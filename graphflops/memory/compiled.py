@@ -8,7 +8,7 @@ estimates that peak as if nothing were used again.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import accumulate
 from typing import Any
@@ -48,19 +48,15 @@ class _CompiledPeaks(Peaks):
         execution: CallByCall,
         graph: PricedGraph,
         peaks: Sequence[Sequence[Peak]],
-        resident: Iterable[str],
         seeds: Sequence[str] | None,
-        earlier: Iterable[str],
     ) -> tuple[Peak, Timeline, int]:
         """The peak of a graph, what is held when, and how many of the entries outlive it."""
         inner = [(call, found) for call, found in zip(execution.calls, peaks, strict=True) if found]
         inside = {call.node.name: dim_max(*(peak.bytes for peak in found)) for call, found in inner}
-        run = _Run(self.plans.plan(graph, training=seeds is not None), Meter(self.sizes), inside)
-        for name in dict.fromkeys(resident):
-            if (value := tensor_type(name, execution.values)) is not None:
-                run.meter.take(name, value.nbytes, "input")
+        meter = self.meter(graph, execution)
+        run = _Run(self.plans.plan(graph, training=seeds is not None), meter, inside)
         # Gradients of parameters from an earlier micro-step; new ones are added to them in the end.
-        for name in earlier:
+        for name in self.earlier(graph, seeds):
             if (value := tensor_type(name, execution.values)) is not None:
                 run.meter.take(name, value.like().nbytes, "gradient", f"{name} earlier")
                 run.earlier.append(name)

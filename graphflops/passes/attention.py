@@ -74,12 +74,9 @@ def find_attentions(program: PricedProgram, masks: Mapping[str, Stated]) -> Pric
     changed = [(row, was) for row, was in zip(rows, main.rows, strict=True) if row is not was]
     forward = [(row.cost, was.cost) for row, was in changed]
     backward = [(row.backward, was.backward) for row, was in changed]
-    main = replace(
-        main,
-        rows=tuple(rows),
-        cost=replace(main.cost, masked_flops=_total(program, main.cost, forward)),
-        backward=replace(main.backward, masked_flops=_total(program, main.backward, backward)),
-    )
+    cost = replace(main.cost, masked_flops=_total(program, main.cost, forward))
+    back = replace(main.backward, masked_flops=_total(program, main.backward, backward))
+    main = replace(main, rows=tuple(rows), cost=cost, backward=back)
     return replace(program, main=main, attentions=uses)
 
 
@@ -93,9 +90,5 @@ def _masked(row: Row, forward: Dim, backward: Dim) -> Row:
 
 def _total(program: PricedProgram, whole: Cost, pairs: Sequence[tuple[Cost | None, Cost | None]]) -> Dim:
     """The total of masked FLOPs after those of some calls have grown."""
-    more = [
-        Cost(masked_flops=after.masked_flops)
-        for after, before in pairs
-        if after is not None and after is not before
-    ]
+    more = [after for after, before in pairs if after is not None and after is not before]
     return summed_quantity("masked_flops", [whole, *more], program.names)

@@ -111,11 +111,6 @@ class Binding(Struct):
         self.given[str(size)] = value
         return value
 
-    def refuse_awaited(self) -> None:
-        """Raise ModelError for a given size that the analysis never used."""
-        for _, message in self.awaited.values():
-            raise ModelError(message)
-
     @property
     def examples(self) -> dict[str, int]:
         """The values of the symbols that the user does not give: those of the export, else the assumed ones."""

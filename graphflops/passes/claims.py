@@ -65,11 +65,8 @@ class Claims:
         if not isinstance(ours, Expr) and not isinstance(recorded, Expr):
             return False
         now, then = evaluate_all((ours, recorded), self._examples)
-        known = (
-            [self._symbols[name] for name in ours.symbols & self._symbols.keys()]
-            if isinstance(ours, Expr)
-            else []
-        )
+        names = ours.symbols & self._symbols.keys() if isinstance(ours, Expr) else ()
+        known = [self._symbols[name] for name in names]
         if recorded == 0 and any(place.startswith(STORED) for entry in known for place in entry.where):
             return False  # torch records that a sparse input stores nothing
         if now is None or then is None:

@@ -22,6 +22,7 @@ from graphflops.passes.price_call import put_in
 from graphflops.report.contradictions import diagnostic
 from graphflops.report.size_names import collapsed, named
 from graphflops.tensor import TensorType
+from graphflops.view import nested_graphs
 
 _MOST_EQUAL = 12  # equal sizes listed
 
@@ -294,6 +295,5 @@ def _exchanges(graph: Graph) -> Iterator[tuple[Node, Types]]:
     for node in graph.nodes:
         if _has_size(node.operator):
             yield node, graph.types
-        for argument in (*node.args, *(value for _, value in node.kwargs)):
-            if isinstance(argument, Graph):
-                yield from _exchanges(argument)
+        for nested in nested_graphs(node):
+            yield from _exchanges(nested)

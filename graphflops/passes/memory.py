@@ -9,13 +9,13 @@ What checkpoints make is not kept but made again, when the first of its gradient
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from functools import partial
 
 from graphflops.cost import Value
 from graphflops.dims import Dim, total
 from graphflops.errors import DimError
-from graphflops.passes.checkpoints import Checkpoint, checkpoints
+from graphflops.passes.gradients import Checkpoint, checkpoints
 from graphflops.passes.meter import AGAIN, Meter, Reverse
 from graphflops.passes.optimizer import trained_inputs
 from graphflops.passes.program import (
@@ -47,12 +47,10 @@ def memory_use(
     minimums = {name: entry.minimum for name, entry in graph.symbols.items() if entry.minimum is not None}
     sizes = SizesKnown(program.binding.examples, minimums)
     peaks = (kind or Peaks)(sizes, program, execution)
-    resident = [entry.name for entry in graph.inputs if entry.role == "user"]
-    forward, timeline, _ = peaks.of(program.main, resident)
+    forward, timeline, _ = peaks.of(program.main)
     if program.training is None:
         return MemoryUse(forward, timeline)
-    earlier = trained_inputs(program) if program.training.accumulate > 1 else ()
-    return MemoryUse(forward, timeline, *peaks.of(program.main, resident, graph.seeds, earlier))
+    return MemoryUse(forward, timeline, *peaks.of(program.main, graph.seeds))
 
 
 class Peaks:
@@ -61,8 +59,7 @@ class Peaks:
     def __init__(
         self, sizes: SizesKnown, program: PricedProgram, execution: Callable[[PricedGraph, bool], CallByCall]
     ) -> None:
-        self.execution = execution
-        self.sizes = sizes
+        self.execution, self.sizes, self.program = execution, sizes, program
         training = program.training
         self.training = training is not None  # whether nested graphs hold what their gradients read
         # The graph whose results are added up, so that their gradients repeat one number.
@@ -70,23 +67,15 @@ class Peaks:
         self.names = program.names
         self.nested: dict[PricedGraph, Peak] = {}
 
-    def of(
-        self,
-        graph: PricedGraph,
-        resident: Iterable[str] = (),
-        seeds: Sequence[str] | None = None,
-        earlier: Iterable[str] = (),
-    ) -> tuple[Peak, Timeline, int]:
+    def of(self, graph: PricedGraph, seeds: Sequence[str] | None = None) -> tuple[Peak, Timeline, int]:
         """The peak of a graph's own values, what is held when, and how many of these entries outlive the graph's run.
 
-        resident: inputs counted as live throughout (a nested graph's operands are counted by the graph around it).
         seeds: in training, the values whose gradients come from outside; None outside of training.
-        earlier: parameters whose gradients are there from the start.
         """
         execution = self.execution(graph, seeds is not None)
         peaks = [self.inside(call) for call in execution.calls]
         try:
-            return self.measured(execution, graph, peaks, resident, seeds, earlier)
+            return self.measured(execution, graph, peaks, seeds)
         except DimError:
             return Peak(self.names.too_large("peak_bytes")), Timeline(), 0
 
@@ -95,57 +84,58 @@ class Peaks:
         execution: CallByCall,
         graph: PricedGraph,
         peaks: Sequence[Sequence[Peak]],
-        resident: Iterable[str],
         seeds: Sequence[str] | None,
-        earlier: Iterable[str],
     ) -> tuple[Peak, Timeline, int]:
         """The same for one graph. peaks: by call, those of the graphs that run inside it."""
-        return _Liveness(graph, peaks, self.sizes, execution).measured(
-            resident, seeds, earlier, graph is self.summed
-        )
+        run = _Liveness(graph, peaks, self.meter(graph, execution), execution)
+        return run.measured(seeds, self.earlier(graph, seeds), graph is self.summed)
+
+    def meter(self, graph: PricedGraph, execution: CallByCall) -> Meter:
+        """A meter at the beginning of a graph. Inputs are live throughout; those of a nested graph are counted around it."""
+        meter = Meter(self.sizes)
+        for entry in self.program.graph.inputs if graph is self.program.main else ():
+            value = execution.values.get(entry.name)
+            if entry.role == "user" and isinstance(value, TensorType):
+                meter.take(entry.name, value.nbytes, "input")
+        return meter
+
+    def earlier(self, graph: PricedGraph, seeds: Sequence[str] | None) -> Sequence[str]:
+        """Parameters whose gradients are there from the start: of an earlier micro-step."""
+        training = self.program.training
+        is_first = seeds is None or training is None or training.accumulate == 1
+        return () if is_first or graph is not self.program.main else trained_inputs(self.program)
 
     def inside(self, call: PricedCall) -> list[Peak]:
         """Peaks of the graphs that run inside a call."""
-        return [
-            self.of_nested(run)
-            for run, times in call.estimate.regions
-            if times != 0 and isinstance(run, PricedGraph)
-        ]
-
-    def of_nested(self, run: PricedGraph) -> Peak:
-        if run not in self.nested:
-            self.nested[run], *_ = self.of(run, (), run.graph.seeds if self.training else None)
-        return self.nested[run]
+        runs = [run for run, times in call.estimate.regions if times != 0 and isinstance(run, PricedGraph)]
+        for run in runs:
+            if run not in self.nested:
+                self.nested[run], *_ = self.of(run, run.graph.seeds if self.training else None)
+        return [self.nested[run] for run in runs]
 
 
 class _Liveness:
     """Measures one graph: when each of its values is allocated and released."""
 
     def __init__(
-        self, graph: PricedGraph, peaks: Sequence[Sequence[Peak]], sizes: SizesKnown, execution: CallByCall
+        self, graph: PricedGraph, peaks: Sequence[Sequence[Peak]], meter: Meter, execution: CallByCall
     ) -> None:
-        self.calls, self.values, self.peaks = execution.calls, execution.values, peaks
-        self.graph = graph.graph
-        self.execution = execution
+        self.calls, self.peaks, self.meter = execution.calls, peaks, meter
+        self.graph, self.execution = graph.graph, execution
         self.root = execution.owners()
         self.bytes = _sizes(self.root, execution.values, execution)
         self.kept = {self.root[name] for name in graph.graph.returned if name in self.root}
         marks = execution.recomputed if execution.training else {}
         self.checkpoints = checkpoints(execution.calls, marks, self.kept_by) if marks else []
         self.saved = _saved(self.root, execution, self.checkpoints) if execution.training else {}
-        self.meter = Meter(sizes)
         ends = {self.root[name]: len(self.calls) - 1 for name in graph.graph.lasting if name in self.root}
         held = {**execution.held_until(self.root), **ends}
         # in program order, whatever order the caller lets go in
         self.held = {name: held[name] for name in self.root if name in held}
 
     def measured(
-        self, resident: Iterable[str], seeds: Sequence[str] | None, earlier: Iterable[str], repeats: bool
+        self, seeds: Sequence[str] | None, earlier: Sequence[str], repeats: bool
     ) -> tuple[Peak, Timeline, int]:
-        for name in dict.fromkeys(resident):
-            value = self.values.get(name)
-            if isinstance(value, TensorType):
-                self.meter.take(name, value.nbytes, "input")
         released: dict[int, list[str | int]] = {}
         for name, index in self.saved.items():
             if name not in self.kept and name in self.bytes:
@@ -164,11 +154,8 @@ class _Liveness:
 
     def kept_by(self, call: PricedCall) -> tuple[Sequence[str], Sequence[str]]:
         """Owners of the memory among operands and results that a call keeps for its gradient; "" for memory of its own."""
-        names = [
-            self.root[name]
-            for name in self.execution.saved_values(call)
-            if name is not None and name in self.root
-        ]
+        saved = self.execution.saved_values(call)
+        names = [self.root[name] for name in saved if name is not None and name in self.root]
         made = [name for name in names if name in call.node.outputs]
         own = [""] if self.execution.saved_bytes(call) != 0 else []
         return [name for name in names if name not in made], [*made, *own]
@@ -306,8 +293,7 @@ def _saved(
     for index, call in enumerate(execution.calls):
         start = starts.get(index)
         names = execution.saved_values(call) if start is None else [*call.uses]
-        owners = {root[name]: None for name in names if name is not None and name in root}
-        for owner in owners:
+        for owner in dict.fromkeys(root[name] for name in names if name is not None and name in root):
             if start is None or owner not in made.setdefault(start, set()):
                 saved.setdefault(owner, index if start is None else start)
         if start is not None:

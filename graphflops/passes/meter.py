@@ -130,7 +130,11 @@ class Meter:
         for mark in ranked:
             if len(best) == _MOST_CANDIDATES:
                 break
-            shifted = self._from_minimums(mark) if shifts else mark
+            shifted = mark
+            if shifts and isinstance(mark, Expr):
+                # Each symbol as its least value plus a symbol: so `64*s*t` covers `64*s` if t >= 1.
+                least = self.known.minimums
+                shifted = mark.substitute({name: symbol(name) + least.get(name, 1) for name in mark.symbols})
             if not any(at_least(other, shifted) for other in best.values()):
                 best = {m: other for m, other in best.items() if not at_least(shifted, other)}
                 best[mark] = shifted
@@ -149,13 +153,6 @@ class Meter:
             for varied in ({*names}, *({name} for name in alone if len(names) > 1))
             for size in _SAMPLED
         ]
-
-    def _from_minimums(self, mark: Dim) -> Dim:
-        """The sum with each symbol written as its least value plus a symbol: so `64*s*t` covers `64*s` if t >= 1."""
-        if isinstance(mark, int):
-            return mark
-        least = self.known.minimums
-        return mark.substitute({name: symbol(name) + least.get(name, 1) for name in mark.symbols})
 
     def _ranked(self) -> list[Dim]:
         """The sums, the largest at the hints first; without an example, at sizes that make the leading term decide."""

@@ -29,6 +29,10 @@ class Parameter(NamedTuple):
     name: str
     type: TensorType
 
+    def buffer(self) -> Buffer:
+        """A tensor of its size."""
+        return Buffer(self.name, self.type.nbytes)
+
 
 class Buffer(NamedTuple):
     """A tensor that an update keeps or makes, by the parameter that it belongs to."""
@@ -66,6 +70,11 @@ def update(training: Training, parameters: Sequence[Parameter]) -> Update:
         if some and made is not None:
             temporaries.append(made(some))
     return Update(Cost.sum(costs), tuple(state), tuple(max(temporaries, key=_size, default=())))
+
+
+def step_of(program: PricedProgram) -> Cost:
+    """What one step of a program's optimizer costs."""
+    return Cost() if program.training is None else update(program.training, trained(program)).cost
 
 
 def trained(program: PricedProgram) -> list[Parameter]:
@@ -147,12 +156,12 @@ def _pairs(turns: Sequence[list[Buffer]], extra: Sequence[list[Buffer]] | None =
 def _root_of_each_set(parameters: Sequence[Parameter]) -> list[Buffer]:
     """Foreach Adam: the roots of the second moments of all parameters of one element type."""
     groups = _groups(parameters, lambda value: value.dtype)
-    return _pairs([[Buffer(name, value.nbytes) for name, value in group] for group in groups])
+    return _pairs([[parameter.buffer() for parameter in group] for group in groups])
 
 
 def _root_and_quotient(parameters: Sequence[Parameter]) -> list[Buffer]:
     """Adam, one parameter after another: `denom = (v.sqrt() / correction).add_(eps)`, with the last denominator."""
-    made = [[Buffer(name, value.nbytes)] for name, value in parameters]
+    made = [[parameter.buffer()] for parameter in parameters]
     return _pairs(made, made)
 
 
@@ -178,8 +187,7 @@ def _adafactor(parameter: TensorType) -> Cost:
 
 def _estimates(parameters: Sequence[Parameter]) -> list[Buffer]:
     """Adafactor, one parameter after another: the update; of a vector the squared gradient beside it."""
-    made = [[Buffer(name, value.nbytes)] * (1 if value.rank > 1 else 2) for name, value in parameters]
-    return _pairs(made)
+    return _pairs([[each.buffer()] * (1 if each.type.rank > 1 else 2) for each in parameters])
 
 
 def _estimates_of_each_set(parameters: Sequence[Parameter]) -> list[Buffer]:
@@ -192,7 +200,7 @@ def _estimates_of_each_set(parameters: Sequence[Parameter]) -> list[Buffer]:
         [Buffer(name, x.like((*x.shape[:-2], 1, 1)).nbytes) for name, x in group if x.rank > 1]
         for group in groups
     ]
-    return _pairs([[Buffer(name, value.nbytes) for name, value in group] for group in groups], means)
+    return _pairs([[parameter.buffer() for parameter in group] for group in groups], means)
 
 
 def _muon(parameter: TensorType) -> Cost:

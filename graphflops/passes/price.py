@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from msgspec import field
 from msgspec.structs import replace
@@ -12,12 +12,22 @@ from graphflops.base.limits import LimitPassed, spend
 from graphflops.base.record import Record
 from graphflops.cost import RegionRun, Value
 from graphflops.dims import Dim
-from graphflops.errors import NoRuleError, ShapeError, shown
+from graphflops.errors import ModelError, NoRuleError, ShapeError, shown
 from graphflops.graph import Graph, Node, Phase, Ref
 from graphflops.ops import Op, onnx_operands, operator
 from graphflops.passes.bind import Binding
-from graphflops.passes.gradients import pass_on, reached
-from graphflops.passes.price_call import Priced, converts, key_of, price_call, unknown_call, without_gradient
+from graphflops.passes.gradients import add_recomputation, pass_on, reached
+from graphflops.passes.price_call import (
+    Keywords,
+    Operands,
+    Priced,
+    Wanted,
+    converts,
+    key_of,
+    price_call,
+    unknown_call,
+    without_gradient,
+)
 from graphflops.passes.program import Names, Notes, PricedCall, PricedGraph, PricedProgram, summed
 from graphflops.passes.reconcile import Reconciler, place_of
 from graphflops.passes.reshaped import reshaped
@@ -27,6 +37,8 @@ from graphflops.tensor import TensorType, flat
 from graphflops.training import Training
 
 Progress = Callable[[int, int], None]
+# Finds the fact of a call in a graph; its arguments are as the rule sees them.
+FactOf = Callable[[Graph, Node, "tuple[Any, ...]"], "Fact"]
 FindFact = Callable[[Op], "FactOf | None"]
 
 # Keywords that place a tensor or seed it but change neither its type nor the work.
@@ -41,12 +53,6 @@ class Fact(NamedTuple):
     value: Any  # None where nothing is known
     code: str = ""
     problem: str = ""  # the message of a diagnostic with the code; "" for none
-
-
-class FactOf(Protocol):
-    """Finds the fact of a call. graph: the graph that the call is in. arguments: as the rule sees them."""
-
-    def __call__(self, graph: Graph, node: Node, arguments: tuple[Any, ...]) -> Fact: ...
 
 
 def price(
@@ -64,13 +70,14 @@ def price(
     fused: whether conversions from and to few bits are parts of the calls beside them; not in training.
     Raises ModelError where sizes given contradict the program.
     """
-    fuses = fused and training is None
-    pricer = Pricer(graph, binding, training is not None, progress, facts(graph), fuses=fuses)
+    pricer = Pricer(graph, binding, training is not None, facts(graph))
+    pricer.progress, pricer.fuses = progress, fused and training is None
     operands = {entry.name: binding.value(graph, entry.name) for entry in graph.inputs}
     if training is None:  # nothing wants a gradient
         operands = {name: without_gradient(value) for name, value in operands.items()}
     main = pricer.run(graph, tuple(operands.values()), top=True)
-    binding.refuse_awaited()
+    for _, never_used in binding.awaited.values():
+        raise ModelError(never_used)
     for node, problem in pricer.types.claims.unasserted():
         pricer.types.say("GF127", node, problem)
     fallback = pricer.types.fallback
@@ -115,27 +122,16 @@ class _Region(Record, frozen=True, eq=False, dict=True):
 class Pricer:
     """Prices the graphs of one program; equal calls are priced once."""
 
-    def __init__(
-        self,
-        graph: Graph,
-        binding: Binding,
-        training: bool,
-        progress: Progress | None,
-        facts: FindFact,
-        *,
-        fuses: bool = False,
-    ) -> None:
-        self.graph = graph
-        self.binding = binding
-        self.training = training
-        self.progress = progress
-        self.facts = facts
-        # converts: whether any call converts from or to few bits. parts: how many calls became parts of others.
-        self.fuses, self.converts, self.parts = fuses, False, 0
+    def __init__(self, graph: Graph, binding: Binding, training: bool, facts: FindFact) -> None:
+        self.graph, self.binding, self.training, self.facts = graph, binding, training, facts
+        self.progress: Progress | None = None
+        # fuses: whether calls become parts of those that convert from and to few bits. converts: whether any call does that.
+        # parts: how many calls became parts of others.
+        self.fuses, self.converts, self.parts = False, False, 0
         self.found_facts: dict[Node, Any] = {}  # that rules got beyond the operands of calls
         self.notes = Notes()
         self.names = Names(graph.symbols.keys(), self.notes)
-        self.types = Reconciler(graph, binding, self.names, self.notes)
+        self.types = Reconciler(graph, binding, self.names, self.notes, self._resolved)
         self.rules: dict[str, tuple[Rule | None, bool]] = {}
         self.facts_of: dict[str, FactOf | None] = {}
         self.priced: dict[tuple[Any, ...], Priced] = {}
@@ -165,7 +161,7 @@ class Pricer:
             priced = self.price_of(node, values, graph, stated=True)
             if priced.placeholders:
                 priced = self.types.numbered(node, priced, values, graph)
-            self.types.reconcile(node, priced, values, graph, autocast, self._resolved)
+            self.types.reconcile(node, priced, values, graph, autocast)
             if node.operator.writes_operands:
                 values.update(reshaped(node, priced.estimate, calls, values, graph, is_nested=not top))
             calls.append(self._call(node, uses, priced, len(rows)))
@@ -198,8 +194,6 @@ class Pricer:
                     calls[index] = replace(call, gradient=None)
                     rows[call.row : end] = [row._replace(backward=None) for row in rows[call.row : end]]
         if self.training and graph.recomputed:
-            from graphflops.passes.checkpoints import add_recomputation
-
             add_recomputation(calls, rows, graph.recomputed)
         if not (self.fuses and self.converts):
             return
@@ -259,7 +253,7 @@ class Pricer:
             form = self.forms.setdefault((form, placement), -1 - len(self.forms))
         return PricedCall(node, uses, priced.estimate, priced.gradient, row, form)
 
-    def _fact(self, fact: Fact, node: Node) -> tuple[tuple[str, Any], ...]:
+    def _fact(self, fact: Fact, node: Node) -> Keywords:
         """The fact as a keyword argument; none where nothing is known."""
         if fact.problem:
             self.types.say(fact.code, node, fact.problem)
@@ -268,13 +262,7 @@ class Pricer:
         self.found_facts[node] = fact.value
         return ((fact.keyword, self.binding.bound(fact.value)),)
 
-    def _asked(
-        self,
-        op: str,
-        args: tuple[Any, ...],
-        kwargs: tuple[tuple[str, Any], ...],
-        wanted: tuple[bool, ...] | None,
-    ) -> Priced:
+    def _asked(self, op: str, args: Operands, kwargs: Keywords, wanted: Wanted) -> Priced:
         sparse = any(isinstance(x, TensorType) and x.nonzeros is not None for x in flat((args, kwargs)))
         rule, in_place = self._rule_of(f"sparse.{op}" if sparse else op)
         self.converts |= converts(operator(op), args[0] if args else None)
@@ -296,12 +284,7 @@ class Pricer:
         if kind is Ref:
             return values[argument.name]
         if kind is tuple:
-            return tuple(
-                [
-                    values[item.name] if type(item) is Ref else self._resolved(item, values)
-                    for item in argument
-                ]
-            )
+            return tuple([values[x.name] if type(x) is Ref else self._resolved(x, values) for x in argument])
         if kind is Graph:
             around = {name: values[name] for name in argument.captures}
             key = (argument, *around.values())

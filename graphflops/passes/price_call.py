@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, Union
 
 from msgspec.structs import astuple, replace
 
 from graphflops.base.record import Record
 from graphflops.cost import QUANTITIES, WORK_QUANTITIES, Cost, Estimate, Value
-from graphflops.dims import Dim, Expr, Meeting, meetings, symbol
+from graphflops.dims import Dim, Expr, Meeting, meetings
 from graphflops.errors import GraphflopsError, NoRuleError, RuleError, ShapeError, shown
 from graphflops.ops import Op, onnx_operands, operator
 from graphflops.ops.onnx_attributes import attributes, fault
@@ -46,20 +46,19 @@ class Priced(Record, frozen=True):
     form: int | None = None  # its number; None where sizes of its own were put in
 
 
+Operands = tuple[Any, ...]
+Keywords = tuple[tuple[str, Any], ...]
+# Which results are used, where types are derived rather than compared with recorded ones; else None.
+Wanted = Union[tuple[bool, ...], None]
+
+
 def price_call(
-    rule: Rule,
-    op: str,
-    args: tuple[Any, ...],
-    kwargs: tuple[tuple[str, Any], ...],
-    *,
-    in_place: bool = False,
-    wanted: tuple[bool, ...] | None = None,
+    rule: Rule, op: str, args: Operands, kwargs: Keywords, *, in_place: bool = False, wanted: Wanted = None,
     training: bool = False,
-) -> Priced:
+) -> Priced:  # fmt: skip
     """The price of a call by its rule; a rule that fails leaves this one call unknown.
 
     in_place: the rule is that of the functional operator, the call writes its first tensor.
-    wanted: which results are used, where types are derived rather than compared with recorded ones; else None.
     """
     if training:
         args, kwargs = distinct(args), distinct(kwargs)
@@ -89,16 +88,13 @@ def price_call(
 
 
 def _completed(
-    rule: Rule,
-    op: str,
-    arguments: Mapping[str, Any],
-    given: tuple[Any, ...],
-    in_place: bool,
-    wanted: tuple[bool, ...] | None,
-    training: bool,
-) -> Priced:
+    rule: Rule, op: str, arguments: Mapping[str, Any], given: tuple[Operands, Keywords], in_place: bool,
+    wanted: Wanted, training: bool,
+) -> Priced:  # fmt: skip
     """Call the rule and complete its estimate: the results used, in-place results, hidden axes, the backward."""
-    _refuse_rankless(rule, arguments)
+    for name, value in arguments.items():  # the rank of which the rule may need
+        if name not in rule.rankless and any(isinstance(x, UnknownType) for x in flat((value,))):
+            raise RuleError(RANKLESS)
     tensors = [value for value in flat(given) if isinstance(value, TensorType)]
     with meetings() as met:
         estimate = rule.call(arguments)
@@ -147,13 +143,6 @@ def unknown_call(code: str, problem: str, out: tuple[Value, ...] = ()) -> Priced
     """The price of a call without an estimate: the reason, and the results' types if they are known."""
     estimate = Estimate(out, writes=(), unknown=problem)
     return Priced("unknown", estimate, Cost(), code=code, placeholders=placeholders(estimate))
-
-
-def _refuse_rankless(rule: Rule, arguments: Mapping[str, Any]) -> None:
-    """Raise RuleError if the rule needs the rank of an operand of unknown rank."""
-    for name, value in arguments.items():
-        if name not in rule.rankless and any(isinstance(x, UnknownType) for x in flat((value,))):
-            raise RuleError(RANKLESS)
 
 
 def _refuse_impossible(estimate: Estimate) -> None:
@@ -214,13 +203,12 @@ def _marked(estimate: Estimate, operands: Iterator[Any]) -> Estimate:
         return estimate
     if estimate.regions and not any(wants(value) for run, _ in estimate.regions for value in run.out):
         return estimate  # a graph that ran without recording gradients
-    out = tuple(
-        replace(value, requires_grad=True)
-        if isinstance(value, TensorType) and value.dtype.is_floating
-        else value
-        for value in estimate.out
-    )
-    return replace(estimate, out=out)
+
+    def marked(value: Value) -> Value:
+        is_floating = isinstance(value, TensorType) and value.dtype.is_floating
+        return replace(value, requires_grad=True) if is_floating else value  # type: ignore[type-var]
+
+    return replace(estimate, out=tuple(map(marked, estimate.out)))
 
 
 def is_free(estimate: Estimate) -> bool:
@@ -267,12 +255,6 @@ def put_in(value: Any, names: Mapping[str, Dim]) -> Any:
     return with_sizes(value, lambda dim: dim.substitute(names) if isinstance(dim, Expr) else dim)
 
 
-def told_by(size: Dim, recorded: Dim, placeholders: frozenset[str]) -> dict[str, Dim]:
-    """The recorded size as the value of a derived one that is a lone placeholder."""
-    names = [name for name in placeholders if size is symbol(name)]
-    return dict.fromkeys(names, recorded)
-
-
 def substituted(estimate: Estimate, names: Mapping[str, Dim]) -> Estimate:
     """The estimate with the sizes by these names put in."""
 
@@ -291,12 +273,9 @@ def substituted(estimate: Estimate, names: Mapping[str, Dim]) -> Estimate:
 
 def is_same(ours: Value, recorded: Value) -> bool:
     """Whether a derived type says just what the file records."""
-    return (
-        isinstance(ours, TensorType)
-        and isinstance(recorded, TensorType)
-        and ours.shape == recorded.shape
-        and ours.dtype is recorded.dtype
-    )
+    if not isinstance(ours, TensorType) or not isinstance(recorded, TensorType):
+        return False
+    return ours.shape == recorded.shape and ours.dtype is recorded.dtype
 
 
 def _trimmed(estimate: Estimate, wanted: Sequence[bool]) -> Estimate:

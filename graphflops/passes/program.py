@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct, field
@@ -154,28 +154,17 @@ class Names:
 def summed(costs: Sequence[Cost], names: Names) -> Cost:
     """The sum of costs; a quantity whose formula grows too large becomes a named symbol."""
     try:
-        return _sum(costs)
+        return Cost.sum(costs)
     except DimError:
-        parts = {name: [Cost(**{name: getattr(cost, name)}) for cost in costs] for name in QUANTITIES}
-        return Cost(**{name: summed_quantity(name, of, names) for name, of in parts.items()})
+        return Cost(**{name: summed_quantity(name, costs, names) for name in QUANTITIES})
 
 
 def summed_quantity(name: str, costs: Sequence[Cost], names: Names) -> Dim:
     """The sum of one quantity of costs; a name where the formula grows too large."""
     try:
-        quantity: Dim = getattr(_sum(costs), name)
+        return total(getattr(cost, name) for cost in costs)
     except DimError:
-        quantity = names.too_large(name)
-    return quantity
-
-
-def _sum(costs: Iterable[Cost]) -> Cost:
-    """Equal calls share one Cost object, so objects are counted first and polynomials added after."""
-    counted: dict[int, tuple[Cost, int]] = {}
-    for cost in costs:
-        known = counted.get(id(cost))
-        counted[id(cost)] = (cost, 1 if known is None else known[1] + 1)
-    return Cost.sum(cost * times for cost, times in counted.values())
+        return names.too_large(name)
 
 
 def owners(calls: Sequence[PricedCall], values: Mapping[str, Value]) -> dict[str, str]:

@@ -96,9 +96,8 @@ class _Fusion:
                 found.values.update((name, found.twins[name].type) for name in found.outputs(place))
                 twins = {call.uses[0]: found.twins[call.uses[0]].name}
                 kept.append(self._entered(call.renamed(twins), found.layouts[place], twins))
-            elif (
-                place not in self.gone and island is None
-            ):  # one that reads sizes takes them from what is stored
+            elif place not in self.gone and island is None:
+                # One that reads sizes takes them from what is stored.
                 is_stored = self.instead.keys().isdisjoint(call.uses) or not call.node.operator.reads_sizes
                 kept.append(call if is_stored else call.renamed(self.instead))
         for place in self.gone:

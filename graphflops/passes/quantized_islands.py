@@ -295,7 +295,12 @@ class Islands(Uses):
         """The island with what it absorbs. work: of converting operands; None where conversions change no number."""
         taken = [*taken, *end.taken]
         parts = [self.calls[other].estimate for other in end.absorbed]
-        reads = [*estimate.reads, *self._read_beside(place, end)]
+        # What absorbed calls read beside the result of the operator.
+        inside = {name for part in (place, *end.absorbed) for name in self.outputs(part)}
+        computed = [self.calls[part] for part in end.absorbed if not is_free(self.calls[part].estimate)]
+        names = [name for call in computed for name in call.uses if name not in inside]
+        values = [self.twins[name].type if name in end.taken else self.values[name] for name in names]
+        reads = [*estimate.reads, *(value for value in values if isinstance(value, TensorType))]
         if work is not None:
             parts += [self.calls[quantizer].estimate for quantizer in end.quantizers]
             gathered = self.elements(place) if self.calls[place].node.operator.kind == "gather" else None
@@ -305,10 +310,10 @@ class Islands(Uses):
                 reads += scales(self.calls[quantizer], self.values)
         results = self._results(place, end)
         outputs = self.calls[place].node.outputs
-        names = [stored for name in outputs for stored in results.get(name or "", (name,))]
+        stored = [made for name in outputs for made in results.get(name or "", (name,))]
         whole = replace(
             estimate,
-            out=tuple([None if name is None else self.values[name] for name in names]),
+            out=tuple([None if name is None else self.values[name] for name in stored]),
             vector_flops=estimate.vector_flops + (work or 0) + total(part.vector_flops for part in parts),
             transcendentals=estimate.transcendentals + total(part.transcendentals for part in parts),
             reads=tuple(reads),
@@ -316,14 +321,6 @@ class Islands(Uses):
             alias=False,
         )
         return Island(place, frozenset(taken), end.absorbed, end.quantizers, results, whole)
-
-    def _read_beside(self, place: int, end: End) -> list[TensorType]:
-        """What absorbed calls read beside the result of the operator."""
-        inside = {name for part in (place, *end.absorbed) for name in self.outputs(part)}
-        computed = [self.calls[part] for part in end.absorbed if not is_free(self.calls[part].estimate)]
-        names = [name for call in computed for name in call.uses if name not in inside]
-        values = [self.twins[name].type if name in end.taken else self.values[name] for name in names]
-        return [value for value in values if isinstance(value, TensorType)]
 
     def _results(self, place: int, end: End) -> dict[str, tuple[str, ...]]:
         """By result that is not stored: what is stored in its place."""

@@ -120,7 +120,7 @@ class Uses:
         return isinstance(value, TensorType) and value.dtype.kind == "float"
 
     def floats(self, names: Iterable[str]) -> list[str]:
-        return [name for name in dict.fromkeys(names) if self.is_float(name)]
+        return [*filter(self.is_float, dict.fromkeys(names))]
 
     def is_number(self, name: str) -> bool:
         return name in self.stored or self.type_of(name).numel == 1

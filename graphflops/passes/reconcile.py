@@ -24,10 +24,10 @@ from graphflops.passes.price_call import (
     placeholders_in,
     put_in,
     substituted,
-    told_by,
 )
 from graphflops.passes.program import Names, Notes
 from graphflops.tensor import BFLOAT16, FLOAT16, FLOAT32, TensorType, UnknownType, sizes_in, with_sizes
+from graphflops.view import nested_graphs
 
 Resolve = Callable[[Any, Mapping[str, Value]], Any]
 
@@ -39,11 +39,9 @@ _EXPORT_DYNAMIC = "a size is fixed in the program: export it with dynamic shapes
 class Reconciler:
     """What is known of the types of one program and of the graphs nested in it."""
 
-    def __init__(self, graph: Graph, binding: Binding, names: Names, notes: Notes) -> None:
-        self.program = graph
-        self.binding = binding
-        self.names = names
-        self.notes = notes
+    def __init__(self, graph: Graph, binding: Binding, names: Names, notes: Notes, resolve: Resolve) -> None:
+        self.program, self.binding, self.names, self.notes = graph, binding, names, notes
+        self.resolve = resolve  # gives an argument as its rule sees it
         # Whether derived types count: the file records none that can be relied on.
         self.derives = graph.declared is not None
         self.contents: dict[Graph, set[str]] = {}  # by graph, the values whose contents are known
@@ -68,14 +66,14 @@ class Reconciler:
         names: dict[str, Dim] = {}
         for name, derived in zip(node.outputs, priced.estimate.out, strict=False):
             recorded = self.binding.value(graph, name) if name is not None else None
-            if recorded is None and name is not None and self.fallback is not None:
-                recorded = self._declared(self.fallback, node, name, priced, derived, values, graph)
+            if recorded is None and name is not None:
+                recorded = self._declared(node, name, priced, derived, values, graph)
             for axis, size, known in paired(derived, recorded):
-                told = {} if placeholders_in((known,)) else told_by(size, known, priced.placeholders)
-                names.update(told)
-                is_of_data = (
-                    bool(told) and node.operator.kind != "normalisation"
-                )  # devices keep statistics or not
+                told = [placeholder for placeholder in priced.placeholders if size is symbol(placeholder)]
+                if not told or placeholders_in((known,)):
+                    continue
+                names[told[0]] = known
+                is_of_data = node.operator.kind != "normalisation"  # devices keep statistics or not
                 problem = self.claims.problem(node, graph, name, axis, known) if is_of_data and name else ""
                 if problem and name in graph.used and not self.derives:
                     self.say("GF127", node, problem)
@@ -95,21 +93,14 @@ class Reconciler:
         )
 
     def _declared(
-        self,
-        fallback: FallbackTypes,
-        node: Node,
-        name: str,
-        priced: Priced,
-        derived: Value,
-        values: Mapping[str, Value],
-        graph: Graph,
+        self, node: Node, name: str, priced: Priced, derived: Value, values: Mapping[str, Value], graph: Graph
     ) -> Value:
         """The declared type of a result whose sizes integers decide that are not read; None for others.
 
         Such integers are stored in another file, or may be replaced by the caller. A view has the elements of its operand.
         """
-        declared = (graph.declared or {}).get(name)
-        if not isinstance(declared, TensorType) or not isinstance(derived, TensorType):
+        declared, fallback = (graph.declared or {}).get(name), self.fallback
+        if not fallback or not isinstance(declared, TensorType) or not isinstance(derived, TensorType):
             return None
         operands = [ref.name for ref in node.args if isinstance(ref, Ref)]
         if declared.rank != derived.rank or not fallback.unread(operands, values, graph):
@@ -132,18 +123,9 @@ class Reconciler:
         return self.binding.told(self.names.fresh(placeholder.rstrip("?")))
 
     def reconcile(
-        self,
-        node: Node,
-        priced: Priced,
-        values: dict[str, Value],
-        graph: Graph,
-        autocast: bool,
-        resolve: Resolve,
+        self, node: Node, priced: Priced, values: dict[str, Value], graph: Graph, autocast: bool
     ) -> None:
-        """Fix the type of each result: the recorded one wins unless sizes were given anew; say where they disagree.
-
-        resolve: an argument as its rule sees it.
-        """
+        """Fix the type of each result: the recorded one wins unless sizes were given anew; say where they disagree."""
         if problem := priced.estimate.unknown:
             if self.binding.moved and priced.code in ("GF104", "GF118"):
                 raise ModelError(f"{place_of(node)}: {problem}; {_EXPORT_DYNAMIC}")
@@ -157,7 +139,7 @@ class Reconciler:
             if node.operator.name == "check" and graph is self.program:
                 self._follow(priced.met, values)
         if self.fallback is not None:
-            self._take_derived(node, priced, values, graph, self.fallback, resolve)
+            self._take_derived(node, priced, values, graph, self.fallback)
         else:
             self._take_recorded(node, priced, values, graph, autocast)
 
@@ -227,13 +209,7 @@ class Reconciler:
         self.say("GF105", node, f"rule gives {results} results, the file records {wanted}")
 
     def _take_derived(
-        self,
-        node: Node,
-        priced: Priced,
-        values: dict[str, Value],
-        graph: Graph,
-        fallback: FallbackTypes,
-        resolve: Resolve,
+        self, node: Node, priced: Priced, values: dict[str, Value], graph: Graph, fallback: FallbackTypes
     ) -> None:
         """Fix the type of each result of a file that records none: the derived one, else the best known."""
         derived = priced.estimate.out
@@ -248,7 +224,7 @@ class Reconciler:
                     value = self._cut(node, value)
             else:
                 if others is None:
-                    others = fallback.of(node, resolve(node.args, values), derived, graph)
+                    others = fallback.of(node, self.resolve(node.args, values), derived, graph)
                 value = others[place]
                 if priced.state != "unknown" and value is (graph.declared or {}).get(name):
                     self._alone(node, name)
@@ -335,8 +311,7 @@ def _writes(node: Node) -> bool:
     """Whether a call, or one of a graph nested in it, changes a tensor; one that is detached keeps its contents."""
     if node.operator.writes_operands:
         return node.operator.kind != "identity"
-    nested = [x for x in (*node.args, *(x for _, x in node.kwargs)) if isinstance(x, Graph)]
-    return any(_writes(inner) for graph in nested for inner in graph.nodes)
+    return any(_writes(inner) for graph in nested_graphs(node) for inner in graph.nodes)
 
 
 def _is_smaller(recorded: Value, ours: Value) -> bool:

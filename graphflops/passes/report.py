@@ -11,6 +11,7 @@ from typing import Any
 
 from graphflops.dims import Dim, total
 from graphflops.graph import Phase, Step
+from graphflops.passes.optimizer import step_of
 from graphflops.passes.program import NO_TIME, MemoryUse, Peak, PricedProgram, ProgramTime
 from graphflops.report import (
     Coverage,
@@ -25,7 +26,7 @@ from graphflops.report import (
     Totals,
 )
 from graphflops.report.contradictions import diagnostic
-from graphflops.report.timeline import CallTime, PhaseTime
+from graphflops.report.timeline import CallTime
 
 
 def step_memory(program: PricedProgram, step: Step, buffers: Sequence[Dim] = ()) -> MemoryUse:
@@ -88,22 +89,20 @@ def report(
     time: ProgramTime = NO_TIME,
 ) -> Report:
     """The report of a program, in a training analysis with its gradients and one optimizer step: built here alone."""
-    graph, main, (by_module, by_dtype) = program.graph, program.main, _weights(program)
+    graph, main, peak, rows = program.graph, program.main, memory.training, time.rows or program.main.rows
+    step = graph.step
     return Report(
         origin=graph.origin,
         symbols=program.symbols,
         totals=Totals(main.cost, memory.forward.bytes, memory.forward.node, time.forward),
-        parameters=sum(by_module.values()),
-        parameter_bytes=sum(by_dtype.values()),
+        **_weights(program),
         buffer_bytes=sum(_number(value.nbytes) for _, value in program.typed_inputs("buffer", "constant")),
         coverage=_coverage(main.rows),
-        rows=time.rows or main.rows,
+        rows=rows,
         diagnostics=_diagnostics(program),
         modules=graph.modules,
-        parameter_modules=by_module,
-        parameter_dtypes=by_dtype,
-        backward=_gradients(program, memory.training, time.backward),
-        optimizer=_update(program, time.optimizer),
+        backward=Totals(main.backward, peak.bytes, peak.node, time.backward) if peak else None,
+        optimizer=Totals(step_of(program), time=time.optimizer) if program.training else None,
         memory=memory.timeline,
         inputs=program.passed,
         outputs=tuple(dict.fromkeys(name for output in graph.outputs for _, name in output.uses())),
@@ -116,41 +115,22 @@ def report(
         step_time=time.step,
         profile_errors=time.profile_errors,
         network=time.network,
-        **_of_some(program, time.rows or main.rows),
+        guards=program.guards,
+        mesh=None if step is None else step.mesh,
+        exchanges=() if step is None else exchanges(program, step, rows),
         program=graph,
     )
 
 
-def _gradients(program: PricedProgram, peak: Peak | None, time: PhaseTime | None) -> Totals | None:
-    """The backward of a training step; None outside of training."""
-    return None if peak is None else Totals(program.main.backward, peak.bytes, peak.node, time)
-
-
-def _of_some(program: PricedProgram, rows: Sequence[Row]) -> dict[str, Any]:
-    """What only the report of an export with guards, or of a recorded step has."""
-    guards, step = {"guards": program.guards}, program.graph.step
-    if step is None:
-        return guards
-    return {**guards, "mesh": step.mesh, "exchanges": exchanges(program, step, rows)}
-
-
-def _update(program: PricedProgram, time: PhaseTime | None) -> Totals | None:
-    """The step of the optimizer; None outside of training."""
-    if program.training is None:
-        return None
-    from graphflops.passes.optimizer import trained, update
-
-    return Totals(update(program.training, trained(program)).cost, time=time)
-
-
-def _weights(program: PricedProgram) -> tuple[dict[str, int], dict[str, int]]:
-    """Elements of the parameters by module, and their bytes by element type."""
-    by_module: Counter[str] = Counter()
-    by_dtype: Counter[str] = Counter()
+def _weights(program: PricedProgram) -> dict[str, Any]:
+    """The parameters: how many, and how many bytes; how many by module, how many bytes by element type."""
+    modules: Counter[str] = Counter()
+    dtypes: Counter[str] = Counter()
     for target, value in program.typed_inputs("parameter"):
-        by_module[target.rpartition(".")[0]] += _number(value.numel)
-        by_dtype[value.dtype.name] += _number(value.nbytes)
-    return dict(by_module), dict(by_dtype)
+        modules[target.rpartition(".")[0]] += _number(value.numel)
+        dtypes[value.dtype.name] += _number(value.nbytes)
+    sums = {"parameters": sum(modules.values()), "parameter_bytes": sum(dtypes.values())}
+    return {**sums, "parameter_modules": dict(modules), "parameter_dtypes": dict(dtypes)}
 
 
 def _diagnostics(program: PricedProgram) -> tuple[Diagnostic, ...]:

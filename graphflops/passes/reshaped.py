@@ -64,12 +64,8 @@ def _links(calls: Sequence[PricedCall], values: Mapping[str, Value], graph: Grap
         written = [name for name, _ in _written(call.node, call.estimate)]
         certain += zip(results, written, strict=False)
         if not written and _may_return_operand(call):
-            possible += [
-                (result, name)
-                for result in results
-                for name in call.uses
-                if _alike(values.get(result), values.get(name))
-            ]
+            pairs = [(result, name) for result in results for name in call.uses]
+            possible += [pair for pair in pairs if _alike(values.get(pair[0]), values.get(pair[1]))]
     targets = {entry.target: entry.name for entry in graph.inputs if entry.target}
     shared = [(entry.name, entry.alias_of) for entry in graph.inputs if entry.alias_of]
     return certain, possible + [(name, targets[target]) for name, target in shared if target in targets]
@@ -91,14 +87,7 @@ def _alike(one: Value, other: Value) -> bool:
 
 def _reached(name: str, links: Links) -> set[str]:
     """The names that pairs lead to."""
-    beside: dict[str, list[str]] = {}
-    for one, other in links:
-        beside.setdefault(one, []).append(other)
-        beside.setdefault(other, []).append(one)
-    found, waiting = {name}, [name]
-    while waiting:
-        for other in beside.get(waiting.pop(), ()):
-            if other not in found:
-                found.add(other)
-                waiting.append(other)
-    return found
+    import networkx
+
+    graph = networkx.Graph(links)
+    return {name, *networkx.node_connected_component(graph, name)} if name in graph else {name}

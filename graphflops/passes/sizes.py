@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from graphflops.cost import QUANTITIES
 from graphflops.dims import Dim, Expr, Meeting, at_least, broadcast, compare, dim_max, evaluate
+from graphflops.dims.solving import first_from
 from graphflops.errors import DimError, ModelError, shown
 from graphflops.graph import Graph
 from graphflops.open_sizes import axes_of, is_computed, of_described
@@ -187,7 +188,9 @@ def refuse_impossible(
         formula = f"{in_prose(str(size), names)} = " if isinstance(size, Expr) else ""
         raise ModelError(f"{where}a size of {shown(name)} would be {formula}{value}: give larger sizes")
     for row in {id(row.cost): row for row in rows}.values():
-        if any(evaluate(size, at) == 0 for size in _windows(row)):
+        is_window = bool(row.outputs) and operator(row.op).kind in ("convolution", "pooling")
+        places = row.outputs[0].type.shape[2:] if is_window else ()  # of the window along each axis
+        if any(isinstance(size, Expr) and evaluate(size, at) == 0 for size in places):
             raise ModelError(f"{shown(row.node)} has a window larger than its input: give larger sizes")
         for quantity in QUANTITIES:
             cost = getattr(row.cost, quantity)
@@ -196,13 +199,6 @@ def refuse_impossible(
                 raise ModelError(
                     f"{quantity} of {shown(row.node)} would be negative, {told}: give larger sizes"
                 )
-
-
-def _windows(row: Row) -> Iterable[Expr]:
-    """How many places the window of a convolution or a pooling has along each axis of open size."""
-    if not row.outputs or operator(row.op).kind not in ("convolution", "pooling"):
-        return ()
-    return [size for size in row.outputs[0].type.shape[2:] if isinstance(size, Expr)]
 
 
 def _open(named: Iterable[Named]) -> Iterator[tuple[str, Dim]]:
@@ -218,18 +214,5 @@ def _open(named: Iterable[Named]) -> Iterator[tuple[str, Dim]]:
 
 def _least(size: Expr, name: str, first: int) -> int | None:
     """The least value from `first` on at which a growing size is not negative; None where that is `first`, or not known."""
-
-    def is_negative(value: int) -> bool:
-        return (evaluate(size, {name: value}) or 0) < 0
-
-    if not is_negative(first):
-        return None
-    low, high = first, 2 * first
-    while is_negative(high):
-        if high > _LARGEST:
-            return None
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if is_negative(middle) else (low, middle)
-    return high
+    least = first_from(first, _LARGEST, lambda value: (evaluate(size, {name: value}) or 0) >= 0)
+    return least if first < least < _LARGEST else None

@@ -221,7 +221,7 @@ def folded(report: Report, kept: int = TURNS) -> Folded:
 def _turns(report: Report) -> list[list[str]]:
     """The calls of each layer, by name in program order, of the repetition that most calls are in; empty without one."""
     found = wiring(report)
-    rows = {name: report.rows[place] for name, place in found.calls}
+    rows = {name: report.rows[place] for name, place in found.calls.items()}
     reads: dict[str, list[str]] = {name: [] for name in rows}
     for use in found.uses:
         if use.user in rows and use.maker in rows:

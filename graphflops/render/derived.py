@@ -30,8 +30,8 @@ from graphflops.report.as_json import Tool
 from graphflops.report.timeline import PhaseTime
 from graphflops.rules import Rule, find, known
 from graphflops.version import __version__
-from graphflops.versions.history import QUANTITIES as TOTALS
-from graphflops.versions.history import History, HistoryPoint
+from graphflops.versions.revisions import QUANTITIES as TOTALS
+from graphflops.versions.revisions import History, HistoryPoint
 
 # Heads; True: exact.
 _TIMES = {False: ("time", "90 % interval"), True: ("seconds", "seconds_low", "seconds_high")}

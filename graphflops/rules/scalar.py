@@ -26,7 +26,7 @@ from graphflops.dims import (
     total,
     where,
 )
-from graphflops.dims.functions import FUNCTIONS, MAX_POWER_BITS
+from graphflops.dims.atoms import FUNCTIONS, MAX_POWER_BITS
 from graphflops.rules.registry import rule
 from graphflops.rules.shapes import axis, divided, remainder_of_dividend
 from graphflops.tensor import TensorType

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -187,9 +186,9 @@ def fetch(url: str, target: str) -> None:
         raise FileError(f"{shown(url)}: cannot be fetched: {shown(str(error))}") from None
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What came of one job: its row, and rows of further tables by name."""
+class Result(msgspec.Struct, frozen=True):
+    """What came of one job: its row, rows of further tables by name, and bytes that its worker process has had at most."""
 
-    row: Mapping[str, Any]
-    more: Mapping[str, list[dict[str, Any]]]
+    row: dict[str, Any]
+    more: dict[str, list[dict[str, Any]]]
+    memory: int = 0

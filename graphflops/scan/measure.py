@@ -10,7 +10,7 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import msgspec
@@ -77,19 +77,6 @@ def answered(task: Task) -> Result:
     if task.step == "analyze":
         row["seconds"] = round(time.perf_counter() - begun, 4)
     return Result(row, more)
-
-
-def _identity(file: str, most: float) -> Row:
-    """Size and time of change of a file, and the digest of one of at most so many bytes."""
-    with opened(file) as content:
-        found = os.fstat(content.fileno())
-        row: Row = {"bytes": found.st_size, "modified": found.st_mtime_ns}
-        if found.st_size <= most:
-            digest = hashlib.sha256()
-            while part := content.read(_PART):
-                digest.update(part)
-            row["sha256"] = digest.hexdigest()
-    return row
 
 
 def failed(status: str, code: str, message: str) -> Row:
@@ -222,13 +209,28 @@ def _work(report: Report, cost: object) -> Row:
 _TABLES = {"calls": _calls, "modules": _modules, "findings": _findings}
 
 
-def state_of(path: str) -> Mapping[str, int]:
+def state_of(path: str) -> Row:
     """Size and time of change of a file: what tells that it was replaced. FileError where it cannot be read."""
     try:
-        found = os.stat(path)
+        return _state(os.stat(path))
     except OSError as error:
         raise FileError(f"{shown(path)}: {error.strerror or error}") from None
+
+
+def _state(found: os.stat_result) -> Row:
     return {"bytes": found.st_size, "modified": found.st_mtime_ns}
+
+
+def _identity(file: str, most: float) -> Row:
+    """Size and time of change of a file, and the digest of one of at most so many bytes."""
+    with opened(file) as content:
+        row = _state(os.fstat(content.fileno()))
+        if row["bytes"] <= most:
+            digest = hashlib.sha256()
+            while part := content.read(_PART):
+                digest.update(part)
+            row["sha256"] = digest.hexdigest()
+    return row
 
 
 Kind = Literal["text", "number", "real", "texts"]

@@ -59,21 +59,16 @@ def _step(step: Literal["look", "digest", "analyze"], file: str, job: Job, size:
     seconds = job.options.timeout + size / _SLOWEST
     url = job.path if is_url(job.path) else ""
     task = Task(step, os.fsencode(file), job.name, url, seconds, job.binding, job.options)
-    ended: Ended | None = None
+    code = 0
     for _ in range(_ATTEMPTS):
         try:
-            reply = isolated()(task)
+            return isolated()(task)
         except Ended as error:
-            ended = error
             if error.late:
-                break
-        else:
-            return Result(reply.row, reply.more)
-    assert ended is not None
-    if ended.late:
-        said = f"the file takes more than {seconds:g} s, the --timeout"
-        return Result(failed("timeout", "LimitError", said), {})
-    return Result(failed("killed", "Ended", f"the worker process ended with status {ended.code}"), {})
+                said = f"the file takes more than {seconds:g} s, the --timeout"
+                return Result(failed("timeout", "LimitError", said), {})
+            code = error.code
+    return Result(failed("killed", "Ended", f"the worker process ended with status {code}"), {})
 
 
 @contextlib.contextmanager
@@ -92,7 +87,7 @@ CONNECT, _CLOSE = 30, 2  # seconds to reach a scheduler, and to leave it
 _POLL = 1.0  # seconds without a result after which it is looked whether there will be one
 _LOST = 3  # times that a cluster may lose the worker of one job
 Key = tuple[str, str]  # path and binding
-Source = tuple[str, str, str]  # digest, binding, options
+
 _COLUMNS = ("path", "binding", "sha256", "bytes", "modified", "status", "options", "limits", "version")
 
 
@@ -123,7 +118,7 @@ class _Table:
     limits: str
     # Size and time of change of the file of each row that is still right.
     done: dict[Key, tuple[int, int]] = field(default_factory=dict)
-    known: dict[Source, int] = field(default_factory=dict)  # where the row of a digest is
+    known: dict[Key, int] = field(default_factory=dict)  # by digest and binding, where the row is
     table: Any = None
     waiting: list[Result] = field(default_factory=list)
     written: float = field(default_factory=time.monotonic)
@@ -155,7 +150,7 @@ def scan(
     todo = [job for job in jobs if not _is_done(job, table)]
     summary = Summary(skipped=len(jobs) - len(todo))
     progress(summary, len(jobs))
-    known = frozenset(digest for digest, _, _ in table.known) if not options.rows else frozenset()
+    known = frozenset(digest for digest, _ in table.known) if not options.rows else frozenset()
     run = _on_cluster(scheduler, known) if scheduler else _here(workers, known)
     with _finishing(summary), run as results:
         try:
@@ -181,7 +176,7 @@ def _opened(folder: str, options: str, limits: str, jobs: Sequence[Job], *, cach
         same_limits = status not in ("timeout", "killed") or with_limits == limits
         if version == tool() and with_options == options and same_limits and digest:
             found.done[(path, binding)] = (size, modified)
-            found.known[(digest, binding, options)] = index
+            found.known[(digest, binding)] = index
     return found
 
 
@@ -200,7 +195,7 @@ def _is_done(job: Job, table: _Table) -> bool:
 def _add(table: _Table, result: Result, summary: Summary) -> None:
     row = dict(result.row)
     if row["status"] == KNOWN:
-        index = table.known.get((row["sha256"], row["binding"], table.options))
+        index = table.known.get((row["sha256"], row["binding"]))
         if index is not None:
             row = {**table.table.slice(index, 1).to_pylist()[0], **row}
             row["status"] = table.table.column("status")[index].as_py()
@@ -219,7 +214,7 @@ def _write(table: _Table) -> None:
             names.setdefault(name, []).extend(rows)
     for name, rows in names.items():
         store.write(further(table.folder, name), rows, name)  # type: ignore[arg-type]
-    store.write(table.folder, [dict(result.row) for result in table.waiting])
+    store.write(table.folder, [result.row for result in table.waiting])
     table.waiting.clear()
     table.written = time.monotonic()
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from graphflops.base.patterns import matches_op
 from graphflops.base.units import measured, memory, number, parameters, percent
 from graphflops.budget.check import RULES, finding
 from graphflops.budget.limits import Budget, BudgetFile
@@ -190,8 +191,6 @@ def _compared(row: Mapping[str, Any], limit: Limit, budget: Budget) -> Iterator[
 
 
 def _unexcused(row: Mapping[str, Any], budget: Budget) -> list[str]:
-    from graphflops.base.patterns import matches_op
-
     ops = row["unknown_ops"] or []
     return [op for op in ops if not any(matches_op(pattern, op) for pattern in budget.unknown)]
 
@@ -228,15 +227,10 @@ def page(folder: str, name: str = "") -> str:
     formulas = [f"{column}_formula" for column in columns if f"{column}_formula" in RESULTS]
     rows = list(store.rows_of(store.read(folder, columns=[*columns, *formulas])))
     rows.sort(key=lambda row: (-(row["matrix_flops"] or -1), row["path"], row["binding"]))
-    kept = [
-        index for index, name in enumerate(columns) if any(row[name] not in (None, "", []) for row in rows)
-    ]
-    data = {
-        "heads": [[_SHOWN[index][0], _SHOWN[index][2]] for index in kept],
-        "rows": [
-            [*(_cell(row[columns[index]]) for index in kept), _assumed(row, columns, kept)] for row in rows
-        ],
-    }
+    kept = [i for i, column in enumerate(columns) if any(row[column] not in (None, "", []) for row in rows)]
+    heads = [[_SHOWN[index][0], _SHOWN[index][2]] for index in kept]
+    cells = [[*(_cell(row[columns[i]]) for i in kept), _assumed(row, columns, kept)] for row in rows]
+    data = {"heads": heads, "rows": cells}
     name = name or folder
     body = f"""<h1>{escaped(name)}</h1>
 <p>{escaped(_summary(rows))}</p>

@@ -18,21 +18,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
+from graphflops.scan.jobs import Result
 from graphflops.scan.measure import Task, answered
 
 _COLLECTED = 50  # files after which unreachable objects are collected
-
-
-class Reply(msgspec.Struct, frozen=True):
-    """What came of it. memory: bytes that this process has had at most."""
-
-    row: dict[str, Any]
-    more: dict[str, list[dict[str, Any]]]
-    memory: int
 
 
 def main() -> None:
@@ -47,8 +40,7 @@ def main() -> None:
         found = answered(task)
         if number % _COLLECTED == 0:
             gc.collect()
-        reply = Reply(dict(found.row), dict(found.more), _memory())
-        replies.write(msgspec.json.encode(reply) + b"\n")
+        replies.write(msgspec.json.encode(replace(found, memory=_memory())) + b"\n")
         replies.flush()
 
 
@@ -81,7 +73,7 @@ class Isolated:
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
 
-    def __call__(self, task: Task) -> Reply:
+    def __call__(self, task: Task) -> Result:
         """What the process replies; Ended where it does not."""
         if _closed.is_set():
             raise Ended(0, late=False)
@@ -105,7 +97,7 @@ class Isolated:
         if not line.endswith(b"\n"):
             self.close()
             raise Ended(process.wait(), late=late.is_set())
-        reply = msgspec.json.decode(line, type=Reply)
+        reply = msgspec.json.decode(line, type=Result)
         if reply.memory > _MOST_MEMORY:
             self.close()
         return reply

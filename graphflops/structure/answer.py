@@ -12,12 +12,13 @@ from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Union
+from typing import Any, Literal, NamedTuple, Union
 
 import networkx
 
 from graphflops.dims.solving import first_from
 from graphflops.errors import ModelError, OptionError, shown
+from graphflops.report import GraphLevel, Report
 from graphflops.structure import queries
 from graphflops.structure.build import Program
 from graphflops.structure.queries import (
@@ -31,9 +32,6 @@ from graphflops.structure.queries import (
     refuse_open,
     ticks,
 )
-
-if TYPE_CHECKING:
-    from graphflops.report import GraphLevel, Report
 
 TOLERANCE = 5.0  # percent by which a stage may pass an equal share of the cost where that saves bytes
 

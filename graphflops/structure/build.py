@@ -76,7 +76,7 @@ class _Modules:
         self.graph = type(program.calls)(**calls.graph)
         self.of: dict[str, str] = {}
         self.turns: dict[str, Turn] = {}  # by call
-        self.rows = {name: self.report.rows[place] for name, place in self.found.calls}
+        self.rows = {name: self.report.rows[place] for name, place in self.found.calls.items()}
         fold = Fold.of(calls, [name for name, data in calls.nodes(data=True) if data["kind"] == "call"])
         for part in fold.at_depth(depth):
             self.module(part, [".".join(fold.path[turn.calls[0]][: part.level]) for turn in part.turns])
@@ -143,10 +143,8 @@ class _Modules:
             held |= {key: held.get(key, 0) + own[key] for key in ("parameters", "weight_bytes") if key in own}
         for group in groups.values():
             nodes = [self.calls.nodes[name] for name in group]
-            made = self.unique(numbered(group))
-            held = [key for key in ("memory", "parameters") if key in nodes[0]]
-            sums = {key: sum(node[key] for node in nodes) for key in held}
-            label = numbered([node["label"] for node in nodes])
+            made, label = self.unique(numbered(group)), numbered([node["label"] for node in nodes])
+            sums = {x: sum(node[x] for node in nodes) for x in ("memory", "parameters") if x in nodes[0]}
             self.graph.add_node(made, **nodes[0] | sums | {"label": label, "count": len(group)})
             self.of.update(dict.fromkeys(group, made))
 
@@ -194,7 +192,7 @@ def _add_nodes(graph: networkx.MultiDiGraph, report: Report, found: Wiring, meas
             own = {"kind": "input", "role": entry.role, **size}
         graph.add_node(name, **label, **own, **of_type)
     live = measures.live()
-    for name, place in found.calls:
+    for name, place in found.calls.items():
         row = report.rows[place]
         where = {"module": row.module, "module_type": row.module_type, "source": row.source}
         memory = {"memory": live[place]} if place in live else {}
@@ -252,24 +250,17 @@ class Measures:
         return self.known[key] | self.seconds([row])
 
     def costs(self, rows: Iterable[Row]) -> Attributes:
-        """What calls cost together; a cost that stands in many rows is added once. exact: whether all of them are known."""
-        forward: dict[int, tuple[Cost, int]] = {}
-        backward: dict[int, tuple[Cost, int]] = {}
-        counted = unknown = 0
-        for row in rows:
-            counted += 1
-            if row.state == "unknown":
-                unknown += 1
-                continue
-            for costs, cost in ((forward, row.cost), (backward, row.backward)):
-                if cost is not None:
-                    costs[id(cost)] = (cost, costs.get(id(cost), (cost, 0))[1] + 1)
-        exact = "exact" if not unknown else "unknown" if unknown == counted else "at least"
-        if exact == "unknown":
-            return {"exact": exact}
-        found = self.cost(_sum(forward)) | {"exact": exact}
+        """What calls cost together. exact: whether all of them are known."""
+        listed = [*rows]
+        known = [row for row in listed if row.state != "unknown"]
+        if not known and listed:
+            return {"exact": "unknown"}
+        exact = "exact" if len(known) == len(listed) else "at least"
+        found = self.cost(Cost.sum(row.cost for row in known)) | {"exact": exact}
+        backward = [row.backward for row in known if row.backward is not None]
         if backward:
-            found |= {f"backward_{name}": value for name, value in self.cost(_sum(backward)).items()}
+            costs = self.cost(Cost.sum(backward))
+            found |= {f"backward_{name}": value for name, value in costs.items()}
         return found
 
     def cost(self, cost: Cost) -> Attributes:
@@ -320,7 +311,3 @@ class Measures:
         for row, size in zip(timeline.rows, timeline.live_bytes(sizes), strict=True):
             found[row] = max(size, found.get(row, 0))
         return found
-
-
-def _sum(costs: dict[int, tuple[Cost, int]]) -> Cost:
-    return Cost.sum(cost * times for cost, times in costs.values())

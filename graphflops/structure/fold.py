@@ -71,15 +71,11 @@ class Fold:
     def of(graph: networkx.MultiDiGraph, names: Iterable[str]) -> Fold:
         """The fold of some nodes of a graph of calls."""
         nodes = {name: graph.nodes[name] for name in names}
-        return Fold(
-            {
-                name: str(data.get("module", "")) if data.get("kind") == "call" else ""
-                for name, data in nodes.items()
-            },
-            {name: [maker for maker in graph.pred[name] if maker in nodes] for name in nodes},
-            {name: tuple([data.get(key) for key in _ALIKE]) for name, data in nodes.items()},
-            {name: data["stage"] for name, data in nodes.items() if "stage" in data},
-        )
+        paths = {x: str(data.get("module", "")) * (data.get("kind") == "call") for x, data in nodes.items()}
+        reads = {name: [maker for maker in graph.pred[name] if maker in nodes] for name in nodes}
+        forms = {name: tuple([data.get(key) for key in _ALIKE]) for name, data in nodes.items()}
+        stages = {name: data["stage"] for name, data in nodes.items() if "stage" in data}
+        return Fold(paths, reads, forms, stages)
 
     def within(self, part: Part) -> list[Part]:
         """What a module holds: the modules in it and its own calls, each after those that it depends on."""
@@ -177,14 +173,10 @@ class Fold:
                 for turn in part.turns:
                     turn.repeats[self.repetitions] = number // period
             around = range(len(members[0].turns))
-            columns = [
-                Part(
-                    one.level,
-                    one.is_own,
-                    [part.turns[turn] for turn in around for part in members[n::period]],
-                )
-                for n, one in enumerate(members[:period])
-            ]
+            columns = []
+            for n, one in enumerate(members[:period]):
+                turns = [part.turns[turn] for turn in around for part in members[n::period]]
+                columns.append(Part(one.level, one.is_own, turns))
             columns = self._repeated(columns, level)
             if len(columns) == 1:
                 made += columns

@@ -116,11 +116,6 @@ def refuse_open(graph: networkx.MultiDiGraph, by: str) -> None:
         raise ModelError(f"{by} depend on sizes that are left open: give them with --dim")
 
 
-def carries_data(graph: networkx.MultiDiGraph, user: str) -> bool:
-    """Whether a node reads the contents of its operands: a call that asks for sizes alone does not."""
-    return not _reads_sizes(graph.nodes[user].get("op", ""))
-
-
 @lru_cache(maxsize=4096)
 def _reads_sizes(op: str) -> bool:
     return bool(op) and operator(op).reads_sizes
@@ -222,7 +217,7 @@ def bottlenecks(graph: networkx.MultiDiGraph) -> Bottlenecks:
 
 def data_flow(graph: networkx.MultiDiGraph) -> networkx.MultiDiGraph:
     """The part of the graph that depends on what the inputs hold, without the calls that ask for sizes alone."""
-    blind = {name for name in graph if not carries_data(graph, name)}
+    blind = {name for name, op in graph.nodes(data="op", default="") if _reads_sizes(op)}
     open_ = networkx.restricted_view(graph, blind, [])
     inputs = [name for name, data in open_.nodes(data=True) if data["kind"] == "input"]
     return part(graph, uses(open_, inputs) - blind)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from graphflops.graph import Graph, Input, Node, Output, Ref
@@ -25,40 +24,20 @@ class Use(NamedTuple):
     type: TensorType | None
 
 
-class Call(NamedTuple):
-    """A call under the name of its node, which is unique, and its row."""
-
-    name: str
-    row: int
-
-
-@dataclass(slots=True)
-class Wiring:
-    """Nodes and edges of a program."""
-
-    # In an order in which values are made before they are read: a call that runs nested graphs comes after their calls.
-    calls: list[Call] = field(default_factory=list)
-    uses: list[Use] = field(default_factory=list)
-    # By name of the node; constants of nested graphs are inputs
-    inputs: dict[str, Input] = field(default_factory=dict)
-    outputs: dict[str, Output] = field(default_factory=dict)
-    types: dict[str, TensorType] = field(default_factory=dict)
-
-
 def wiring(report: Report) -> Wiring:
     """The wiring of a report's program; of a saved report that of its tensors, as far as its rows tell."""
     graph = program_of(report)
-    walk = _Walk(report.rows)
+    walk = Wiring(report.rows)
     makers: Makers = ChainMap()
     for entry in graph.inputs:
         makers[entry.name] = (walk.input(entry.name, entry, graph),)
     for name, given in report.inputs:
-        walk.found.types[name] = given
+        walk.types[name] = given
     walk.graph(graph, "", makers)
     for place, output in enumerate(graph.outputs):
         name = f"output {place}: {output.target}" if output.target else f"output {place}"
         walk.output(name, output, makers)
-    return walk.found
+    return walk
 
 
 def program_of(report: Report) -> Graph:
@@ -82,12 +61,18 @@ def _as_node(row: Row) -> Node:
     return Node(row.node, row.op, args, (), tuple([name for name, _ in row.outputs]))
 
 
-class _Walk:
-    """Goes through the calls of a program as they stand in its report's rows."""
+class Wiring:
+    """Nodes and edges of a program, found by going through its calls as they stand in its report's rows."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self.rows, self.place = rows, 0
-        self.found = Wiring()
+        # The row of each call by its name, which is unique; in an order in which values are made before they are read: a
+        # call that runs nested graphs comes after their calls.
+        self.calls: dict[str, int] = {}
+        self.uses: list[Use] = []
+        self.inputs: dict[str, Input] = {}  # by name of the node; constants of nested graphs are inputs
+        self.outputs: dict[str, Output] = {}
+        self.types: dict[str, TensorType] = {}
         self.taken: dict[str, int] = {}
 
     def unique(self, name: str) -> str:
@@ -98,24 +83,23 @@ class _Walk:
     def input(self, name: str, entry: Input, graph: Graph) -> str:
         """A node for an input of the program, or for a constant of a nested graph."""
         node = self.unique(name)
-        self.found.inputs[node] = entry
+        self.inputs[node] = entry
         recorded = graph.types.get(entry.name)
         if isinstance(recorded, TensorType):
-            self.found.types.setdefault(entry.name, recorded)
+            self.types.setdefault(entry.name, recorded)
         return node
 
     def output(self, name: str, output: Output, makers: Makers) -> None:
         """A node for a result of the program."""
         node = self.unique(name)
-        self.found.outputs[node] = output
+        self.outputs[node] = output
         self.use(node, list(output.uses()), makers)
 
     def use(self, user: str, uses: Sequence[tuple[str, str]], makers: Makers) -> None:
         """Edges from the makers of values to the node that reads them."""
-        types = self.found.types
         for slot, value in uses:
             for maker in makers.get(value, ()):
-                self.found.uses.append(Use(maker, user, slot, value, types.get(value)))
+                self.uses.append(Use(maker, user, slot, value, self.types.get(value)))
 
     def graph(self, graph: Graph, prefix: str, makers: Makers) -> None:
         """The calls of one graph. A call without a row is none: its operator has no rule, which its parent's row says."""
@@ -129,12 +113,12 @@ class _Walk:
         self.place += 1
         name = self.unique(row.node)
         for read, typed in (*row.inputs, *row.outputs):
-            self.found.types[read] = typed
+            self.types[read] = typed
         uses = list(node.uses())
         if row.regions:
             uses = self.nested(node, row, name, uses, makers)
         self.use(name, uses, makers)
-        self.found.calls.append(Call(name, place))
+        self.calls[name] = place
         makers.update((output, (name,)) for output in node.outputs if output is not None)
         if node.operator.mutates and (written := node.reads()):
             makers[written[0]] = (name,)

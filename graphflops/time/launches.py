@@ -22,7 +22,7 @@ from graphflops.kernels.kernel import AttentionKernel, Exchange, Kernel, Product
 from graphflops.kernels.lower import inside_operator
 from graphflops.kernels.moved import Transfer, copy, elementwise, hosted, transfer
 from graphflops.kernels.rowwise import loss_kernels
-from graphflops.passes.checkpoints import gradient_checkpoints
+from graphflops.passes.gradients import gradient_checkpoints
 from graphflops.passes.program import PricedCall, PricedGraph, PricedProgram
 from graphflops.tensor import TensorType
 from graphflops.time.exchanges import Exchanges, Launches, awaited_later

@@ -1,4 +1,5 @@
-"""Models at a git revision: blobs read through `git`, Git LFS pointers resolved from the local store.
+"""Models at a git revision, and what one cost at each commit that changed it: blobs read through `git`, Git LFS pointers
+resolved from the local store.
 
 Nothing is checked out. What the user wrote never stands where git takes an option, and no filter, hook or external diff of
 the repository is run. The hash of what Git LFS stores is checked; it is fetched only where the user allows it.
@@ -11,12 +12,17 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 from graphflops import exporters
-from graphflops.errors import FileError, shown
+from graphflops.base.limits import next_analysis
+from graphflops.base.rendered import Rendered
+from graphflops.derived.overview import OverviewLine, overview
+from graphflops.dims import evaluate
+from graphflops.errors import FileError, GraphflopsError, shown
+from graphflops.report import Report
 from graphflops.versions.git import git, succeeds
 
 LIMIT = "GRAPHFLOPS_LFS_LIMIT"  # environment variable: bytes that one object may have for git-lfs to fetch it
@@ -124,15 +130,11 @@ class ModelFile:
         """The file as git spells it: `REVISION:PATH`."""
         return f"{self.name}:{self.path}" if self.commit else self.path
 
-    @contextmanager
-    def opened(self) -> Iterator[str]:
+    def opened(self) -> AbstractContextManager[str]:
         """The path of a file with its contents: a temporary one where the checkout does not have it."""
         if self.commit:
-            with file_at(self.commit, self.path, from_top=self.from_top) as path:
-                yield path
-        else:
-            with file_here(self.path) as path:
-                yield path
+            return file_at(self.commit, self.path, from_top=self.from_top)
+        return file_here(self.path)
 
     @staticmethod
     def named(text: str) -> ModelFile | None:
@@ -313,3 +315,56 @@ def there(path: str, commit: str | None) -> bool:
         return os.path.lexists(path)
     asked = os.path.relpath(path) if os.path.isabs(path) else path
     return bool(git("ls-tree", "-z", "--name-only", commit, "--", asked, check=False))
+
+
+QUANTITIES = ("matrix_flops", "parameters", "moved_bytes", "peak_bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryPoint:
+    """The model at one commit. line: what it cost there, or why that is not known."""
+
+    version: Version
+    line: OverviewLine
+
+    def value(self, quantity: str) -> int | None:
+        """A quantity of `QUANTITIES` as a number; None where it is not known or depends on a size without a value."""
+        cost = self.line.cost
+        return None if cost is None else evaluate(getattr(cost, quantity), cost.values)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class History(Rendered):
+    """One model at the commits that changed it, the oldest first."""
+
+    path: str
+    points: tuple[HistoryPoint, ...]
+
+
+def history(path: str, span: RevisionRange | None, most: int, analyze: Callable[[str], Report]) -> History:
+    """Analyzes a model at the last `most` commits of a range that changed it, and at the range's beginning.
+
+    span: None means all commits up to HEAD. analyze: turns a file into a report. Raises FileError where no commit has it.
+    """
+    known: dict[str, OverviewLine] = {}
+    points = []
+    for version in versions(path, span, most):
+        if version.blob not in known:
+            next_analysis()
+            known[version.blob] = _line(version, analyze)
+        points.append(HistoryPoint(version, known[version.blob]))
+    return History(path, tuple(points))
+
+
+def _line(version: Version, analyze: Callable[[str], Report]) -> OverviewLine:
+    if not version.blob:
+        return OverviewLine(version.path, error="deleted")
+
+    def analyzed(path: str) -> Report:
+        with file_at(version.commit, path, from_top=True) as file:
+            try:
+                return analyze(file)
+            except GraphflopsError as error:
+                raise FileError(str(error).removeprefix(f"{shown(file)}: ")) from error
+
+    return overview([version.path], analyzed).lines[0]

@@ -9,7 +9,7 @@ import pytest
 
 from graphflops.budget import limits
 from graphflops.budget.baseline import Before, measured
-from graphflops.budget.check import RULES, violations
+from graphflops.budget.check import RULES, compared
 from graphflops.budget.measure import Measures
 from graphflops.cost import Cost
 from graphflops.dims import dim_max, symbol
@@ -44,7 +44,7 @@ def unknown(**fields: Any) -> Report:
 
 def found(report: Report, before: Before | None = None, **given: Any) -> list[Finding]:
     (budget,) = limits.given(given).budgets
-    return violations(Measures(report), budget, before)
+    return compared(Measures(report), budget, before)[0]
 
 
 def codes(findings: list[Finding]) -> list[str]:

@@ -15,7 +15,7 @@ import torch
 
 from graphflops import analyze
 from graphflops.errors import FileError
-from graphflops.exporters.checkpoint import UnreadableError, tensors
+from graphflops.exporters.pt2_tables import UnreadableError, tensors
 from graphflops.report.contradictions import contradictions
 from tests.fuzz.edit_pt2 import graph_of, meta
 from tests.fuzz.honest_pt2 import (

@@ -13,7 +13,7 @@ import pytest
 
 from graphflops import exporters
 from graphflops.analysis import analyze
-from graphflops.errors import FileError, ReaderError
+from graphflops.errors import FileError
 from graphflops.exporters import READERS, Reader, load
 from graphflops.graph import Graph, Input, Node, Output, Ref
 from graphflops.loading import is_report
@@ -98,30 +98,4 @@ def test_a_file_goes_to_the_reader_of_its_suffix_where_none_recognises_it(toy, t
     path = tmp_path / "model.unheard"
     path.write_text("garbage")
     with pytest.raises(FileError, match=r"is not a \.pt2"):
-        load(path)
-
-
-@pytest.mark.parametrize(
-    "function, said",
-    [
-        ("read", "reader toy: its module has no function 'read'"),
-        (
-            "recognises",
-            "reader toy: its module has no function 'recognises' or a magic in its row of READERS",
-        ),
-    ],
-)
-def test_what_is_said_where_a_function_is_missing(function, said, toy):
-    path, module = toy
-    delattr(module, function)
-    with pytest.raises(ReaderError) as caught:
-        load(path)
-    assert str(caught.value) == said
-
-
-def test_what_is_said_where_the_module_is_missing(monkeypatch, tmp_path):
-    monkeypatch.setattr(exporters, "READERS", (Reader("lost", (".lost",)),))
-    path = tmp_path / "a.lost"
-    path.write_text("x")
-    with pytest.raises(ReaderError, match=r"reader lost: graphflops/exporters/lost\.py is missing"):
         load(path)

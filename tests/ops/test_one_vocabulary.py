@@ -28,13 +28,13 @@ MOST = 3  # names of operators in one collection
 
 # File -> why it may hold what the others may not.
 LITERALS = {
-    "capturing/followed.py": "reads the calls of a run of torch, which are not yet those of a program",
+    "capturing/eager.py": "reads the calls of a run of torch, which are not yet those of a program",
     "dims/parser.py": "reads size strings, in which Python and sympy name functions of integers",
     "execution/composed.py": "writes ATen's own functions in ATen's calls",
     "execution/composed_gradients.py": "the same",
     "exporters/onnx_graph.py": "reads ONNX: a Constant is a stored tensor, not a call",
     "exporters/sources.py": "reads ONNX: by op_type, before a call has an operator",
-    "exporters/subclasses.py": "reads .pt2: calls that stand for a part of a stored weight are no calls of the program",
+    "exporters/types.py": "reads .pt2: calls that stand for a part of a stored weight are no calls of the program",
     "onnx_fix/apply.py": "rewrites ONNX: by op_type, in nodes that are no calls",
     "runtime/onnx_run.py": "reads ONNX: onnxruntime returns no Constant",
     "runtime/profile/onnx_trials.py": "writes models of one operator each, to measure them",
@@ -53,7 +53,7 @@ COLLECTIONS = {
     "attention/index_propagation.py": MASKS,
     "render/chakra.py": "the numbers that Chakra has for collectives, by canonical name",
     "links/cost.py": "the collectives that a network has times of, by canonical name",
-    "dims/functions.py": "functions of sizes, as Python's math has them",
+    "dims/atoms.py": "functions of sizes, as Python's math has them",
     "dims/parser.py": "reads size strings, in which Python and sympy name functions of integers",
     "kernels/buffers.py": "temporary tensors of gradients, by canonical name",
     "kernels/beside.py": "says which operands are copied, and how gradients of views lie, by canonical name",

@@ -11,7 +11,7 @@ from graphflops import Training, analyze
 from graphflops.errors import ModelError
 from graphflops.exporters.live import from_exported_program
 from graphflops.graph import Graph, Input, Node, Output, Ref
-from graphflops.passes.checkpoints import with_checkpoints
+from graphflops.passes.gradients import with_checkpoints
 from graphflops.tensor import FLOAT32, TensorType
 
 B, D, H, BLOCKS = 512, 16, 64, 4

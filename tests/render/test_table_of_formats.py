@@ -21,7 +21,7 @@ HOMES = {
     "Report": "graphflops.report",
     "Sweep": "graphflops.derived.resize",
     "Overview": "graphflops.derived.overview",
-    "History": "graphflops.versions.history",
+    "History": "graphflops.versions.revisions",
     "Comparison": "graphflops.comparison.result",
     "Findings": "graphflops.report.findings",
     "Fits": "graphflops.fitting.fits",

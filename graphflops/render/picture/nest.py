@@ -313,7 +313,9 @@ def _rewired(
 
 def _pairs(found: Comparison, before: Program, after: Program) -> dict[str, str]:
     """Nodes of the new program by those of the old one: calls, those that only moved within their module, and ends."""
-    names, others = ({place: name for name, place in program.found.calls} for program in (before, after))
+    names, others = (
+        {place: name for name, place in program.found.calls.items()} for program in (before, after)
+    )
     pairs = {names[ours]: others[theirs] for ours, theirs in found.calls.items()}
     free: dict[object, list[str]] = {}
     same = {*pairs.values()}

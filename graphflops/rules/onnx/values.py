@@ -31,7 +31,7 @@ from graphflops.dims import (
     mod,
     where,
 )
-from graphflops.dims.functions import COMPARISONS
+from graphflops.dims.atoms import COMPARISONS
 from graphflops.dims.ratios import SIMPLE
 from graphflops.errors import DimError
 from graphflops.rules import shapes

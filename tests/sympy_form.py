@@ -1,4 +1,4 @@
-"""The same expression in sympy. Imported on first use, like sympy itself."""
+"""The same expression in sympy: an oracle."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from typing import Any
 
 import sympy
 
-from graphflops.dims.atoms import Atom, Operand
-from graphflops.dims.functions import COMPARISONS, REAL_FUNCTIONS
+from graphflops.dims.atoms import COMPARISONS, REAL_FUNCTIONS, Atom, Operand
 
 
 def to_sympy(dim: Operand) -> Any:
