@@ -320,7 +320,8 @@ def tree_of(row: Row) -> str | None:
         return None
     if conv.groups > 1:
         return f"groups.{row['phase']}{'.channels_last' if row['last'] else ''}"
-    return None if row["last"] else f"{row['phase']}.{'pointwise' if conv.is_pointwise else 'window'}"
+    kind = cudnn.KINDS.get(conv.axes) or ("pointwise" if conv.is_pointwise else "window")
+    return None if row["last"] else f"{row['phase']}.{kind}"
 
 
 def fit(rows: list[Row]) -> None:

@@ -11,8 +11,8 @@ from __future__ import annotations
 from graphflops.base.record import Record
 from graphflops.devices import Device
 from graphflops.kernels.choices import constants, limits
-from graphflops.kernels.convolution import up
 from graphflops.kernels.kernel import FLOAT_BYTES, Kernel, Product, Recurrence
+from graphflops.kernels.products import RESIDENT_TYPES, is_resident, resident_weights
 from graphflops.tensor import DTYPES
 from graphflops.time.predict_products import Predict
 
@@ -68,7 +68,6 @@ _INPUTS, _WEIGHT_GRADIENT, _INPUT_GRADIENT = constants(
 )
 _OF_BIASES = constants("cudnn_9", "recurrent.bias_gradient", "rnn", "gru", "lstm")
 _BIAS_GRADIENT = dict(zip((1, 3, 4), _OF_BIASES, strict=True))  # by gates
-_RESIDENT_TYPES = frozenset({"float32", "float16"})
 
 
 def seconds(sizes: Recurrence, dtype: str, device: Device, predict: Predict) -> float:
@@ -87,17 +86,6 @@ def on_cpu(sizes: Recurrence, dtype: str, device: Device, predict: Predict) -> f
     return turns * sizes.directions * (inputs + sizes.layers * sizes.steps * step)
 
 
-def is_resident(sizes: Recurrence, dtype: str) -> bool:
-    """Whether the recurrent weight stays on chip, so that one kernel goes through all steps."""
-    most = _MOST_BACKWARD if sizes.phase == "backward" else _MOST_FORWARD
-    return dtype in _RESIDENT_TYPES and _weights(sizes) <= most
-
-
-def _weights(sizes: Recurrence) -> int:
-    """Elements of the recurrent weight, as kernels that keep it on chip pad it."""
-    return sizes.gates * up(sizes.hidden, _UNITS) ** 2
-
-
 class _Layers:
     """A stack of recurrent layers in one element type on a device."""
 
@@ -110,7 +98,7 @@ class _Layers:
 
     def resident(self) -> float:
         """All layers and directions in turn, each with a block for a sequence."""
-        sizes, weights = self.sizes, _weights(self.sizes)
+        sizes, weights = self.sizes, resident_weights(self.sizes)
         known = _BACKWARD_RESIDENT if self.is_backward else _FORWARD_RESIDENT
         together = 2 if sizes.hidden <= _NARROW else 1
         if self.dtype == "float16" and sizes.hidden % _OF_UNITS == 0:
@@ -136,7 +124,7 @@ class _Layers:
         share = min(max(blocks / self.cores, known.least), known.most)
         in_turn = 1 + (sizes.layers - 1) * share if sizes.directions == 1 else sizes.layers * (1 + share)
         found = known.start + sizes.steps * step * in_turn
-        if self.dtype in _RESIDENT_TYPES or self.is_backward:
+        if self.dtype in RESIDENT_TYPES or self.is_backward:
             return found
         weights = sum(self.gates * (width + sizes.hidden) for width in self.widths()) * sizes.directions
         copies = _COPIES * sizes.layers * sizes.directions

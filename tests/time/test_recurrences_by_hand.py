@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from graphflops.kernels.kernel import Kernel, Product, Recurrence
-from graphflops.time.predict_recurrences import is_resident, on_cpu, seconds
+from graphflops.kernels.products import is_resident
+from graphflops.time.predict_recurrences import on_cpu, seconds
 from tests.time.toy_device import device
 
 if TYPE_CHECKING:
