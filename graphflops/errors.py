@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from types import TracebackType
 
 ZERO_WIDTH = "\u200b"  # a space of no width: it breaks a mention or a command and cannot be seen
@@ -109,13 +109,18 @@ def inert_in_logs(text: str) -> str:
     )
 
 
-def innermost(trace: TracebackType | None, package: str = "") -> str:
-    """The line where an exception of someone else's code was raised, `model.py:17`; in a package, the last line of it."""
-    place = "?"
+def innermost(trace: TracebackType | None, package: str = "", beside: Container[str] = ()) -> str:
+    """The line where an exception of someone else's code was raised, `model.py:17`; in a package, the last line of it.
+
+    beside: packages whose lines are told only where there is no other.
+    """
+    place = other = "?"
     while trace is not None:
         name = trace.tb_frame.f_code.co_filename
-        is_own = not package or f"{os.sep}{package}{os.sep}" in name
-        if is_own and not name.startswith("<frozen"):  # Python's own machinery of imports says nothing
-            place = f"{os.path.basename(name)}:{trace.tb_lineno}"
+        folders = name.split(os.sep)[:-1]
+        # Python's own machinery of imports says nothing.
+        if not name.startswith("<frozen") and (not package or package in folders):
+            other = f"{os.path.basename(name)}:{trace.tb_lineno}"
+            place = place if any(each in beside for each in folders) else other
         trace = trace.tb_next
-    return place
+    return other if place == "?" else place

@@ -79,6 +79,9 @@ class Around(TorchFunctionMode):  # type: ignore[misc]
         return called
 
 
+_PLACING = (torch.Tensor.to, torch._C._nn._parse_to)  # the second of modules
+
+
 class OnCpu(Around):
     """Places on the CPU what a factory places on a GPU. names_gpu: whether it has named one."""
 
@@ -95,7 +98,11 @@ class OnCpu(Around):
             return args[0].to("cpu")
         if func is torch.Tensor.pin_memory:
             return args[0]
-        return func(*(args if func is not torch.Tensor.to else map(_on_cpu, args)), **given)
+        if func is torch.Tensor.__deepcopy__:  # which copies the data
+            tensor, made = args
+            made[id(tensor)] = tensor.detach().clone().requires_grad_(tensor.requires_grad)
+            return made[id(tensor)]
+        return func(*(map(_on_cpu, args) if func in _PLACING else args), **given)
 
 
 def _on_cpu(value: Any) -> Any:

@@ -16,16 +16,19 @@ from unittest import mock
 
 import torch
 from torch import distributed as dist
+from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.nn.parallel import distributed as ddp
 
 from graphflops.capturing.gpu_functions import Around, OnCpu, gpu_autocast, gpu_functions
 from graphflops.capturing.recorder import Recorder
+from graphflops.devices import HOPPER
 from graphflops.errors import OptionError
 from graphflops.exporters.step_file import RecordedGroup
 
 OPTIMIZERS = import_module("torch.optim.optimizer")  # torch.optim deletes the attribute
 FOREACH = import_module("torch.utils._foreach_utils")
+_KNOWN = 1024  # numbers of a vector
 
 
 @contextlib.contextmanager
@@ -54,6 +57,7 @@ def pretended() -> Iterator[FakeTensorMode]:
     with contextlib.ExitStack() as stack:
         for place, name in ((ddp, "_verify_param_shape_across_processes"), (ddp, "_sync_module_states")):
             stack.enter_context(mock.patch.object(place, name, _nothing))
+        stack.enter_context(mock.patch.object(ddp.DistributedDataParallel, "__init__", _of_any_device))
         stack.enter_context(mock.patch.object(ddp.DistributedDataParallel, "_pre_forward", _summing))
         stack.enter_context(mock.patch.object(ddp.DistributedDataParallel, "_check_comm_hook", _nothing))
         stack.enter_context(mock.patch.object(dist, "all_reduce", _with_future(dist.all_reduce)))
@@ -69,11 +73,41 @@ def pretended() -> Iterator[FakeTensorMode]:
             stack.enter_context(mock.patch.object(place, name, _outside(getattr(place, name))))
         # Converting a module swaps its parameters, which torch refuses where weak references exist, as here.
         stack.enter_context(mock.patch.object(torch.utils, "weakref", mock.Mock(getweakrefs=lambda _: [])))
+        # It draws again until no number is out of bounds, which it reads.
+        stack.enter_context(mock.patch.object(torch.nn.init, "_no_grad_trunc_normal_", _as_it_is))
         stack.enter_context(gpu_functions())
         stack.enter_context(gpu_autocast())
         stack.enter_context(streams())
         stack.enter_context(fake)
         yield fake
+
+
+class KnownNumbers(Around):
+    """Keeps the numbers of short vectors while a factory builds: models read rates of their layers from `linspace`."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if func in (torch.linspace, torch.arange) and made.numel() <= _KNOWN:
+            with unset_fake_temporarily():
+                made.constant = func(*args, **{**(kwargs or {}), "device": "cpu"})
+        return made
+
+    def __enter__(self) -> Any:
+        self.limit = mock.patch.object(fake_tensor, "CONSTANT_NUMEL_LIMIT", _KNOWN)
+        self.limit.start()
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self.limit.stop()
+
+
+def _of_any_device(
+    model: Any, module: Any, device_ids: Any = None, output_device: Any = None, *more: Any,
+    _init: Any = ddp.DistributedDataParallel.__init__, **kwargs: Any,
+) -> None:  # fmt: skip
+    """Makes a DDP without the devices that it names, which must be GPUs."""
+    _init(model, module, None, None, *more, **kwargs)
 
 
 def _summing(
@@ -123,6 +157,11 @@ def _nothing(*_: Any, **__: Any) -> None:
     """In place of what ranks tell one another."""
 
 
+def _as_it_is(tensor: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+    """In place of numbers that are drawn for a parameter."""
+    return tensor
+
+
 def _with_real_tensors() -> list[tuple[Any, str]]:
     """Methods of meshes that compute with tensors of ranks, and of DTensor, which finds whole shapes on its own."""
     if not dist.is_available():
@@ -140,13 +179,18 @@ def _with_real_tensors() -> list[tuple[Any, str]]:
 
 
 def _outside(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, outside of the mode of tensors without data."""
+    """The function, outside of the mode of tensors without data; a mesh of GPUs is one of CPUs."""
 
     def called(*args: Any, **kwargs: Any) -> Any:
+        given = {name: _device_type(value) for name, value in kwargs.items()}
         with unset_fake_temporarily():
-            return function(*args, **kwargs)
+            return function(*map(_device_type, args), **given)
 
     return called
+
+
+def _device_type(value: Any) -> Any:
+    return "cpu" if isinstance(value, str) and value == "cuda" else value
 
 
 def groups(mesh: Any) -> list[RecordedGroup]:
@@ -229,7 +273,9 @@ def streams() -> Iterator[None]:
     instead: dict[str, Any] = {"Stream": Stream, "Event": Event, "set_stream": _set}
     instead["stream"] = lambda stream: stream or contextlib.nullcontext()
     instead |= {"default_stream": lambda *_: default, "current_stream": lambda *_: Stream.running[-1]}
-    instead["synchronize"] = default.synchronize
+    doing_nothing = ("synchronize", "set_device", "reset_peak_memory_stats")
+    instead |= dict.fromkeys(doing_nothing, default.synchronize)
+    instead |= {"current_device": lambda: 0, "get_device_capability": lambda *_: HOPPER.capability}
     used = mock.patch.object(torch.Tensor, "record_stream", Stream.synchronize)
     with mock.patch.multiple(torch.cuda, **instead), used:
         yield

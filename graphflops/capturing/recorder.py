@@ -163,7 +163,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         stream = getattr(torch.cuda.current_stream(), "number", 0)
         found = self.around[-1] if self.around else ("", ""), line(), stream
         if self.phase == "forward":
-            self.made_at[torch.autograd._get_sequence_nr() - 1] = found
+            # A later call without a gradient has the number of the same node.
+            self.made_at.setdefault(torch.autograd._get_sequence_nr() - 1, found)
         return found
 
     # Values

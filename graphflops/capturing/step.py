@@ -15,7 +15,7 @@ from torch import distributed as dist
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from graphflops.capturing.gpu_functions import OnCpu
-from graphflops.capturing.pretended import OPTIMIZERS, HostMemory, devices, groups, pretended
+from graphflops.capturing.pretended import OPTIMIZERS, HostMemory, KnownNumbers, devices, groups, pretended
 from graphflops.capturing.recorder import Recorder
 from graphflops.errors import GraphflopsError, ModelError, OptionError, innermost
 from graphflops.exporters.meshes import at_mesh, samples
@@ -60,7 +60,7 @@ def record(
         raise
     except (Exception, SystemExit) as error:
         line = f"{type(error).__name__}: {error}".strip().partition("\n")[0]
-        place = innermost(error.__traceback__)
+        place = innermost(error.__traceback__, beside=("torch", "graphflops"))
         at = "" if sizes == axes else f" on the mesh {sizes}, which open axes need"
         raise ModelError(f"the step cannot be recorded{at}: {line} ({place}){_advice(line)}") from error
     if open_axes:
@@ -91,7 +91,9 @@ def _recorded(factory: Callable[..., Any], axes: Mesh, rank: int) -> RecordedSte
     """The step in the form of its file."""
     with devices(axes, rank) as mesh, pretended() as fake:
         wants_mesh = "mesh" in inspect.signature(factory).parameters
-        step, given = _step(factory(mesh=mesh) if wants_mesh else factory())
+        with KnownNumbers():
+            made = factory(mesh=mesh) if wants_mesh else factory()
+        step, given = _step(made)
         followed = _Followed()
         with followed.hooks(None), Recorder(fake):
             step()  # which makes the state of optimizers, and what wrappers make at first
@@ -194,13 +196,18 @@ class _Followed:
     def enter(self, module: torch.nn.Module, _: Any) -> None:
         """A module begins; the outermost one names those in it."""
         if not self.depth and id(module) not in self.names:
-            prefix = f"{type(module).__name__}_{len(self.roots)}." if self.roots else ""
             self.roots.append(module)
-            self.names |= {id(one): plain(prefix + name).rstrip(".") for name, one in module.named_modules()}
+            self.name(len(self.roots) - 1)
         self.depth += 1
         if self.recorder is not None:
             around = self.recorder.around[-1][0] if self.recorder.around else ""
             self.recorder.around.append((self.names.get(id(module), around), type(module).__name__))
+
+    def name(self, place: int) -> None:
+        """Names the modules in a root; those in the roots after the first begin with its class."""
+        root = self.roots[place]
+        prefix = f"{type(root).__name__}_{place}." if place else ""
+        self.names |= {id(one): plain(prefix + name).rstrip(".") for name, one in root.named_modules()}
 
     def leave(self, *_: Any) -> None:
         self.depth -= 1
@@ -220,7 +227,8 @@ class _Followed:
 
     def register(self, recorder: Recorder, inputs: list[tuple[str, torch.Tensor]]) -> None:
         """Tells a recorder what is there before the step."""
-        for root in self.roots:
+        for place, root in enumerate(self.roots):
+            self.name(place)  # again: the first step may have made modules
             shards = _shards(root)
             for module in root.modules():
                 path = self.names[id(module)]

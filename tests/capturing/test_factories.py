@@ -1,0 +1,150 @@
+"""Factories as training scripts have them: devices by number, drawn parameters, rates that are read, copies of modules."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from graphflops import analyze, record
+from graphflops.errors import ModelError
+
+BATCH, WIDTH, LAYERS = 4, 8, 3
+FORWARD = 2 * BATCH * WIDTH * WIDTH  # of one layer
+WEIGHT = FORWARD  # its gradient costs the product once more
+
+
+def trained(module: nn.Module, device: Any = "cuda") -> Any:
+    """A step: the sum of the results is the loss."""
+    optimizer = torch.optim.SGD(module.parameters())
+    x = torch.randn(BATCH, WIDTH, device=device)
+
+    def step() -> None:
+        module(x).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def flops(factory: Any, mesh: dict[str, int] | None = None) -> Any:
+    return analyze(record(factory, mesh=mesh)).totals.cost.matrix_flops
+
+
+def test_parameters_are_drawn_within_bounds() -> None:
+    def factory() -> Any:
+        layer = nn.Linear(WIDTH, WIDTH)
+        nn.init.trunc_normal_(layer.weight, std=0.02)  # which reads whether all numbers are within its bounds
+        return trained(layer.cuda())
+
+    assert flops(factory) == FORWARD + WEIGHT
+
+
+def test_rates_of_layers_are_read() -> None:
+    """A rate of 0 leaves a dropout out, so the numbers must be right: 0, 0.5 and 1."""
+    seen: list[float] = []
+
+    def factory() -> Any:
+        rates = torch.linspace(0, 1, LAYERS)
+        seen[:] = [*rates[:1].tolist(), *(rate.item() for rate in rates[1:])]
+        return trained(nn.Linear(WIDTH, WIDTH).cuda())
+
+    record(factory)
+    assert seen == [0.0, 0.5, 1.0]
+
+
+def test_a_copy_of_a_module_with_buffers() -> None:
+    """A teacher, whose parameters move after those of the student: it runs forward only."""
+
+    def factory() -> Any:
+        student = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH)).cuda()
+        teacher = copy.deepcopy(student)
+        optimizer, x = torch.optim.SGD(student.parameters()), torch.randn(BATCH, WIDTH, device="cuda")
+
+        def step() -> None:
+            with torch.no_grad():
+                wanted = teacher(x)
+            nn.functional.mse_loss(student(x), wanted).backward()
+            optimizer.step()
+
+        return step
+
+    assert flops(factory) == 2 * FORWARD + WEIGHT
+
+
+def test_devices_by_number() -> None:
+    def factory() -> Any:
+        torch.cuda.set_device(0)
+        device = torch.cuda.current_device()
+        return trained(nn.Linear(WIDTH, WIDTH).to(device), device)
+
+    assert flops(factory) == FORWARD + WEIGHT
+
+
+def test_data_parallel_on_a_device_by_number() -> None:
+    def factory(mesh: Any) -> Any:
+        rank = torch.distributed.get_rank()
+        layer = nn.Linear(WIDTH, WIDTH, bias=False).to(rank)
+        return trained(DistributedDataParallel(layer, device_ids=[rank]), rank)
+
+    report = analyze(record(factory, mesh={"dp": 2}))
+    # A ring sends each gradient 2 * (2 - 1) / 2 times.
+    assert sum(int(one.bytes) for one in report.exchanges if one.phase == "backward") == WIDTH * WIDTH * 4
+
+
+def test_a_mesh_of_ones_own() -> None:
+    def factory(mesh: Any) -> Any:
+        own = init_device_mesh("cuda", (2, 2), mesh_dim_names=("replicate", "shard"))
+        layer = nn.Linear(WIDTH, WIDTH, bias=False)
+        fully_shard(layer, mesh=own)
+        return trained(layer)
+
+    report = analyze(record(factory, mesh={"dp": 4}))
+    assert report.parameters == WIDTH * WIDTH // 2
+
+
+def test_a_gradient_belongs_to_the_module_of_its_forward() -> None:
+    """A batch norm counts its batches before it runs, a call without gradient after that of the layer before it."""
+
+    def factory() -> Any:
+        return trained(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH)).cuda())
+
+    report = analyze(record(factory))
+    products = [row for row in report.rows if row.cost.matrix_flops]
+    assert {row.module for row in products} == {"0"}
+    assert sum(int(row.cost.matrix_flops) for row in products) == FORWARD + WEIGHT
+
+
+def test_an_error_says_the_line_of_the_script() -> None:
+    def factory() -> Any:
+        raise_here(torch.randn(3))
+
+    def raise_here(x: torch.Tensor) -> None:
+        x.nonzero()
+
+    with pytest.raises(ModelError, match=rf"\(test_factories\.py:{raise_here.__code__.co_firstlineno + 1}\)"):
+        record(factory)
+
+
+def test_a_module_that_is_made_by_the_first_step() -> None:
+    class Late(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if not hasattr(self, "inner"):
+                self.inner = nn.Linear(WIDTH, WIDTH)
+            return self.inner(x)
+
+    def factory() -> Any:
+        return Late().eval(), (torch.randn(BATCH, WIDTH),)
+
+    report = analyze(record(factory))
+    assert report.parameters == WIDTH * WIDTH + WIDTH
+    assert {row.module for row in report.rows if row.cost.matrix_flops} == {"inner"}
