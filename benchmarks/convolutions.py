@@ -26,6 +26,7 @@ from graphflops.devices import HOPPER, device
 from graphflops.execution.strides import row_major
 from graphflops.kernels import cudnn
 from graphflops.kernels.call import Tensor
+from graphflops.kernels.choices import library
 from graphflops.kernels.convolution import Convolution, Layout
 from graphflops.kernels.cudnn import Problem
 from graphflops.tensor import DTYPES, TensorType
@@ -285,19 +286,21 @@ def way(row: Row) -> str | None:
         )  # of each group, where it runs alone
         return "one_by_one" if copied >= conv.groups else "packed"
     copies = conv.copies()
-    weight = 0 if conv.is_pointwise and conv.is_aligned else int(copies.weight)  # type: ignore[arg-type]
-    x, out = int(copies.x), int(copies.out)  # type: ignore[arg-type]
-    written = {"forward": out, "input_gradient": x, "weight_gradient": int(copies.weight)}[phase]  # type: ignore[arg-type]
+    weight = 0 if conv.is_pointwise and conv.is_aligned else int(copies["w"])  # type: ignore[arg-type]
+    x, out = int(copies["x"]), int(copies["o"])  # type: ignore[arg-type]
+    written = {"forward": out, "input_gradient": x, "weight_gradient": int(copies["w"])}[phase]  # type: ignore[arg-type]
     part = written * (2 if conv.is_half else 1)
     ways = {"converted": x + weight + out} if into - back else {"as_it_lies": 0}
     if into - back and phase == "forward":
         ways["operands_converted"] = x + weight
     found: list[tuple[int, str]] = []
+    is_each = phase == "weight_gradient" and conv.is_pointwise
+    most = max(MOST_PARTS, 1 + conv.batch) if is_each else MOST_PARTS
     for name, size in ways.items():
         rest = row["workspace"] - size
         parts = round(rest / part)
         is_whole = abs(rest - parts * part) < 0.01 * (size + parts * part) + NEAR
-        if rest > -NEAR and parts < MOST_PARTS and is_whole:
+        if rest > -NEAR and parts < most and is_whole:
             found.append((parts, name))
     if not found:
         return None
@@ -307,7 +310,6 @@ def way(row: Row) -> str | None:
         return "scalar"
     if not parts or name != "as_it_lies":
         return f"{name}_split" if parts else name
-    is_each = phase == "weight_gradient" and conv.is_pointwise
     return "by_entry" if is_each and abs(parts - conv.batch) <= 0.13 * conv.batch else "split"
 
 
@@ -318,7 +320,8 @@ def tree_of(row: Row) -> str | None:
         return None
     if conv.groups > 1:
         return f"groups.{row['phase']}{'.channels_last' if row['last'] else ''}"
-    return None if row["last"] else f"{row['phase']}.{'pointwise' if conv.is_pointwise else 'window'}"
+    kind = cudnn.KINDS.get(conv.axes) or ("pointwise" if conv.is_pointwise else "window")
+    return None if row["last"] else f"{row['phase']}.{kind}"
 
 
 def fit(rows: list[Row]) -> None:
@@ -328,7 +331,7 @@ def fit(rows: list[Row]) -> None:
     """
     from sklearn.tree import DecisionTreeClassifier
 
-    facts = sorted({part[0] for choice in cudnn.choices().values() for part in nodes(choice.tree)})
+    facts = sorted({part[0] for choice in library("cudnn_9").choices.values() for part in nodes(choice.tree)})
     found: dict[str, list[tuple[list[int], str, int]]] = defaultdict(list)
     for row in rows:
         name = tree_of(row)

@@ -261,7 +261,6 @@ def _is_converted(value: Any) -> bool:
 
 _LSTM = "lstm"
 _CELLS = (_LSTM, "gru")  # whose reserve is known
-_HALF_BYTES = 2  # bytes
 
 
 class _Options(NamedTuple):
@@ -318,9 +317,9 @@ class _Layers(torch.autograd.Function):  # type: ignore[misc]
         """Result and last states."""
         with torch._C._AutoDispatchBelowAutograd():
             made = _ATEN._cudnn_rnn.default(x, params, each, None, hx, cx, *options)
-            weights, is_half = sum(weight.nbytes for weight in params), x.itemsize == _HALF_BYTES
+            weights, is_copied = sum(weight.nbytes for weight in params), x.dtype == torch.bfloat16
             of_result = name, made[0].nbytes, options.num_layers
-            size = reserve_bytes(*of_result, weights, is_half=is_half, is_training=options.train)
+            size = reserve_bytes(*of_result, weights, is_copied=is_copied, is_training=options.train)
             reserve = torch.empty(size, dtype=torch.uint8)
         ctx.save_for_backward(x, hx, cx, made[0], reserve, *params)
         ctx.options, ctx.each = options, each

@@ -27,6 +27,7 @@ from graphflops.kernels.kernel import DIRECT, FLOAT_BYTES, SCALAR, SEQUENCE_RANK
 from graphflops.kernels.kernel import Convolution as Sizes
 from graphflops.kernels.moved import pointwise, put_in_order, sum_to
 
+KINDS = {1: "sequence", 3: "volume"}  # by axes; images differ by their windows
 _SPLIT = ("split", "converted_split", "operands_converted_split")
 (STREAMS,) = limits("cudnn_9", "convolution", "streams")
 _PART, _MOST_PARTS, _TILE, _GROUP_TILE, _MANY_ROWS, _MANY_FLOAT_ROWS = limits(
@@ -52,7 +53,8 @@ def way(conv: Convolution, phase: str, is_last: bool) -> str:
     elif is_last:
         return "as_it_lies"
     else:
-        name = f"{phase}.{'pointwise' if conv.is_pointwise else 'window'}"
+        kind = KINDS.get(conv.axes) or ("pointwise" if conv.is_pointwise else "window")
+        name = f"{phase}.{kind}"
     return chosen(library("cudnn_9").choices[name].tree, conv)
 
 

@@ -13,7 +13,7 @@ from graphflops.execution.composites import Inside
 from graphflops.execution.strides import regrouped
 from graphflops.kernels.attention import attention
 from graphflops.kernels.call import ConcreteCall, Tensor
-from graphflops.kernels.choices import library, limits
+from graphflops.kernels.choices import chosen, library, limits
 from graphflops.kernels.cudnn import convolution
 from graphflops.kernels.foreach import foreach
 from graphflops.kernels.gathered import gathered
@@ -195,10 +195,14 @@ def _softmax(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
 
 @on_operand
 def _sorted(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
-    kernel = rows_kernel("sort", x, call, *call.cost.moved)
+    kernel, name = rows_kernel("sort", x, call, *call.cost.moved), call.operator.name
     longest = kernel.sizes.columns if isinstance(kernel.sizes, Rows) else 0
-    if call.operator.name not in _SORTING or longest > _SORTED_BY_BLOCK:
+    if name == "topk":
+        return [replace(kernel, variant=chosen(library("aten_2").choices[name].tree, kernel.sizes))]
+    if name not in _SORTING:
         return [kernel]
+    if longest > _SORTED_BY_BLOCK:
+        return [replace(kernel, variant="sort")]
     # In place: a copy of the values, and places that are counted, repeated for each row and copied.
     places = replace(x, dtype="int64", bits=8 * INDEX_BYTES, nbytes=INDEX_BYTES * x.numel)
     before = [copy(x), fill(replace(places, shape=(longest,), strides=(1,))), copy(places), copy(places)]

@@ -266,7 +266,8 @@ def scattered(x: Tensor, elements: int, name: str) -> Kernel:
 def added_rows(x: Tensor, elements: int) -> Kernel:
     """Adds rows of a tensor's type, of so many elements together, by atomic additions."""
     size = elements * x.bits // 8
-    return Kernel("scatter", x.dtype, 0, 0, 2 * size, size, Strided(elements, 1, 2), variant=_ROW_VARIANT)
+    repeated = Rows(elements, elements // max(x.numel, 1))  # additions to one element follow one another
+    return Kernel("scatter", x.dtype, 0, 0, 2 * size, size, repeated, variant=_ROW_VARIANT)
 
 
 _ON_A_COPY = ("all_reduce", "broadcast")  # they work in place, on a copy of the operand

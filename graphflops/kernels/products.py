@@ -22,9 +22,9 @@ from graphflops.dims import Dim, ceil_div, dim_max, total
 from graphflops.graph import tensor_type
 from graphflops.kernels.call import ConcreteCall, Tensor, Work
 from graphflops.kernels.choices import limits
+from graphflops.kernels.convolution import known, up
 from graphflops.kernels.kernel import (
     GROUPED,
-    HALF,
     LONG,
     PARTS,
     SEQUENCE_RANK,
@@ -37,7 +37,7 @@ from graphflops.kernels.kernel import (
 )
 from graphflops.kernels.moved import copied, copy, elementwise, on_operand, pointwise, reduction
 from graphflops.passes.program import PricedCall
-from graphflops.tensor import TensorType
+from graphflops.tensor import BFLOAT16, TensorType
 
 _MATRIX_RANK = 2
 _FEW_ROWS, _TILE, _FEW_TILES, _DEEP, _RESULTS = limits(
@@ -190,6 +190,10 @@ _LAYERS, _TRAIN, _BIDIRECTIONAL, _BATCH_FIRST = "#4", "#6", "#7", "#8"  # argume
 _LSTM, _GRU, _LAYER_BYTES, _PRODUCTS, _BOTH_PRODUCTS = limits(
     *("cudnn_9", "recurrent", "lstm_reserve", "gru_reserve", "layer", "products", "both_products")
 )
+_RESIDENT_FORWARD, _RESIDENT_BACKWARD, _UNITS, _ON_CHIP = limits(
+    *("cudnn_9", "resident", "forward", "backward", "units", "products")
+)
+RESIDENT_TYPES = frozenset({"float32", "float16"})
 _OF_CUDNN = "_cudnn_rnn"
 _RESERVED = {"lstm": _LSTM, "gru": _GRU}  # tensors of all steps that one layer reserves, by cell
 
@@ -289,10 +293,23 @@ def _of_cell(x: Tensor, sizes: Recurrence) -> list[Problem]:
     return [Problem(Product(sizes.batch, gates, width), x.dtype, x.bits) for width in widths]
 
 
-def reserve_bytes(cell: str, out: Dim, layers: int, weights: Dim, *, is_half: bool, is_training: bool) -> Dim:
-    """Bytes of cuDNN's reserve: in training what gradients read, and a copy of weights of 16 bits. out: of the result."""
+def is_resident(sizes: Recurrence, dtype: str) -> bool:
+    """Whether the recurrent weight stays on chip, so that one kernel goes through all steps."""
+    most = _RESIDENT_BACKWARD if sizes.phase == "backward" else _RESIDENT_FORWARD
+    return dtype in RESIDENT_TYPES and resident_weights(sizes) <= most
+
+
+def resident_weights(sizes: Recurrence) -> int:
+    """Elements of the recurrent weight, as kernels that keep it on chip pad it."""
+    return sizes.gates * up(sizes.hidden, _UNITS) ** 2
+
+
+def reserve_bytes(
+    cell: str, out: Dim, layers: int, weights: Dim, *, is_copied: bool, is_training: bool
+) -> Dim:
+    """Bytes of cuDNN's reserve: in training what gradients read, and a copy of weights in bfloat16. out: of the result."""
     kept = out * (layers * _RESERVED[cell] + layers - 1) if is_training else 0
-    return kept + (weights if is_half else 0)
+    return kept + (weights if is_copied else 0)
 
 
 class Recurrent(Record, frozen=True):
@@ -321,12 +338,16 @@ class Recurrent(Record, frozen=True):
         x, weights = tensors[0], tensors[1 + states :]
         copied = total(weight.like().nbytes for weight in weights if isinstance(weight, TensorType))
         unit = ceil_div(out.nbytes, directions)
-        is_half, is_training = out.dtype.bits == HALF, arguments.get(_TRAIN) is True
+        is_copied, is_training = out.dtype == BFLOAT16, arguments.get(_TRAIN) is True
         of_all = unit * directions
         between = layers > 1 and name == "lstm"  # what a layer gives to the next
         products = (_BOTH_PRODUCTS if directions > 1 else _PRODUCTS + between) + is_batch_first  # units
         workspace = unit * products + copied + layers * directions * _LAYER_BYTES
+        hidden = known(ceil_div(out.shape[-1], directions))
+        sizes = Recurrence(1, 1, 1, hidden, _GATES[name])
+        if is_resident(sizes, out.dtype.name):
+            workspace += unit * _ON_CHIP + 2 * (x.like().nbytes if isinstance(x, TensorType) else 0)
         transposed = out.like().nbytes if is_batch_first else 0
         unwanted = x.like().nbytes if isinstance(x, TensorType) and not x.requires_grad else 0
-        reserve = reserve_bytes(name, of_all, layers, copied, is_half=is_half, is_training=is_training)
+        reserve = reserve_bytes(name, of_all, layers, copied, is_copied=is_copied, is_training=is_training)
         return Recurrent(reserve, workspace, workspace + unwanted + dim_max(0, transposed - copied))

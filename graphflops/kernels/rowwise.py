@@ -155,7 +155,7 @@ def batch_norm(call: ConcreteCall, x: Tensor) -> list[Kernel]:
         return [_of_cudnn(call, x, 1, "batch_norm_training")]
     channels, size = _count(x), x.full_bytes
     running = elementwise(x, 4 * channels, 4 * channels)
-    if is_last(x):
+    if _is_innermost(x):
         moments = _of(call, x, size, 0, _channels(x, _pixels(x)), "batch_norm_moments_last")
         applied = _of(call, x, size, size, Rows(_pixels(x), channels), "batch_norm_applied_last")
         return [running, moments, running, applied]
@@ -168,11 +168,16 @@ def batch_norm_backward(call: ConcreteCall, x: Tensor) -> list[Kernel]:
     arguments, size = call.arguments, x.full_bytes
     if arguments.get("training", arguments.get("train")) is not False and _is_of_cudnn(call, x):
         return [_of_cudnn(call, x, 2, "batch_norm_training_backward")]
-    if is_last(x):
+    if _is_innermost(x):
         sums = _of(call, x, 2 * size, 0, _channels(x, _pixels(x)), "batch_norm_sums_last")
         rows = Rows(_pixels(x), _count(x))
         return [sums, _of(call, x, 2 * size, size, rows, "batch_norm_gradient_last")]
     return [_of(call, x, 2 * size, size, _channels(x, _turns(x, _IN_TURN)), "batch_norm_backward")]
+
+
+def _is_innermost(x: Tensor) -> bool:
+    """Whether PyTorch's kernels for channels that are innermost run: for rows of features too."""
+    return is_last(x) or (x.rank == 2 and x.strides[1] == 1)
 
 
 def _is_of_cudnn(call: ConcreteCall, x: Tensor) -> bool:

@@ -33,6 +33,7 @@ _NARROW = 2  # bytes of the elements that matrix units multiply even where a pro
 _STEP = 64  # elements of k that a tile multiplies at a time
 _WIDEST = 7  # positions of a depthwise filter for which channels-last has a fast kernel
 _LONG = 64  # positions
+_MASKED = 32  # positions of a filter for which the fast loaders of CUTLASS have a bit each
 _FEW_PIXELS = 128  # of an image; with more, groups run one after the other
 _BLOCK = 64  # channels of groups that a kernel multiplies together, zeros between the groups
 _ALIGNED = 16  # bytes that a row must be a multiple of for the fastest loads
@@ -201,8 +202,9 @@ def of_convolution(sizes: Convolution, width: float, peak: float, moved: int) ->
         streams = 1 if prod(sizes.result) > _FEW_PIXELS else STREAMS
         batch, turns = min(sizes.groups, streams), -(-sizes.groups // streams)
     # Pixels between those of the result are not read.
-    if sizes.phase != "input_gradient" and _is_pointwise(sizes):
-        moved -= int(width * sizes.channels * max(image - pixels, 0))
+    if sizes.phase != "input_gradient" and _is_pointwise(sizes) and image > pixels:
+        unread = int(width * sizes.channels * (image - pixels))  # with channels that are only filled up
+        moved = max(moved - unread, int(width * sizes.filters * pixels))
     weight = int(width * sizes.filters * sizes.channels // max(sizes.groups, 1) * taps)
     recent = max(moved - weight, 0)  # all but the filters
     return Problem(m, max(n, 1), max(k, 1), batch, width, alignment, moved, peak, turns, recent, is_whole)
@@ -225,7 +227,7 @@ def convolution_kind(sizes: Convolution, width: float = _NARROW) -> str:
             return "pointwise_unaligned"
         return f"{'patches' if sizes.is_patches else 'stem'}{last}"
     if not _is_pointwise(sizes):
-        return "volume" if len(sizes.filter) > 2 else "dense"
+        return "volume" if len(sizes.filter) > 2 else "wide" if prod(sizes.filter) > _MASKED else "dense"
     pixels = prod(sizes.result)
     if sizes.image != sizes.result:
         return "pointwise_strided"

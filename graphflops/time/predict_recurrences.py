@@ -11,7 +11,8 @@ from __future__ import annotations
 from graphflops.base.record import Record
 from graphflops.devices import Device
 from graphflops.kernels.choices import constants, limits
-from graphflops.kernels.kernel import Kernel, Product, Recurrence
+from graphflops.kernels.kernel import FLOAT_BYTES, Kernel, Product, Recurrence
+from graphflops.kernels.products import RESIDENT_TYPES, is_resident, resident_weights
 from graphflops.tensor import DTYPES
 from graphflops.time.predict_products import Predict
 
@@ -43,8 +44,18 @@ _FORWARD = Steps(*constants("cudnn_9", "steps.forward", *Steps.__struct_fields__
 _BACKWARD = Steps(*constants("cudnn_9", "steps.backward", *Steps.__struct_fields__))
 _FORWARD_RESIDENT = Resident(*constants("cudnn_9", "resident.forward", *Resident.__struct_fields__))
 _BACKWARD_RESIDENT = Resident(*constants("cudnn_9", "resident.backward", *Resident.__struct_fields__))
-_MOST_FORWARD, _MOST_BACKWARD, _IN_REGISTERS, _NARROW, _OF_UNITS, _TOGETHER = limits(
-    *("cudnn_9", "resident", "forward", "backward", "registers", "narrow", "matrix_units", "together")
+_MOST_FORWARD, _MOST_BACKWARD, _UNITS, _IN_REGISTERS, _NARROW, _OF_UNITS, _TOGETHER = limits(
+    *(
+        "cudnn_9",
+        "resident",
+        "forward",
+        "backward",
+        "units",
+        "registers",
+        "narrow",
+        "matrix_units",
+        "together",
+    )
 )
 _ALIGNED, _COPIES, _TILE_GATES, _TILE_ROWS = limits(
     *("cudnn_9", "recurrent", "aligned", "copies", "tile_gates", "tile_rows")
@@ -57,7 +68,6 @@ _INPUTS, _WEIGHT_GRADIENT, _INPUT_GRADIENT = constants(
 )
 _OF_BIASES = constants("cudnn_9", "recurrent.bias_gradient", "rnn", "gru", "lstm")
 _BIAS_GRADIENT = dict(zip((1, 3, 4), _OF_BIASES, strict=True))  # by gates
-_RESIDENT_TYPES = frozenset({"float32", "float16"})
 
 
 def seconds(sizes: Recurrence, dtype: str, device: Device, predict: Predict) -> float:
@@ -76,12 +86,6 @@ def on_cpu(sizes: Recurrence, dtype: str, device: Device, predict: Predict) -> f
     return turns * sizes.directions * (inputs + sizes.layers * sizes.steps * step)
 
 
-def is_resident(sizes: Recurrence, dtype: str) -> bool:
-    """Whether the recurrent weight stays on chip, so that one kernel goes through all steps."""
-    most = _MOST_BACKWARD if sizes.phase == "backward" else _MOST_FORWARD
-    return dtype in _RESIDENT_TYPES and sizes.gates * sizes.hidden**2 <= most
-
-
 class _Layers:
     """A stack of recurrent layers in one element type on a device."""
 
@@ -94,15 +98,14 @@ class _Layers:
 
     def resident(self) -> float:
         """All layers and directions in turn, each with a block for a sequence."""
-        sizes, weights = self.sizes, self.gates * self.sizes.hidden
+        sizes, weights = self.sizes, resident_weights(self.sizes)
         known = _BACKWARD_RESIDENT if self.is_backward else _FORWARD_RESIDENT
         together = 2 if sizes.hidden <= _NARROW else 1
         if self.dtype == "float16" and sizes.hidden % _OF_UNITS == 0:
             together = _TOGETHER
         waves = -(-sizes.batch // (self.cores * together))
-        step = known.step + known.step_weight * weights
-        if weights > _IN_REGISTERS:
-            step = max(step, weights * self.width / _ROW_BYTES)
+        read_again = FLOAT_BYTES * max(0, weights - _IN_REGISTERS)
+        step = known.step + known.step_weight * weights + read_again / _ROW_BYTES
         each = waves * (known.load + known.load_weight * weights + sizes.steps * step)
         return known.start + sizes.layers * sizes.directions * each
 
@@ -115,13 +118,13 @@ class _Layers:
         if not is_single and sizes.hidden * self.width % _ALIGNED and sizes.batch > 1:
             alone *= _UNEVEN
         product = self.product(sizes.batch, n, k) * alone
-        cell = known.cell_single if is_single else known.cell
+        cell = known.cell_single if is_single and sizes.batch > 1 else known.cell  # a vector is not split
         step = product + cell + sizes.batch * self.gates * self.width / known.bandwidth
         blocks = -(-n // _TILE_GATES) * -(-sizes.batch // _TILE_ROWS)
         share = min(max(blocks / self.cores, known.least), known.most)
         in_turn = 1 + (sizes.layers - 1) * share if sizes.directions == 1 else sizes.layers * (1 + share)
         found = known.start + sizes.steps * step * in_turn
-        if self.dtype in _RESIDENT_TYPES or self.is_backward:
+        if self.dtype in RESIDENT_TYPES or self.is_backward:
             return found
         weights = sum(self.gates * (width + sizes.hidden) for width in self.widths()) * sizes.directions
         copies = _COPIES * sizes.layers * sizes.directions

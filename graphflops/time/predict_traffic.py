@@ -28,12 +28,13 @@ _MIX_OF_CHUNKS = 1.5
 _TILE = limits("cudnn_9", "tiled", "positions", "filters")
 # Filters that have kernels of their own, without and with channels innermost.
 _OWN_KERNELS = {False: ((1, 1), (3, 3), (5, 5)), True: ((1, 1), (3, 3))}
-# Kernels whose blocks wait for memory one load after the other, while others of the multiprocessor go on.
+# Kernels whose blocks wait for memory one load after the other, or to add to an element, while others go on.
 _LATENCY_BESIDE = frozenset(
     {
         *("batch_norm", "batch_norm_moments", "batch_norm_backward"),
         *("batch_norm_training", "batch_norm_training_once"),
         *("batch_norm_training_backward", "batch_norm_training_backward_once"),
+        *("index_add", "elements"),
     }
 )
 _TENSORS_AROUND = 3  # of the size of its own, which the cache holds too while such a kernel runs

@@ -16,9 +16,9 @@ from msgspec import Struct, field
 
 from graphflops.graph import Phase
 from graphflops.kernels.kernel import Kernel, Recurrence
+from graphflops.kernels.products import is_resident
 from graphflops.ops import Op
 from graphflops.tensor import TensorType
-from graphflops.time.predict_recurrences import is_resident
 
 Costs = Mapping[str, float]
 

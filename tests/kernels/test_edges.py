@@ -77,7 +77,7 @@ def test_elements_that_are_scattered_along_rows(
     index = t(*shape, dtype="int64")
     *_, kernel = forward("aten.scatter_add.default", t(*shape), axis, index, t(*shape))
     assert (kernel.variant == "scatter_add") is is_along_rows
-    assert isinstance(kernel.sizes, Rows if is_along_rows else Strided)
+    assert isinstance(kernel.sizes, Rows)
 
 
 @pytest.mark.parametrize(

@@ -252,7 +252,7 @@ PAIR = (G, g(6, 8, dtype="bfloat16"))
         # Rows that were gathered are added into zeros: those of a plain index in order of their places.
         ("index.Tensor", (g(10, 8), (INDEX,)), 1, added_in_order(320, "few", 4, repeated(W))),
         ("index.Tensor", (g(10), (INDEX,)), 1, added_in_order(40, "few", 4, repeated(16))),
-        ("take.default", (g(10, 6), INDEX), 1, [*zeros(240), ("scatter", "index_add", 0, 32, 16, Strided(4, 1, 2))]),
+        ("take.default", (g(10, 6), INDEX), 1, [*zeros(240), ("scatter", "index_add", 0, 32, 16, Rows(4, 0))]),
         ("embedding_bag.default", BAG, 4, added_in_order(320, "few", 6, BAGS)),
         ("embedding.default", (t(10, 8), INDEX), 1, []),
         # One kernel, or several that share work and traffic, for what has no lowering of its own.

@@ -195,6 +195,24 @@ def test_short_rows_are_sorted_by_a_warp_or_a_block(columns: int, axis: int, var
     assert of_topk.variant == "topk"
 
 
+@pytest.mark.parametrize(
+    ("rows", "length", "variant"),
+    [
+        (20, 19_999, "topk"),
+        (20, 20_000, "topk_in_parts"),
+        (21, 10_000, "topk_in_parts"),
+        (200, 2_999, "topk"),
+        (4000, 800, "topk_in_parts"),
+        (4001, 400, "topk_in_parts"),
+    ],
+)
+def test_long_rows_are_searched_by_many_blocks(rows: int, length: int, variant: str) -> None:
+    """As `should_use_multiblock` of TensorTopK.cu says; along any axis."""
+    for shape, axis in (((rows, length), 1), ((length, rows), 0)):
+        (kernel,) = forward("aten.topk.default", t(*shape), 2, axis, outputs=2)
+        assert kernel.variant == variant
+
+
 X1, X3 = 2 * 3 * 8, 2 * 3 * 8 * 8 * 8
 
 
@@ -280,7 +298,7 @@ def test_elements_go_to_places_of_their_own(
 def test_added_rows_are_read_with_what_they_are_added_to(dtype: str) -> None:
     size = WIDTHS[dtype] * 24
     found = added_rows(tensor(10, 8, dtype=dtype), 24)
-    assert made([found]) == [("scatter", "index_add", 0, 2 * size, size, Strided(24, 1, 2))]
+    assert made([found]) == [("scatter", "index_add", 0, 2 * size, size, Rows(24, 0))]
 
 
 def test_values_at_named_places_are_rows_of_the_last_axis() -> None:

@@ -27,15 +27,16 @@ def layers(
     batch_first: bool = False,
     training: bool = True,
     dtype: str = "float32",
+    hidden: int = HIDDEN,
 ) -> tuple[Any, ...]:
     """A stack of layers with biases."""
-    directions, wide = 1 + both, GATES[name] * HIDDEN
-    state = g(count * directions, x.shape[0 if batch_first else 1], HIDDEN, dtype=dtype)
+    directions, wide = 1 + both, GATES[name] * hidden
+    state = g(count * directions, x.shape[0 if batch_first else 1], hidden, dtype=dtype)
     weights = [
         g(wide, *width, dtype=dtype)
         for layer in range(count)
         for _ in range(directions)
-        for width in ((HIDDEN * directions if layer else INPUTS,), (HIDDEN,), (), ())
+        for width in ((hidden * directions if layer else INPUTS,), (hidden,), (), ())
     ]
     states = (state, state) if name == "lstm" else state
     return f"aten.{name}.input", x, states, tuple(weights), True, count, 0.0, training, both, batch_first
@@ -115,11 +116,13 @@ def test_layers_without_types_are_no_kernels() -> None:
 
 UNIT = 4 * STEPS * BATCH * HIDDEN  # bytes of all steps and hidden states
 BLOCK = 8 * 2**20  # of the workspace, for each layer and direction
+OPERANDS = 2 * 4 * STEPS * BATCH * INPUTS
 LSTM_WEIGHTS = 4 * (32 * INPUTS + 32 * HIDDEN + 2 * 32)
 LSTM_FURTHER = 4 * (32 * HIDDEN + 32 * HIDDEN + 2 * 32)  # of a layer that reads another
 GRU_WEIGHTS = 4 * (24 * INPUTS + 24 * HIDDEN + 2 * 24)
 GRU_FURTHER = 4 * (24 * HIDDEN + 24 * HIDDEN + 2 * 24)
 BOTH_FURTHER = 4 * (32 * 2 * HIDDEN + 32 * HIDDEN + 2 * 32)
+BOTH_OF_TWO = 2 * (LSTM_WEIGHTS + BOTH_FURTHER)  # both directions of two layers
 
 
 def needed(name: str, x: TensorType, **more: Any) -> Recurrent | None:
@@ -131,15 +134,16 @@ def needed(name: str, x: TensorType, **more: Any) -> Recurrent | None:
     ("name", "more", "reserve", "workspace"),
     [
         # A layer of an LSTM reserves 5 units, one of a GRU 6; one that reads another also what it reads. Products of
-        # gates are 6 units, of both directions 15; an LSTM's layers hold what one gives to the next.
-        ("lstm", {}, 5 * UNIT, 6 * UNIT + LSTM_WEIGHTS + BLOCK),
-        ("lstm", {"training": False}, 0, 6 * UNIT + LSTM_WEIGHTS + BLOCK),
-        ("lstm", {"count": 2}, 11 * UNIT, 7 * UNIT + LSTM_WEIGHTS + LSTM_FURTHER + 2 * BLOCK),
-        ("lstm", {"count": 3}, 17 * UNIT, 7 * UNIT + LSTM_WEIGHTS + 2 * LSTM_FURTHER + 3 * BLOCK),
-        ("lstm", {"both": True}, 2 * 5 * UNIT, 15 * UNIT + 2 * LSTM_WEIGHTS + 2 * BLOCK),
-        ("lstm", {"both": True, "count": 2}, 2 * 11 * UNIT, 15 * UNIT + 2 * (LSTM_WEIGHTS + BOTH_FURTHER) + 4 * BLOCK),
-        ("gru", {}, 6 * UNIT, 6 * UNIT + GRU_WEIGHTS + BLOCK),
-        ("gru", {"count": 2}, 13 * UNIT, 6 * UNIT + GRU_WEIGHTS + GRU_FURTHER + 2 * BLOCK),
+        # gates are 6 units, of both directions 15; an LSTM's layers hold what one gives to the next. Weights that stay on
+        # chip take 13 units more, and two of the operand.
+        ("lstm", {}, 5 * UNIT, 19 * UNIT + OPERANDS + LSTM_WEIGHTS + BLOCK),
+        ("lstm", {"training": False}, 0, 19 * UNIT + OPERANDS + LSTM_WEIGHTS + BLOCK),
+        ("lstm", {"count": 2}, 11 * UNIT, 20 * UNIT + OPERANDS + LSTM_WEIGHTS + LSTM_FURTHER + 2 * BLOCK),
+        ("lstm", {"count": 3}, 17 * UNIT, 20 * UNIT + OPERANDS + LSTM_WEIGHTS + 2 * LSTM_FURTHER + 3 * BLOCK),
+        ("lstm", {"both": True}, 2 * 5 * UNIT, 28 * UNIT + OPERANDS + 2 * LSTM_WEIGHTS + 2 * BLOCK),
+        ("lstm", {"both": True, "count": 2}, 22 * UNIT, 28 * UNIT + OPERANDS + BOTH_OF_TWO + 4 * BLOCK),
+        ("gru", {}, 6 * UNIT, 19 * UNIT + OPERANDS + GRU_WEIGHTS + BLOCK),
+        ("gru", {"count": 2}, 13 * UNIT, 19 * UNIT + OPERANDS + GRU_WEIGHTS + GRU_FURTHER + 2 * BLOCK),
     ],
 )  # fmt: skip
 def test_reserve_and_workspace(name: str, more: dict[str, Any], reserve: int, workspace: int) -> None:
@@ -147,6 +151,16 @@ def test_reserve_and_workspace(name: str, more: dict[str, Any], reserve: int, wo
     unwanted = 4 * STEPS * BATCH * INPUTS  # the operand's gradient, which cuDNN computes all the same
     found = needed(name, t(STEPS, BATCH, INPUTS), **more)
     assert found == Recurrent(reserve, workspace, workspace + unwanted)
+
+
+def test_weights_beyond_the_chip_take_no_more() -> None:
+    """An LSTM of 192 hidden units keeps them there, one of 193 does not; nor does bfloat16."""
+    for hidden, more in ((192, 13), (193, 0)):
+        found = needed("lstm", g(STEPS, BATCH, INPUTS), hidden=hidden)
+        assert found is not None
+        weights = 4 * 4 * hidden * (INPUTS + hidden + 2)
+        operands = OPERANDS if more else 0
+        assert found.workspace == (6 + more) * 4 * STEPS * BATCH * hidden + operands + weights + BLOCK
 
 
 def test_half_precision_keeps_a_copy_of_all_weights_in_the_reserve() -> None:
@@ -160,7 +174,7 @@ def test_half_precision_keeps_a_copy_of_all_weights_in_the_reserve() -> None:
 def test_with_the_batch_first_one_unit_more(steps: int) -> None:
     """The gradient of the result is copied where the weights, which come after it, do not hold its place."""
     unit = 4 * steps * BATCH * HIDDEN
-    workspace = 7 * unit + LSTM_WEIGHTS + BLOCK
+    workspace = (7 + 13) * unit + 2 * 4 * steps * BATCH * INPUTS + LSTM_WEIGHTS + BLOCK
     found = needed("lstm", g(BATCH, steps, INPUTS), batch_first=True)
     assert found == Recurrent(5 * unit, workspace, workspace + max(0, unit - LSTM_WEIGHTS))
     unwanted = needed("lstm", t(BATCH, steps, INPUTS), batch_first=True)
@@ -180,9 +194,9 @@ def test_other_calls_have_no_reserve() -> None:
     whole = one_call(*layers("lstm", g(STEPS, BATCH, INPUTS)), outputs=3)
     assert Recurrent.of(whole.call, {**whole.values, "y0": None}) is None
     assert Recurrent.of(whole.call, {**whole.values, "y0": t(STEPS, HIDDEN)}) is None
-    assert reserve_bytes("lstm", 100, 1, 7, is_half=False, is_training=True) == 500
-    assert reserve_bytes("gru", 200, 4, 7, is_half=True, is_training=True) == 200 * (4 * 6 + 3) + 7
-    assert reserve_bytes("gru", 200, 4, 7, is_half=True, is_training=False) == 7
+    assert reserve_bytes("lstm", 100, 1, 7, is_copied=False, is_training=True) == 500
+    assert reserve_bytes("gru", 200, 4, 7, is_copied=True, is_training=True) == 200 * (4 * 6 + 3) + 7
+    assert reserve_bytes("gru", 200, 4, 7, is_copied=True, is_training=False) == 7
 
 
 def test_sums_of_cells_are_over_rows() -> None:

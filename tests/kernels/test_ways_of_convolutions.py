@@ -75,14 +75,16 @@ def takes(monkeypatch: pytest.MonkeyPatch) -> Any:
         (conv(16, 16, 2, taps=(32,)), FORWARD, False, "groups.forward"),
         (conv(12, 12, 2, taps=(32,)), INPUT, False, "groups.input_gradient"),
         (conv(12, 12, 2, taps=(32, 1)), FORWARD, False, "groups.forward"),
-        (conv(12, 12, 1, taps=(32,)), FORWARD, False, "forward.window"),
+        (conv(12, 12, 1, taps=(32,)), FORWARD, False, "forward.sequence"),
+        (conv(taps=(1,)), WEIGHT, False, "weight_gradient.sequence"),
+        (conv(taps=(1, 1, 1)), INPUT, False, "input_gradient.volume"),
     ],
 )
 def test_which_choice_decides(
     one: Convolution, phase: str, is_last: bool, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = [
-        *(f"{phase}.{kind}" for kind in ("window", "pointwise")),
+        *(f"{phase}.{kind}" for kind in ("window", "pointwise", "sequence", "volume")),
         *(f"groups.{phase}", f"groups.{phase}.channels_last"),
     ]
     known = SimpleNamespace(choices={name: Choice(1, 0.1, name) for name in names})

@@ -114,7 +114,7 @@ def test_as_many_experts_are_read_as_rows_fall_to_on_average(tokens: int, read: 
     assert kernel.read_bytes == pytest.approx(beside + read * 2 * 64 * 32)
 
 
-@pytest.mark.parametrize("length, variant", [(32, "warp"), (33, "block"), (128, "block"), (129, "argsort")])
+@pytest.mark.parametrize("length, variant", [(32, "warp"), (33, "block"), (128, "block"), (129, "sort")])
 def test_short_rows_are_sorted_by_kernels_of_their_own(length: int, variant: str) -> None:
     *before, kernel = forward("aten.argsort.default", t(length, dtype="int64"))
     assert kernel.variant == variant

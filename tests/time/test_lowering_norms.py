@@ -185,6 +185,16 @@ def test_gradients_of_batch_norms_are_one_kernel() -> None:
         assert moved(backward("aten.batch_norm.default", *given)) == [expected]
 
 
+def test_rows_of_features_are_channels_that_are_innermost() -> None:
+    rows, size = Rows(8, 64, False), 4 * 64 * 8
+    given = (g(64, 8), g(8), g(8), t(8), t(8), True, 0.1, 1e-5, True)
+    assert norm(size, 0, rows, "batch_norm_moments_last") in moved(forward("aten.batch_norm.default", *given))
+    assert moved(backward("aten.batch_norm.default", *given)) == [
+        norm(2 * size, 0, rows, "batch_norm_sums_last"),
+        norm(2 * size, size, Rows(64, 8), "batch_norm_gradient_last"),
+    ]
+
+
 def test_gradients_with_channels_last_are_sums_and_their_use() -> None:
     vectors = [g(8, dtype="bfloat16"), g(8, dtype="bfloat16"), t(8, dtype="bfloat16"), t(8, dtype="bfloat16")]
     given = (g(4, 8, 4, 4, dtype="bfloat16"), *vectors, True, 0.1, 1e-5, True)

@@ -94,15 +94,17 @@ def test_elements_are_scattered_along_rows(name: str, variant: str, columns: int
 
 def test_rows_are_added_by_atomic_additions() -> None:
     x, source, index = t(10, 8), t(4, 8), t(4, dtype="int64")
-    added = ("scatter", "index_add", 0, 2 * 4 * 32, 4 * 32, Strided(32, 1, 2))
+    added = ("scatter", "index_add", 0, 2 * 4 * 32, 4 * 32, Rows(32, 0))
     copy = copied(4 * 80, 4 * 80)
     assert made(forward("aten.index_add.default", x, 0, index, source)) == [copy, added]
     assert made(forward("aten.index_add_.default", x, 0, index, source)) == [added]
+    (kernel,) = forward("aten.index_add_.default", x, 0, t(50, dtype="int64"), t(50, 8))
+    assert kernel.sizes == Rows(50 * 8, 5)  # 5 additions to each element, one after the other
     each, places = ("scatter", "elements", *added[2:]), t(4, 8, dtype="int64")
     assert made(forward("aten.scatter.src", x, 0, places, source)) == [copy, each]
     assert made(forward("aten.scatter_reduce.two", x, 0, places, source, "sum")) == [copy, copy, each]
     columns, places = t(10, 2), t(2, dtype="int64")
-    added = ("scatter", "index_add", 0, 2 * 4 * 20, 4 * 20, Strided(20, 1, 2))
+    added = ("scatter", "index_add", 0, 2 * 4 * 20, 4 * 20, Rows(20, 0))
     assert made(forward("aten.index_add_.default", x, 1, places, columns)) == [added]
 
 

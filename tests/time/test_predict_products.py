@@ -204,6 +204,8 @@ def test_the_product_that_a_convolution_is(sizes: Convolution, expected: tuple[i
         (conv(channels_last=True), "pointwise_last"),
         (conv(result=(3, 3)), "pointwise_strided"),
         (conv(filter=(3, 3)), "dense"),
+        (conv(filter=(4, 8)), "dense"),
+        (conv(filter=(3, 11)), "wide"),  # more than 32 positions
         (conv(filter=(1, 1, 3)), "volume"),
         (conv(channels=3, filter=(3, 3)), "stem"),
         (conv(channels=3, filter=(3, 3), channels_last=True), "stem_last"),
@@ -218,6 +220,12 @@ def test_the_product_that_a_convolution_is(sizes: Convolution, expected: tuple[i
 )
 def test_the_kind_of_a_convolution(sizes: Convolution, kind: str) -> None:
     assert convolution_kind(sizes) == kind
+
+
+def test_pixels_that_are_not_read_are_none_of_filled_up_channels() -> None:
+    """Of ten channels as sixteen, skipped pixels would be more bytes than the operand has: what is written remains."""
+    sizes = conv(channels=16, filters=9, image=(98,), result=(20,), filter=(1,), channels_last=True)
+    assert of_convolution(sizes, 2, 1e9, 4 * 98 * 10 * 2).moved == 4 * 20 * 9 * 2
 
 
 def test_four_wide_channels_are_loaded_together() -> None:
