@@ -11,10 +11,27 @@ from graphflops.tensor import DTYPES
 
 # copy: layout conversions, casts and concatenations. transfer: copies from and to the host's memory. other: anything
 # without a model of its own, timed by its traffic.
-Family = Union[
-    Literal["matmul", "convolution", "attention", "elementwise", "copy", "normalization", "softmax"],
-    Literal["reduction", "gather", "scatter", "pool", "random", "optimizer", "scan", "sort"],
-    Literal["recurrence", "fft", "collective", "transfer", "other"],
+Family = Literal[
+    "matmul",
+    "convolution",
+    "attention",
+    "elementwise",
+    "copy",
+    "normalization",
+    "softmax",
+    "reduction",
+    "gather",
+    "scatter",
+    "pool",
+    "random",
+    "optimizer",
+    "scan",
+    "sort",
+    "recurrence",
+    "fft",
+    "collective",
+    "transfer",
+    "other",
 ]
 # flash is the kernel of torch, flash3 that of the package flash-attn 3, for Hopper.
 AttentionKernel = Literal["flash", "flash3", "efficient", "cudnn", "math"]
