@@ -330,6 +330,7 @@ DIFFERENT = {
         "forward bytes, backward bytes",
         "the buffer is empty on CUDA: ActivationLogSigmoidKernel.cu",
     ),
+    "conv3d": (EVERYTHING, "cuDNN copies what it wants to lie otherwise: kernels that an H200 ran"),
     "rms_norm": (EVERYTHING, "fused on CUDA: layer_norm_kernel.cu"),
     "dropout": ("forward kernels, forward bytes, backward bytes", "one kernel, a mask of bytes: Dropout.cpp"),
     "cumprod": (

@@ -287,6 +287,7 @@ COPIED: list[tuple[Any, ...]] = [
     ("pad", (t(2, 3), (1, 1), "reflect"), (2, 5), "float32", 0, 24, 40),
     ("reflection_pad2d", (t(1, 4, 4), (1, 1, 2, 0)), (1, 6, 6), "float32", 0, 64, 144),
     ("reflection_pad1d_backward", (t(1, 6), t(1, 4), (1, 1)), (1, 4), "float32", 6, 24, 16),
+    ("replication_pad1d_backward", (t(1, 6), t(1, 4), (1, 1)), (1, 4), "float32", 6, 24, 16),
     ("im2col", (t(2, 3, 8, 8), (3, 3), (1, 1), (0, 0), (1, 1)), (2, 27, 36), "float32", 0, 1536, 7776),
     (
         "im2col",

@@ -13,6 +13,8 @@ from graphflops.rules.registry import ForwardCall, find_backward, known
 from graphflops.tensor import TensorType
 from tests.support import price, shapes, t
 
+INTEGERS = t(8, dtype="int64")
+BITWISE = ("and", "or", "xor", "lshift", "rshift")
 s = symbol("s")
 
 
@@ -68,6 +70,7 @@ s = symbol("s")
         ("aten.frac.default", (t(8),), (8,), "float32", 2 * 8, 0),
         ("aten.bitwise_and.Tensor", (t(8, dtype="bool"), t(8, dtype="uint8")), (8,), "uint8", 8, 0),
         ("aten.__rshift__.Scalar", (t(8, dtype="int32"), 2), (8,), "int32", 8, 0),
+        *((f"aten.__i{name}__.Tensor", (INTEGERS, INTEGERS), (8,), "int64", 8, 0) for name in BITWISE),
         ("aten.nan_to_num.default", (t(8), 0.0), (8,), "float32", 3 * 8, 0),
         # complex numbers
         ("aten.abs.default", (t(8, dtype="complex64"),), (8,), "float32", 3 * 8, 8),
@@ -175,6 +178,8 @@ def gradient(op: str, wants: str, **arguments: Any) -> Estimate:
         ("aten.div.Tensor", "a b", {"a": t(8), "b": t(8)}, 4 * 8, 0, 3 * 32, 64),
         # zero behind a rounding: only written
         ("aten.floor.default", "a", {"a": t(8)}, 0, 0, 0, 32),
+        # grad / 2^exponent
+        ("aten.frexp.Tensor", "a", {"a": t(8)}, 8, 8, 32 + 32, 32),
         # 2 * a * grad
         ("aten.pow.Tensor_Scalar", "a", {"a": t(8), "exponent": 2}, 2 * 8, 0, 64, 32),
         ("aten.pow.Tensor_Scalar", "a", {"a": t(8), "exponent": 2.5}, 2 * 8, 8, 64, 32),

@@ -141,6 +141,12 @@ def test_functions_of_integers() -> None:
     assert price("prims.gcd", INTEGERS, INTEGERS).transcendentals == 8
 
 
+def test_a_split_into_mantissa_and_exponent() -> None:
+    estimate = price("prims.frexp", t(8))
+    assert estimate.out == (t(8), t(8, dtype="int32"))
+    assert (estimate.vector_flops, estimate.cost.written_bytes) == (8, 2 * 32)
+
+
 def test_a_conjugate_of_real_numbers_takes_no_arithmetic() -> None:
     assert price("prims.conj_physical", t(8)).vector_flops == 0
     assert price("prims.conj_physical", t(8, dtype="complex64")).vector_flops == 8
