@@ -212,13 +212,12 @@ class Written:
             slow += sum(self._slow(op) for op in _inside(planned, computed_again)) * elements
         except OpenSizeError:
             return None
-        added = [part for op in planned.members if op.adds for part in op.parts.values()]
-        written += sum(self.sizes(size) for part in added for size in part.values())
-        reductions, turned = [op for op in planned.members if op.kept], self.joint.turned
-        outer = {name for op in planned.members for name in op.outer ^ turned.intersection(op.reads)}
-        across = any(
-            self._bytes(name) >= elements for name in outer
-        )  # another axis of a large tensor is innermost
+        added = [
+            size for op in planned.members if op.adds for part in op.parts.values() for size in part.values()
+        ]
+        written += sum(map(self.sizes, added))
+        reductions = [op for op in planned.members if op.kept]
+        across = any(self._lies_across(op, elements) for op in planned.members)
         slow += across * elements * (_TURNED_ROWS if reductions else _TURNED)
         if reductions:
             is_inner = all(op.is_inner for op in reductions)
@@ -252,6 +251,11 @@ class Written:
         call = self.calls.get(op.node)
         is_first = call is not None and call.node.operator.is_of_images and not self.plan.channels_last
         return 0.0 if is_first else _NARROW_LOAD
+
+    def _lies_across(self, op: Op, elements: int) -> bool:
+        """Whether an operator reads a large tensor of which another axis is innermost."""
+        names = op.outer.symmetric_difference(self.joint.turned.intersection(op.reads))
+        return any(self._bytes(name) >= elements for name in names)
 
     def _bytes(self, name: str) -> int:
         return self.sizes(self.joint.inputs.get(name) or self.joint.sizes.get(name, 0))

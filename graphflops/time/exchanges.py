@@ -65,9 +65,7 @@ class Exchanges(Struct):
         if operator.copies_for:
             self.copied_for = operator.copies_for
             if operator.copies_for == "reduce_scatter":  # one is under way at most: they keep gradients alive
-                last = {name: (start.kernels or ())[-1:] for name, start in self.pending.items()}
-                sums = [name for name, of in last.items() if of and of[0].variant == "reduce_scatter"]
-                yield from self.ends(sums)
+                yield from self._sums_end()
         read = [name for name in call.uses if name in self.pending]
         if is_gradient and self._follows_sums(operator, read):
             is_view = True
@@ -89,6 +87,11 @@ class Exchanges(Struct):
             self.copied_for = operator.name
         is_arithmetic = operator.kind == "elementwise" and operator.has("arithmetic") and operator.mutates
         return operator.is_exchange or operator.kind == "cast" or is_arithmetic
+
+    def _sums_end(self) -> Iterator[Launches]:
+        """The waits for gradients that are summed and shared out."""
+        of_sums = ((name, (start.kernels or ())[-1:]) for name, start in self.pending.items())
+        yield from self.ends([name for name, last in of_sums if last and last[0].variant == "reduce_scatter"])
 
     def ends(self, names: Iterable[str]) -> Iterator[Launches]:
         """The waits for the collectives that write these values."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import takewhile
 from math import exp, hypot, log, prod, sqrt
 
 from msgspec import Struct, field
@@ -112,9 +113,13 @@ class _Timer:
         """The time of a phase and of its calls, summed by row. repeats: how often it runs in all phases together."""
         rows: dict[int, CallTime] = {}
         tally, clock = _Tally(), self.clock
+        has_exchanges = bool(clock.link.queue)
         exchanges = _Exchanges(rows)
-        for launch in launches:
+        launched = [(launch, self._batch(launch.kernels or ())) for launch in launches]
+        apart = iter(() if has_exchanges else self._apart(launched))
+        for launch, batch in launched:
             row, kernels, times, part = launch.row, launch.kernels, launch.times, launch.part
+            took = next(apart, ())
             if part != "all" or exchanges.due:
                 exchanges.launched(launch)
             if kernels is None:
@@ -123,9 +128,11 @@ class _Timer:
             if not (kernels or clock.is_eager):
                 rows.setdefault(row, _NOTHING)
                 continue
-            batch, alone = self._batch(kernels), clock.link.alone
-            took = [_run(launch, batch, each) for each in self.clocks]
-            tally.exposed += (clock.link.alone - alone) * times
+            has_exchanges = has_exchanges or part != "all"
+            if has_exchanges:
+                alone = clock.link.alone
+                took = tuple([_run(launch, batch, each) for each in self.clocks])
+                tally.exposed += (clock.link.alone - alone) * times
             own, fast, slow = took * 3 if len(took) == 1 else took  # a graph takes as long beside any CPU
             found = batch.call_time(own * times, clock.is_eager, self.host, times)
             if batch.collective:
@@ -139,6 +146,17 @@ class _Timer:
         exchanges.end(clock.link.finished)
         self.tallies.append((tally, repeats))
         return tally.phase(self.device), rows
+
+    def _apart(self, launched: Sequence[tuple[Launches, Batch]]) -> Iterable[tuple[float, ...]]:
+        """By how much each launch before the first exchange makes the program longer, on each clock; 0 where open."""
+        before = takewhile(lambda each: each[0].part == "all", launched)
+        calls = [
+            (0.0, (), False)
+            if launch.kernels is None
+            else (launch.host_seconds, batch.kernel_seconds, launch.waits)
+            for launch, batch in before
+        ]
+        return zip(*[clock.run_all(calls) for clock in self.clocks], strict=True)
 
     def whole(self) -> PhaseTime:
         """All phases so far together."""
@@ -170,8 +188,10 @@ def _run(launch: Launches, batch: Batch, clock: Clock) -> float:
         return clock.start(launch.ticket, batch.seconds, is_ahead=launch.is_ahead)
     if part == "wait":
         return clock.wait(launch.ticket)
-    fills = batch.bound == "matrix"
-    return clock.run(launch.host_seconds, batch.kernel_seconds, fills=fills, waits=launch.waits)
+    if clock.link.queue:
+        fills = batch.bound == "matrix"
+        return clock.run_beside(launch.host_seconds, batch.kernel_seconds, fills=fills, waits=launch.waits)
+    return clock.run(launch.host_seconds, batch.kernel_seconds, waits=launch.waits)
 
 
 class _Exchanges:
