@@ -47,6 +47,7 @@ def graph_of(**changes: Any) -> Any:
         ({"derived": (None,)}, False),
         ({"outputs": (), "derived": ()}, False),  # nothing tells what it is for
         ({"outputs": (), "derived": (), "uses": ()}, True),
+        ({"values": {}}, False),
         ({"derived": (None,), "values": {}}, True),
         ({"derived": (None,), "values": {}, "unknown": ("shape",)}, False),
         ({"unknown": ("shape",)}, True),
