@@ -136,6 +136,25 @@ def test_what_losses_reduce(name: str, operands: Any, expected: Any) -> None:
     assert [(op.elements, op.kept) for op in ops] == expected
 
 
+@pytest.mark.parametrize(
+    ("shape", "size", "kind"),
+    [
+        ((2, 8, 4, 4), (1, 1), "reduction"),
+        ((2, 8, 4, 4), (2, 1), "pointwise"),
+        ((2, 8, 4, 4), (1, 2), "pointwise"),
+        ((2, 8, 16), (1,), "reduction"),
+        ((2, 8, 16), (2,), "pointwise"),
+        ((8, 16), (1,), "reduction"),  # channels and positions of one sequence
+        ((8, 16), (2,), "pointwise"),
+    ],
+)
+def test_a_pooling_that_leaves_one_position_is_a_mean(
+    shape: tuple[int, ...], size: tuple[int, ...], kind: str
+) -> None:
+    (op,) = plan_of(f"aten.adaptive_avg_pool{len(size)}d.default", t(*shape), size).joint.ops
+    assert op.kind == kind
+
+
 def test_a_row_of_ones_and_zeros_is_computed_where_it_is_read() -> None:
     (op,) = plan_of("aten.one_hot.default", t(10, dtype="int64"), 8).joint.ops
     assert (op.kind, op.elements, op.recomputable) == ("pointwise", 80, True)
