@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from torch import __version__ as RELEASE
 
 from graphflops.tensor import FLOAT32
 from tests.dispatched import MOVED_OTHERWISE, by_torch, by_us
@@ -363,6 +364,8 @@ def test_predicted_kernels_and_bytes_are_those_that_torch_dispatches(call: tuple
     name, *operands = call
     named = operands.pop() if isinstance(operands[-1], dict) else {}
     op = f"aten.{name if '.' in name else f'{name}.default'}"
+    if name == "aminmax" and RELEASE < "2.13":
+        pytest.skip("PyTorch 2.11 has no gradient of aminmax")
     theirs, ours = by_torch(op, *operands, **named), by_us(op, *operands, **named)
     different = set()
     for word, torch, own in (

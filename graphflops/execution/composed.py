@@ -45,9 +45,16 @@ def pairwise_distance(
 composite("norm.Scalar", "norm.ScalarOpt_dim")(
     lambda t, x, p=2, dim=None, keepdim=False: t.linalg_vector_norm(x, 2 if p is None else p, dim, keepdim)
 )
-composite("frobenius_norm.dim", "linalg_norm.default")(
-    lambda t, x, dim=None, *options: t.linalg_vector_norm(x, 2, dim, *options)
-)
+composite("frobenius_norm.dim")(lambda t, x, dim=None, *options: t.linalg_vector_norm(x, 2, dim, *options))
+
+
+@composite("linalg_norm.default")
+def linalg_norm(
+    t: Calls, x: Operand, p: float | None = None, dim: Any = None, keepdim: bool = False
+) -> Operand:
+    if p is not None and len(axes(dim, x.rank)) == 2:
+        raise RuleError("the norm of a matrix is another function")
+    return t.linalg_vector_norm(x, 2 if p is None else p, dim, keepdim)
 
 
 # Cells (RNN.cpp); those with gates have a kernel of their own on a GPU

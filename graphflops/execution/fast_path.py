@@ -109,9 +109,7 @@ class _Module(Record, frozen=True):
         if attention is None or attention.operator.name not in ("transpose", "permute"):
             return False  # the ordinary path puts the batch second, if it is not
         drops = any(call.node.operator.kind == "dropout" and True in call.node.args for call in self.calls)
-        given = (self.values.get(name) for name in self.operands)
-        tensors = [value for value in given if isinstance(value, TensorType) and value.dtype.is_floating]
-        sequences = sum(value.rank == 3 for value in tensors)
+        sequences = sum(x.rank == 3 and x.dtype.is_floating for x in map(self.typed, self.operands))
         return not drops and sequences == 1 and self.score_bytes is not None
 
     def typed(self, name: str | None) -> TensorType:

@@ -180,7 +180,7 @@ class ForwardLowering(Lowering):
     def pooling(self, of: Lowered) -> None:
         """A small window is read by a pointwise kernel; of a maximum its position in the window is kept, in a byte."""
         operator, out = of.call.node.operator, self.typed(of.made[0])
-        spatial = out.shape[2:] if out.rank > 2 else out.shape[-1:]
+        spatial = out.shape[2:] or out.shape[-1:]
         if operator.name.startswith(("adaptive", "global")) and all(size == 1 for size in spatial):
             self.reduction(of)
             return

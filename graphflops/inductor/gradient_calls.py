@@ -118,13 +118,13 @@ class BackwardLowering(GradientLowering):
 
     def pointwise(self, of: Lowered) -> None:
         """Each gradient from those of the results; summed up for an operand that was broadcast."""
-        operator, out = of.call.node.operator, self.values[of.call.node.outputs[0] or ""]
+        operator = of.call.node.operator
+        is_pooling = operator.kind == "pooling"
         # A pooling that leaves one position of each channel is a mean.
-        is_global = isinstance(out, TensorType) and all(size == 1 for size in out.shape[2:])
-        if operator.kind == "pooling" and not is_global:
+        if is_pooling and any(size != 1 for size in self.forward.typed(of.made[0]).shape[2:]):
             self.pooling(of)
             return
-        read = [] if operator.kind == "pooling" else [*self.read(of), *of.beside.values()]
+        read = [] if is_pooling else [*self.read(of), *of.beside.values()]
         if operator.kind == "loss":  # the softmax in a cross-entropy is computed again
             read = [*dict.fromkeys((of.operands[0], *read))]
         if operator.has("threshold"):

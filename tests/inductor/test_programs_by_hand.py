@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace as Space
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import graphflops
 from graphflops import Training
 from graphflops.analysis import as_graph
 from graphflops.devices import HOPPER
+from graphflops.inductor import library_calls
 from graphflops.inductor.layout_choice import is_turned
 from graphflops.inductor.lowering import Op
 from graphflops.inductor.plan import Plan, Plans
@@ -19,7 +21,7 @@ from graphflops.passes.attention import facts_of
 from graphflops.passes.bind import bind
 from graphflops.passes.price import price
 from tests.inductor.one_call import made, plan_of
-from tests.one_call import g
+from tests.one_call import g, program_of
 from tests.support import t
 
 
@@ -84,6 +86,39 @@ def test_an_image_of_one_channel_is_turned_by_its_weight(
     assert is_turned(call, plan.execution.values, is_copied=is_copied) is expected
 
 
+@pytest.mark.parametrize(
+    ("is_last", "image", "workspace"),
+    [
+        (False, (2, 1, 16, 16), 100),
+        (
+            True,
+            (2, 1, 16, 16),
+            100 + 11,
+        ),  # the image counts as turned, but the kernel is the one of eager execution
+        (False, (2, 2, 16, 16), 100),
+        (True, (2, 2, 16, 16), 7),  # its own
+        (True, (2, 1, 16), 100),  # a sequence lies as it does
+    ],
+)
+def test_workspace_of_the_gradients_of_a_convolution(
+    monkeypatch: pytest.MonkeyPatch, is_last: bool, image: tuple[int, ...], workspace: int
+) -> None:
+    """7 bytes that compiled convolutions take in any case, or the 100 of eager execution, with 11 for a turned image."""
+    monkeypatch.setattr(
+        library_calls.kernels, "backward_bytes", lambda _call, _layouts, turned: 100 + 11 * turned
+    )
+    weight = (96, image[1], *(3,) * (len(image) - 2))
+    main = program_of(f"aten.conv{len(image) - 2}d.default", g(*image), g(*weight)).main
+    added = []
+    low = Space(channels_last=is_last, values=main.values, execution=Space(layouts=None), elements=len)
+    back = Space(forward=low, workspace=lambda _: 7, add=lambda *_, **more: added.append(more["workspace"]))
+    of = Space(
+        call=main.calls[0], operands=("x0", "x1"), incoming=("g",), fresh={0: "gx", 1: "gw"}, beside={}
+    )
+    library_calls.convolution_gradient(back, of)  # type: ignore[arg-type]
+    assert added == [workspace]
+
+
 LABELS = t(10, dtype="int64")
 
 
@@ -99,6 +134,25 @@ LABELS = t(10, dtype="int64")
 def test_what_losses_reduce(name: str, operands: Any, expected: Any) -> None:
     ops: list[Op] = plan_of(f"aten.{name}.default", *operands).joint.ops
     assert [(op.elements, op.kept) for op in ops] == expected
+
+
+@pytest.mark.parametrize(
+    ("shape", "size", "kind"),
+    [
+        ((2, 8, 4, 4), (1, 1), "reduction"),
+        ((2, 8, 4, 4), (2, 1), "pointwise"),
+        ((2, 8, 4, 4), (1, 2), "pointwise"),
+        ((2, 8, 16), (1,), "reduction"),
+        ((2, 8, 16), (2,), "pointwise"),
+        ((8, 16), (1,), "reduction"),  # channels and positions of one sequence
+        ((8, 16), (2,), "pointwise"),
+    ],
+)
+def test_a_pooling_that_leaves_one_position_is_a_mean(
+    shape: tuple[int, ...], size: tuple[int, ...], kind: str
+) -> None:
+    (op,) = plan_of(f"aten.adaptive_avg_pool{len(size)}d.default", t(*shape), size).joint.ops
+    assert op.kind == kind
 
 
 def test_a_row_of_ones_and_zeros_is_computed_where_it_is_read() -> None:

@@ -49,6 +49,10 @@ def seen(op: str, results: Any, given: Any) -> Seen | None:
     word = ALIKE.get(word, word)
     numbers = (x for x in tree_leaves(given) if type(x) in (int, float) and x)
     kept = () if word in NUMBERLESS.split() else tuple(round(x, 6) for x in numbers)
+    if word == "linalg_vector_norm":  # of which order; of 2 where none is given
+        kept = (next((x for x in given[0][1:2] if x is not None), 2),)
+    if word == "linalg_vector_norm":  # of which order; of 2 where none is given
+        kept = (next((x for x in given[0][1:2] if x is not None), 2),)
     return word, tuple(results[0].shape), kept
 
 
@@ -122,7 +126,9 @@ BY_OTHERS: list[tuple[Any, ...]] = [
     *[("cosine_similarity.default", X, X), ("cosine_similarity.default", X, X, 0), ("cosine_similarity.default", X, g(4))],
     ("cosine_similarity.default", X, X, 1, 1e-5),
     *[("norm.Scalar", X), ("norm.Scalar", X, 1), ("norm.ScalarOpt_dim", X, None, (1,))],
-    ("norm.ScalarOpt_dim", X, 3, (0,), True),
+    *[("norm.ScalarOpt_dim", X, 3, (0,), True), ("norm.ScalarOpt_dim", X, 0, (1,))],
+    *[("linalg_norm.default", g(2, 3, 4), 2, (1,)), ("linalg_norm.default", X, None, (0,))],
+    *[("frobenius_norm.dim", X, (1,), True), ("linalg_norm.default", X), ("linalg_norm.default", X, 3, (0,), True)],
     *[("pairwise_distance.default", X, X), ("pairwise_distance.default", X, g(4), 1.0, 1e-4, True)],
     *[(f"{name}.default", X, t(3, 4), *rest) for name in ("l1_loss", "kl_div") for rest in ((), (0,), (2,))],
     *[("hinge_embedding_loss.default", X, t(3, 4), 0.5)],
@@ -185,6 +191,13 @@ def test_a_function_of_aten_calls_what_torch_dispatches(call: tuple[Any, ...]) -
     if op.startswith("kron") and any(word == "clone" for word, _, _ in theirs):
         found, theirs = bare(found), bare(theirs)
     assert found == theirs
+
+
+def test_norms_of_matrices_are_no_norms_of_their_elements() -> None:
+    """The largest singular value, the largest sum of a column."""
+    for order, dim in ((2, None), (1, (0, 1))):
+        main = program_of("aten.linalg_norm.default", X, order, dim).main
+        assert [*expanded(main.calls, main.values).calls] == [*main.calls]
 
 
 @pytest.mark.parametrize("call", PRODUCTS, ids=name_of)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace as Space
+from typing import Any
+
 import pytest
 
-from graphflops.memory.compiled import Buffer, _live, reused
+from graphflops.memory.compiled import Buffer, _live, _Run, reused
 
 
 def test_bytes_alive_at_each_position() -> None:
@@ -82,3 +85,23 @@ def test_given_and_fresh_buffers() -> None:
     assert reused([given, Buffer("b", 10, 1, 2, over=("a",))], 3) == {"b": "a"}
     assert reused([given, Buffer("b", 10, 2, 3)], 3) == {}
     assert reused([Buffer("a", 10, 0, 1), Buffer("b", 10, 2, 3, is_fresh=True)], 3) == {}
+
+
+@pytest.mark.parametrize(
+    ("over", "expected"),
+    [
+        ({"out": ("x",)}, ["x"]),
+        ({"out": ("x", "small")}, ["x", "small"]),  # sizes of what comes from outside are compared later
+        ({"out": ("mid",), "mid": ("x", "y")}, ["x", "y"]),  # `mid` is never stored
+        ({"out": ("small",), "small": ("x",)}, []),  # by way of another size
+        ({"out": ("mid", "x"), "mid": ("x", "y")}, ["x", "y"]),
+        ({"out": ("a", "b"), "a": ("mid",), "b": ("mid",), "mid": ("y",)}, ["y"]),
+        ({"mid": ("x",)}, []),  # nothing that it reads lies as it does
+    ],
+)
+def test_what_a_result_may_be_written_over_within_a_kernel(
+    over: dict[str, tuple[str, ...]], expected: list[str]
+) -> None:
+    plan: Any = Space(joint=Space(bytes=lambda name: 4 if name == "small" else 8))
+    kernel: Any = Space(over=over)
+    assert _Run(plan, None, {}).overwritten(kernel, "out") == expected  # type: ignore[arg-type]

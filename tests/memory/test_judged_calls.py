@@ -47,6 +47,7 @@ def graph_of(**changes: Any) -> Any:
         ({"derived": (None,)}, False),
         ({"outputs": (), "derived": ()}, False),  # nothing tells what it is for
         ({"outputs": (), "derived": (), "uses": ()}, True),
+        ({"values": {}}, False),
         ({"derived": (None,), "values": {}}, True),
         ({"derived": (None,), "values": {}, "unknown": ("shape",)}, False),
         ({"unknown": ("shape",)}, True),
@@ -58,6 +59,25 @@ def test_calls_that_contradict_their_results(changes: dict[str, Any], believed: 
     (found,) = consistent(graph)
     assert (found.node.op == graph.calls[0].node.op) is believed
     assert (found.form is None) >= (not believed)
+
+
+@pytest.mark.parametrize(
+    ("shape", "used", "believed"),
+    [
+        ((1, 3), {"y0", "y1"}, True),
+        ((1, 1, 3), {"y0", "y1"}, True),  # as PyTorch 2.11 records the states of an LSTM
+        ((2, 3), {"y0", "y1"}, False),
+        ((2, 3), {"y0"}, True),  # nobody reads it
+    ],
+)
+def test_a_further_result_has_as_many_elements_as_recorded(
+    shape: tuple[int, ...], used: set[str], believed: bool
+) -> None:
+    values = {**dict.fromkeys(("x0", "x1", "y0"), t(4, 8)), "y1": t(*shape)}
+    graph = graph_of(outputs=("y0", "y1"), derived=(t(4, 8), t(1, 3)), values=values, used=used)
+    (found,) = consistent(graph)
+    assert (found.node.op == graph.calls[0].node.op) is believed
+    assert found.estimate.out[1].shape == shape  # type: ignore[union-attr]
 
 
 def test_a_graph_without_contradictions_keeps_its_calls() -> None:

@@ -228,20 +228,24 @@ def test_places_of_gradients() -> None:
     assert whole == own
 
 
-def shared(*, cast: bool = False, other_line: bool = False, trained: bool = False) -> Any:
+def shared(
+    *, cast: bool = False, other_line: bool = False, trained: bool = False, masked: bool = False
+) -> Any:
     """Keys and values of two heads, repeated for four: an axis more, repeated, and merged, in the line of the attention."""
     nodes, last = [], {}
     line = "y = attend(q, k, v)"
-    few = g(2, 2, 16, 8) if trained else t(2, 2, 16, 8)
-    for name in "kv":
+    make = g if trained else t
+    few = {"k": make(2, 2, 16, 8), "v": make(2, 2, 16, 6)}
+    for name, x in few.items():
+        width = x.shape[-1]
         nodes += [
             node(f"{name}1", "aten.unsqueeze.default", name, 2, line=line),
-            node(f"{name}2", "aten.expand.default", f"{name}1", (2, 2, 2, 16, 8), line=line),
+            node(f"{name}2", "aten.expand.default", f"{name}1", (2, 2, 2, 16, width), line=line),
             node(
                 f"{name}3",
                 "aten.reshape.default",
                 f"{name}2",
-                (2, 4, 16, 8),
+                (2, 4, 16, width),
                 line="z = k" if other_line else line,
             ),
         ]
@@ -251,9 +255,11 @@ def shared(*, cast: bool = False, other_line: bool = False, trained: bool = Fals
                 node(f"{name}4", "aten.to.dtype", f"{name}3", t(1, dtype="bfloat16").dtype, line=line)
             )
             last[name] = f"{name}4"
-    q = Q if not cast else t(2, 4, 16, 8, dtype="bfloat16")
-    attention = node("y", SDPA, "q", last["k"], last["v"], line=line)
-    return program(*nodes, attention, q=q, k=few, v=few)
+    given = {"q": make(*Q.shape, dtype="bfloat16" if cast else "float32"), **few}
+    if masked:
+        given["m"] = MADE["m"]
+    attention = node("y", SDPA, "q", last["k"], last["v"], *(["m"] if masked else ()), line=line)
+    return program(*nodes, attention, **given)
 
 
 def test_heads_that_are_shared_are_not_repeated() -> None:
@@ -268,6 +274,10 @@ def test_heads_that_are_shared_are_not_repeated() -> None:
     assert values is main.values
     same, _ = with_shared_heads(main.calls, [], main.values)
     assert same is main.calls
+    main = shared(masked=True).main
+    calls, _ = with_shared_heads(main.calls, ["y"], main.values)
+    assert calls[-1].uses == ("q", "k", "v", "m")
+    assert calls[-1].node.arguments()["mask"] == Ref("m")
     main = shared(other_line=True).main
     assert with_shared_heads(main.calls, ["y"], main.values)[0] is main.calls
 
@@ -279,7 +289,7 @@ def test_shared_heads_are_converted_before_they_are_repeated() -> None:
     attention, casts = calls[-1], [call for call in calls if call.node.operator.kind == "cast"]
     assert attention.uses == ("q", "k4", "v4")
     assert [call.uses for call in casts] == [("k",), ("v",)]
-    assert {values[name].shape for name in ("k4", "v4")} == {(2, 2, 16, 8)}
+    assert [values[name].shape for name in ("k4", "v4")] == [(2, 2, 16, 8), (2, 2, 16, 6)]
     assert {"k3", "v3"}.isdisjoint(names(calls))
 
 
@@ -291,4 +301,4 @@ def test_gradients_of_shared_heads_are_as_large_as_they() -> None:
     sizes = {
         place: out.shape for (place, _), out in zip(gradient.gradients, gradient.estimate.out, strict=True)
     }
-    assert sizes == {1: (2, 2, 16, 8), 2: (2, 2, 16, 8)}
+    assert sizes == {0: (2, 4, 16, 8), 1: (2, 2, 16, 8), 2: (2, 2, 16, 6)}

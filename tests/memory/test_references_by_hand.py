@@ -312,3 +312,57 @@ def test_a_second_run_of_a_function_has_its_own_variables(caller: str) -> None:
     )
     # The second run's argument lives until it returns, and `y` until the program does.
     assert dict(found.until) == {"a": 1, "b": 3, "c": 3, "d": 4}
+
+
+def added(number: int, before: str, module: str, after: str) -> tuple[Ran, Ran]:
+    """A turn of a loop on line 3 that adds what a module of a list makes of its operand."""
+    caller = (3, "x = x + layer(x)")
+    modules = ("", f"layers.{number}")
+    inner = ran(module, "sin.default", before, caller, (7, "return torch.sin(x)"), modules=modules)
+    return inner, ran(after, "add.Tensor", f"{before} {module}", *caller)
+
+
+def test_a_turn_that_has_added_begins_anew_with_the_next_module() -> None:
+    """`x` holds the first sum until the second is there, not only until the second module returns."""
+    found = until(
+        *added(0, "x", "a", "s0"),
+        *added(1, "s0", "b", "s1"),
+        ran("d", "exp.default", "s1", 4, "return torch.exp(x)"),
+    )
+    assert found == {"s0": 3, "s1": 4}
+
+
+def test_an_open_statement_that_has_run_all_it_spells_begins_anew_on_its_first_line() -> None:
+    """The cosine of a turn is `x` until that of the next is."""
+    first, rest = (10, "x = torch.sin("), (12, ").cos()")
+    found = until(
+        ran("a", "sin.default", "x", *first),
+        ran("b", "cos.default", "a", *rest),
+        ran("c", "sin.default", "b", *first),
+        ran("d", "cos.default", "c", *rest),
+        ran("e", "exp.default", "d", 13, "return torch.exp(x)"),
+    )
+    assert found == {"b": 3, "d": 4}
+
+
+def test_each_turn_of_a_list_on_several_lines_has_a_variable_of_its_own() -> None:
+    """`y = combine([` on line 1 holds what `layer(` on line 2 has made in each turn, not only in the last."""
+    turns = [
+        ran(
+            made,
+            "sin.default",
+            "x",
+            (2, "layer("),
+            (7, "return torch.sin(x)"),
+            modules=("", f"layers.{number}"),
+        )
+        for number, made in enumerate("abc")
+    ]
+    found = lifetimes(
+        *turns,
+        ran("d", "addcmul.default", "a b c", 1, "y = combine(["),
+        ran("e", "exp.default", "d", 4, "y = torch.exp(y)"),
+        ran("f", "neg.default", "e", 5, "return torch.neg(y)"),
+    )
+    assert found.until == {"a": 5, "b": 5, "c": 3, "d": 4, "e": 5}
+    assert found.assumed == {"a", "b"}  # nothing tells that the list ends with the last turn's line
