@@ -182,3 +182,13 @@ def test_lists_that_a_kernel_works_on(name: str, given: Any, variant: str, lists
 
 def test_lists_without_elements_are_no_kernel() -> None:
     assert forward("aten._foreach_add_.List", (t(0),), (t(0),)) == []
+
+
+def test_kernels_on_more_elements_than_a_device_holds_are_not_listed() -> None:
+    """Of 2**40 elements each kernel has 320 * 65536, of one more there is one kernel of no size."""
+    most = 2**40
+    assert len(forward("aten._foreach_add_.List", (t(most),), (t(most),))) == -(-most // (BLOCKS * CHUNK))
+    size = 4 * (most + 1)
+    assert made(forward("aten._foreach_div_.List", (t(most + 1),), (t(most + 1),))) == [
+        ("optimizer", "division", 0, 2 * size, size, None)
+    ]

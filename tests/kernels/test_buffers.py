@@ -133,6 +133,9 @@ def test_sums_of_repeated_operands_have_parts() -> None:
         ("relu.default", (g(LARGE),), 0),
         ("mul.Tensor", (g(LARGE), g(LARGE)), 0),
         ("relu.default", (g(),), 0),
+        ("dot.default", (g(8), g(8)), 0),  # products of one number
+        ("linear.default", (g(8), g(8)), 0),
+        ("linear.default", (g(LARGE, 8), g(8)), 0),
     ],
 )
 def test_bytes_of_partial_sums(op: str, given: tuple[Any, ...], expected: int) -> None:

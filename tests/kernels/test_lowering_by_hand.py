@@ -335,3 +335,19 @@ def test_entries_of_a_bag_are_added_one_after_the_other() -> None:
     given = t(10, 8), t(12, dtype="int64"), t(3, dtype="int64")
     (kernel,) = forward("aten.embedding_bag.default", *given, outputs=4)
     assert (kernel.variant, kernel.sizes) == ("embedding_bag", Rows(3, 4))
+
+
+@pytest.mark.parametrize(
+    ("lie", "first"),
+    [
+        ({}, None),
+        ({1: (1, 4)}, None),
+        ({0: (1, 4)}, Strided(N, 2, 3, 4.0)),
+    ],  # four rows use a sector of 32 bytes
+)
+def test_a_gradient_without_a_formula_goes_along_the_first_operand(lie: Any, first: Strided | None) -> None:
+    """Two kernels share what all read: both operands and the gradient of the result; one alone reads all three."""
+    each = pointwise(N, 3 * W // 2, W, first)
+    assert made(backward("aten.special_zeta.default", G, G, strides=lie)) == [each, each]
+    alone = pointwise(N, 3 * W, W, first)
+    assert made(backward("aten.special_zeta.default", G, X, strides=lie)) == [alone]
