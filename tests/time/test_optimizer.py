@@ -181,6 +181,7 @@ def test_steps_that_are_not_known_and_steps_that_are_none(monkeypatch: pytest.Mo
     unknown = [Launches(-1, None, 0.0)]
     single = {"optimizer": "sgd", "implementation": "single"}
     assert launches(monkeypatch, t(8), optimizer="none") == []
+    assert optimizer.optimizer_launches(Space(training=None), Sizes({}), STEP) == []  # type: ignore[arg-type]
     assert launches(monkeypatch, t(8), optimizer="muon") == unknown
     assert launches(monkeypatch, t("n"), **single) == unknown
     assert launches(monkeypatch, t(2**39), t(2**39 + 1), **single) == unknown  # no device holds them
