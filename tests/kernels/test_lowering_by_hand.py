@@ -351,3 +351,24 @@ def test_a_gradient_without_a_formula_goes_along_the_first_operand(lie: Any, fir
     assert made(backward("aten.special_zeta.default", G, G, strides=lie)) == [each, each]
     alone = pointwise(N, 3 * W, W, first)
     assert made(backward("aten.special_zeta.default", G, X, strides=lie)) == [alone]
+
+
+@pytest.mark.parametrize(
+    ("given", "sums"),
+    [
+        ((G, G), []),
+        ((G, g(8)), [8]),
+        ((g(8), G), [8]),
+        ((g(1, 8), g(4, 1)), [8, 4]),
+        ((t(8), G), []),
+        ((G, t(8)), []),
+    ],
+)
+def test_gradients_that_are_calls_are_summed_where_an_operand_is_repeated(
+    given: Any, sums: list[int]
+) -> None:
+    """Behind all calls, one for each operand that wants a gradient and has fewer elements than the result."""
+    whole = [G if each.requires_grad else X for each in given]
+    count = len(backward("aten.atan2.default", *whole))
+    found = backward("aten.atan2.default", *given)[count:]
+    assert [(kernel.read_bytes, kernel.written_bytes) for kernel in found] == [(W, 4 * left) for left in sums]

@@ -167,7 +167,8 @@ def test_what_a_step_launches(
     assert [kernel.read_bytes for each in rest for kernel in each.kernels or ()] == [
         4 * of for of in elements
     ]
-    assert {len(each.kernels or ()) for each in rest} == {1}
+    assert {(each.row, len(each.kernels or ())) for each in rest} == {(-1, 1)}
+    assert start.row == -1  # of no call
 
 
 def test_each_type_of_parameters_has_passes_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
