@@ -372,3 +372,11 @@ def test_gradients_that_are_calls_are_summed_where_an_operand_is_repeated(
     count = len(backward("aten.atan2.default", *whole))
     found = backward("aten.atan2.default", *given)[count:]
     assert [(kernel.read_bytes, kernel.written_bytes) for kernel in found] == [(W, 4 * left) for left in sums]
+
+
+def test_the_gradient_of_an_operator_of_no_known_arguments_is_one_kernel() -> None:
+    """It reads a place of eight bytes and a gradient for each element that it writes."""
+    places, count = t(2, 3, 8, 8, dtype="int64"), 2 * 3 * 8 * 8
+    assert made(backward("aten.max_unpool2d.default", g(2, 3, 8, 8), places, (16, 16))) == [
+        ("other", "aten.max_unpool2d_backward", 0, (8 + 4) * count, 4 * count, None)
+    ]

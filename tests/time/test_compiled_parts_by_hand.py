@@ -144,6 +144,7 @@ INDEX = t(4, 5, dtype="int64")
         ("adaptive_avg_pool2d.default", (g(2, 3, 8, 8), (2, 2)), 5.5),
         # additions to rows of a table: one place is added to again and again
         ("embedding.default", (g(10, 64), INDEX), 3.5),
+        ("index_select.default", (g(), 0, t(1, dtype="int64")), 3.5),  # of one number
         ("embedding.default", (g(10, 63), INDEX), 700_000 // 630),
         ("embedding.default", (g(10, 8), INDEX), 2800),
         ("embedding.default", (g(31, 8), INDEX), 2800),
