@@ -142,6 +142,7 @@ INDEX = t(4, 5, dtype="int64")
         ("avg_pool2d.default", (g(2, 3, 8, 8), (4, 4), (1, 1)), 5.5 * 6),  # 25 windows of 17 for 64 elements
         ("adaptive_avg_pool2d.default", (g(2, 3, 8, 8), (1, 1)), 0),
         ("adaptive_avg_pool2d.default", (g(2, 3, 8, 8), (2, 2)), 5.5),
+        ("adaptive_avg_pool2d.default", (g(2, 3, 8, 8), (2, 1)), 5.5),
         # additions to rows of a table: one place is added to again and again
         ("embedding.default", (g(10, 64), INDEX), 3.5),
         ("index_select.default", (g(), 0, t(1, dtype="int64")), 3.5),  # of one number

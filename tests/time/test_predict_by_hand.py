@@ -267,6 +267,9 @@ def test_exchanges_take_the_faster_protocol() -> None:
     assert found.seconds == pytest.approx(107e-6 + 2e-6 + 5e-6, rel=1e-3)
     assert (found.low, found.high) == pytest.approx((7e-6 + 107e-6 / 2, 7e-6 + 107e-6 * 2), rel=1e-3)
     assert found.bound == "latency"
+    alone = Kernel("collective", "float32", 0, 0, 4, 4, Exchange(1000, devices=1))
+    free = with_rates("collective.all_reduce", {**rates, "enter": 0.0, "spread": 2.0}, links=links)
+    assert seconds(alone, known) == seconds(alone, free)  # enters no group
     four = Kernel("collective", "float32", 0, 0, 4, 4, Exchange(1000, devices=4))
     assert seconds(four, known) == pytest.approx(127e-6 + 1000 * (1 / 0.75e9 + 5e-9), rel=1e-3)
     assert predict(Kernel("collective", "float32", 0, 0, 4, 4, Exchange(10**9)), known).bound == "link"
