@@ -363,8 +363,7 @@ class GradientLayouts:
         assert call.gradient is not None
         if any(step == 0 for step in strides):
             return [strides] * min(len(call.gradient.gradients), 2)
-        rows = out.rank - 1
-        if rows > 1 and call.node.operator.name == "linear":
+        if out.rank and call.node.operator.name == "linear":
             merged = regrouped(out.shape, strides, (prod(out.shape[:-1]), out.shape[-1]))
             return [strides] if merged is None else []
         return []

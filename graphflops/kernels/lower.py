@@ -205,7 +205,7 @@ def _sorted(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
         return [replace(kernel, variant="sort")]
     # In place: a copy of the values, and places that are counted, repeated for each row and copied.
     places = replace(x, dtype="int64", bits=8 * INDEX_BYTES, nbytes=INDEX_BYTES * x.numel)
-    before = [copy(x), fill(replace(places, shape=(longest,), strides=(1,))), copy(places), copy(places)]
+    before = [copy(x), fill(replace(places, shape=(longest,))), copy(places), copy(places)]
     return [*before, replace(kernel, variant="warp" if longest <= _SORTED_BY_WARP else "block")]
 
 

@@ -177,8 +177,20 @@ def test_lists_that_a_kernel_works_on(name: str, given: Any, variant: str, lists
     kernels = forward(f"aten._foreach_{name}", *long, outputs=1)
     assert [kernel[-1] for kernel in made(kernels)] == [Chunks(most, 8), Chunks(1, 8)]
     assert {kernel.variant for kernel in kernels} == {variant}
+    read = lists if "_." in name else lists - 1  # one list is written, in place or not
+    assert [kernel.read_bytes for kernel in kernels] == [read * 4 * 8 * most, read * 4 * 8]
+    assert [kernel.written_bytes for kernel in kernels] == [4 * 8 * most, 4 * 8]
     assert all(kernel.vector_flops == kernel.flops == 0 for kernel in kernels)
 
 
 def test_lists_without_elements_are_no_kernel() -> None:
     assert forward("aten._foreach_add_.List", (t(0),), (t(0),)) == []
+
+
+def test_kernels_on_more_elements_than_a_device_holds_are_not_listed() -> None:
+    """Of 2**40 elements each kernel has 320 * 65536, of one more there is one kernel of no size."""
+    most = 2**40
+    assert len(forward("aten._foreach_add_.List", (t(most),), (t(most),))) == -(-most // (BLOCKS * CHUNK))
+    size = 4 * (most + 1)
+    (kernel,) = forward("aten._foreach_div_.List", (t(most + 1),), (t(most + 1),))
+    assert kernel == Kernel("optimizer", "float32", 0, 0, 2 * size, size, variant="division")

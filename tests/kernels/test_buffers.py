@@ -133,6 +133,14 @@ def test_sums_of_repeated_operands_have_parts() -> None:
         ("relu.default", (g(LARGE),), 0),
         ("mul.Tensor", (g(LARGE), g(LARGE)), 0),
         ("relu.default", (g(),), 0),
+        ("dot.default", (g(8), g(8)), 0),  # products of one number
+        ("linear.default", (g(8), g(8)), 0),
+        ("linear.default", (g(LARGE, 8), g(8)), 0),
+        (
+            "linear.default",
+            (g(4096, 8), g(64, 8)),
+            4 * 64 * 32 * 64,
+        ),  # 32 blocks of 64 threads for each column
     ],
 )
 def test_bytes_of_partial_sums(op: str, given: tuple[Any, ...], expected: int) -> None:

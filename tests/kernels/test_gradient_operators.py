@@ -147,3 +147,19 @@ def test_the_forward_of_a_gradient_operator(op: str, forward: str | None) -> Non
     found = forward_of(operator(f"aten.{op}.default"))
     assert (None if found is None else found.word) == forward
     assert forward_of(operator(f"onnx.{op}")) is None
+
+
+IMAGES = t(2, 3, 8, 8)
+
+
+@pytest.mark.parametrize(
+    ("norm", "given"),
+    [
+        ("group_norm", (IMAGES, IMAGES, t(2, 3), t(2, 3), t(3), 2, 3, 64, 3)),
+        ("batch_norm", (IMAGES, IMAGES, t(3), t(3), t(3), t(3), t(3), True, 1e-5)),
+    ],
+)
+@pytest.mark.parametrize("is_wanted", [True, False])
+def test_norms_of_channels_find_nothing_that_is_not_wanted(norm: str, given: Any, is_wanted: bool) -> None:
+    call = one_call(f"aten.native_{norm}_backward.default", *given, (is_wanted,) * 3, outputs=3)
+    assert bool(call_kernels(call)) is is_wanted

@@ -335,3 +335,48 @@ def test_entries_of_a_bag_are_added_one_after_the_other() -> None:
     given = t(10, 8), t(12, dtype="int64"), t(3, dtype="int64")
     (kernel,) = forward("aten.embedding_bag.default", *given, outputs=4)
     assert (kernel.variant, kernel.sizes) == ("embedding_bag", Rows(3, 4))
+
+
+@pytest.mark.parametrize(
+    ("lie", "first"),
+    [
+        ({}, None),
+        ({1: (1, 4)}, None),
+        ({0: (1, 4)}, Strided(N, 2, 3, 4.0)),
+    ],  # four rows use a sector of 32 bytes
+)
+def test_a_gradient_without_a_formula_goes_along_the_first_operand(lie: Any, first: Strided | None) -> None:
+    """Two kernels share what all read: both operands and the gradient of the result; one alone reads all three."""
+    each = pointwise(N, 3 * W // 2, W, first)
+    assert made(backward("aten.special_zeta.default", G, G, strides=lie)) == [each, each]
+    alone = pointwise(N, 3 * W, W, first)
+    assert made(backward("aten.special_zeta.default", G, X, strides=lie)) == [alone]
+
+
+@pytest.mark.parametrize(
+    ("given", "sums"),
+    [
+        ((G, G), []),
+        ((G, g(8)), [8]),
+        ((g(8), G), [8]),
+        ((g(1, 8), g(4, 1)), [8, 4]),
+        ((t(8), G), []),
+        ((G, t(8)), []),
+    ],
+)
+def test_gradients_that_are_calls_are_summed_where_an_operand_is_repeated(
+    given: Any, sums: list[int]
+) -> None:
+    """Behind all calls, one for each operand that wants a gradient and has fewer elements than the result."""
+    whole = [G if each.requires_grad else X for each in given]
+    count = len(backward("aten.atan2.default", *whole))
+    found = backward("aten.atan2.default", *given)[count:]
+    assert [(kernel.read_bytes, kernel.written_bytes) for kernel in found] == [(W, 4 * left) for left in sums]
+
+
+def test_the_gradient_of_an_operator_of_no_known_arguments_is_one_kernel() -> None:
+    """It reads a place of eight bytes and a gradient for each element that it writes."""
+    places, count = t(2, 3, 8, 8, dtype="int64"), 2 * 3 * 8 * 8
+    assert made(backward("aten.max_unpool2d.default", g(2, 3, 8, 8), places, (16, 16))) == [
+        ("other", "aten.max_unpool2d_backward", 0, (8 + 4) * count, 4 * count, None)
+    ]

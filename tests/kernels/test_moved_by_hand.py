@@ -175,6 +175,8 @@ def test_scans_and_sorts_work_on_rows_along_an_axis(shape: tuple[int, ...], axis
     assert kernel.sizes == rows
     # In place: a copy of the values, and places of 8 bytes that are counted, repeated for each row and copied.
     assert [each.written_bytes for each in before] == [4 * count, 8 * rows.columns, 8 * count, 8 * count]
+    assert [each.read_bytes for each in before] == [4 * count, 0, 8 * count, 8 * count]
+    assert {each.sizes for each in before} == {None}  # each in order
     assert (kernel.read_bytes, kernel.written_bytes) == (4 * count, (4 + 8) * count)
 
 

@@ -7,8 +7,12 @@ from typing import Any
 import pytest
 
 from graphflops.devices import HOPPER
+from graphflops.graph import Graph, Input, Node, Output, Ref
 from graphflops.inductor.plan import Plans
 from graphflops.kernels.kernel import Convolution, Product
+from graphflops.passes.attention import facts_of
+from graphflops.passes.bind import bind
+from graphflops.passes.price import price
 from graphflops.time.compiled import CompiledLauncher
 from tests.one_call import g, program_of
 from tests.support import t
@@ -152,6 +156,26 @@ def conv(*, is_backward: bool, channels: int = 16) -> Any:
     operands = (g(2, channels, 16, 16, **half), g(32, channels, 3, 3, **half), g(32, **half))
     args = ((1, 1), (1, 1), (1, 1), False, (0, 0), 1)
     return launched("aten.convolution.default", *operands, *args, is_backward=is_backward)
+
+
+@pytest.mark.parametrize("is_late", [True, False])
+def test_collectives_run_beside_what_comes_before_a_late_wait(is_late: bool) -> None:
+    """One of an open size is unknown, which no start or wait hides."""
+    call = ("r", "aten.mm.default", (Ref("x"), Ref("x")))
+    start = ("s", "_c10d_functional.all_reduce.default", (Ref("x"), "sum", "0"))
+    wait = ("w", "_c10d_functional.wait_tensor.default", (Ref("s"),))
+    nodes = [
+        Node(*each, outputs=each[:1]) for each in ((start, call, wait) if is_late else (start, wait, call))
+    ]
+    for size, of_collective in ((8, ["all", "start", "wait"] if is_late else ["all"]), ("n", ["all"])):
+        types = {name: t(size, size) for name in "xsrw"}
+        graph = Graph(tuple(nodes), types, (Input("x", "user"),), (Output(Ref("w")), Output(Ref("r"))))
+        program = price(graph, bind(graph, {}, {}), facts_of)
+        launches = CompiledLauncher(program, {}, Plans(program, HOPPER), COSTS).forward(records=False)
+        copied = COSTS["compiled.inference.fused"]  # the operand, before it is changed
+        found = [each for each in launches if each.row == 0 and each.host_seconds != copied]
+        assert [each.part for each in found] == of_collective
+        assert (found[-1].kernels is None) is (size == "n")
 
 
 def test_convolutions() -> None:

@@ -112,6 +112,8 @@ def test_products_are_rounded_up_to_eight() -> None:
         ("softmax.int", (t(4, 8), -1), 0),
         ("mm.default", (t(4, 8), t(8, 6)), 0),
         ("exp.default", (t(0, 8),), 0),
+        ("exp.default", (t(),), 2.25),
+        ("max_pool2d.default", (t(1, 1, 3, 3), (3, 3)), 2.5 * 9),
     ],
 )
 def test_slow_instructions_of_results(op: str, given: Any, loads: float) -> None:
@@ -125,6 +127,8 @@ INDEX = t(4, 5, dtype="int64")
     ("op", "given", "loads"),
     [
         ("erf.default", (g(4, 8),), 1.75),
+        ("erf.default", (g(),), 1.75),
+        ("erf.default", (g(0, 8),), 0),
         ("relu.default", (g(4, 8),), 0),
         ("exp.default", (g(4, 8),), 0),  # its result is kept
         ("add.Tensor", (g(4, 8), g(4, 8)), 0),  # reads nothing
@@ -138,8 +142,10 @@ INDEX = t(4, 5, dtype="int64")
         ("avg_pool2d.default", (g(2, 3, 8, 8), (4, 4), (1, 1)), 5.5 * 6),  # 25 windows of 17 for 64 elements
         ("adaptive_avg_pool2d.default", (g(2, 3, 8, 8), (1, 1)), 0),
         ("adaptive_avg_pool2d.default", (g(2, 3, 8, 8), (2, 2)), 5.5),
+        ("adaptive_avg_pool2d.default", (g(2, 3, 8, 8), (2, 1)), 5.5),
         # additions to rows of a table: one place is added to again and again
         ("embedding.default", (g(10, 64), INDEX), 3.5),
+        ("index_select.default", (g(), 0, t(1, dtype="int64")), 3.5),  # of one number
         ("embedding.default", (g(10, 63), INDEX), 700_000 // 630),
         ("embedding.default", (g(10, 8), INDEX), 2800),
         ("embedding.default", (g(31, 8), INDEX), 2800),

@@ -93,7 +93,13 @@ def test_a_sum_of_all_elements_repeats_one_number() -> None:
         ("linear.default", (g(2, 3, 4), g(5, 4)), (5, 10, 1), 1),  # rows that are not evenly apart
         ("linear.default", (g(2, 3, 4), g(5, 4)), (15, 5, 1), 0),
         ("linear.default", (g(6, 4), g(5, 4)), (1, 6), 0),
+        ("linear.default", (g(4), g(5, 4)), (2,), 0),
+        ("linear.default", (g(4), g(4)), (), 0),
         ("matmul.default", (g(2, 3, 4), g(2, 4, 5)), (5, 10, 1), 0),
+        # A repeated number is copied for each of two products, not for a bias.
+        ("linear.default", (g(2, 3, 4), g(5, 4), g(5)), (0, 0, 0), 2),
+        ("linear.default", (g(2, 3, 4), g(5, 4)), (5, 0, 1), 2),
+        ("linear.default", (g(2, 3, 4), t(5, 4)), (0, 0, 0), 1),
         ("layer_norm.default", (g(2, 3), (3,)), (1, 2), 1),
         ("layer_norm.default", (g(2, 3), (3,)), (3, 1), 0),
         ("batch_norm.default", (g(2, 3, 4, 4), g(3), g(3), None, None, True, 0.1, 1e-5, True), (48, 1, 12, 3), 0),

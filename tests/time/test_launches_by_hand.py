@@ -243,6 +243,9 @@ def test_the_kernel_of_an_attention(op: str, width: int, dtype: str, kernel: str
     layouts = one.runs.of(priced.main).layouts
     found = one._attention_kernel(priced.main.calls[0], layouts)
     assert found == kernel
+    recorded: Any = Space(program=Space(graph=Space(step=object())), records=False)
+    chosen = kernel and {"float32": "efficient", "float64": "math"}.get(dtype, "cudnn")  # whatever its name
+    assert Launcher._attention_kernel(recorded, priced.main.calls[0], layouts) == chosen
 
 
 def test_waits_of_calls_that_read_a_number() -> None:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace as Space
+from typing import Any
+
 import pytest
 
 import graphflops
 from graphflops.devices import device
+from graphflops.kernels.call import Sizes
 from graphflops.kernels.kernel import Chunks
 from graphflops.tensor import BFLOAT16
+from graphflops.time import optimizer
+from graphflops.time.exchanges import Launches
 from graphflops.time.optimizer import _PASSES, Pass, _singly, _together
+from tests.support import t
 
 _CHUNK = 65536
 _MODEL, _PARAMETERS = "samples/gqa_transformer.pt2", 35
@@ -121,3 +128,62 @@ def test_a_large_parameter_among_small_ones() -> None:
     (launch,) = _together(BFLOAT16, group, Pass(1, 1, 1), _COSTS)
     read = [kernel.read_bytes // 2 for kernel in launch.kernels or ()]
     assert read == [5 + 319 * _CHUNK, _CHUNK + 7 + 9]
+
+
+STEP = {
+    "optimizer.start": 100.0,
+    "optimizer.parameter": 7.0,
+    "optimizer.call": 1e3,
+    "optimizer.tensor": 0.5,
+    "optimizer.single": 11.0,
+}
+
+
+def launches(monkeypatch: pytest.MonkeyPatch, *parameters: Any, **how: Any) -> list[Launches]:
+    """Of a step over parameters of these types."""
+    monkeypatch.setattr(optimizer, "trained", lambda _: [Space(type=each) for each in parameters])
+    program: Any = Space(training=graphflops.Training(**how))
+    return optimizer.optimizer_launches(program, Sizes({}), STEP)
+
+
+@pytest.mark.parametrize(
+    ("name", "implementation", "elements"),
+    # what the kernels of a step read of 8 and 4 elements of 4 bytes
+    [
+        ("sgd", "fused", [2 * 12]),
+        ("momentum", "fused", [3 * 12]),
+        ("adam", "fused", [2, 4 * 12]),  # counts the steps of two parameters first
+        ("adamw", "fused", [2, 4 * 12]),
+        ("sgd", "foreach", [2 * 12]),
+        ("momentum", "foreach", [12, 2 * 12, 2 * 12]),
+        ("momentum", "single", [8, 4, 2 * 8, 2 * 4, 2 * 8, 2 * 4]),
+    ],
+)
+def test_what_a_step_launches(
+    monkeypatch: pytest.MonkeyPatch, name: str, implementation: str, elements: list[int]
+) -> None:
+    start, *rest = launches(monkeypatch, t(8), t(4), optimizer=name, implementation=implementation)
+    assert (start.kernels, start.host_seconds) == ((), 100 + 2 * 7)
+    assert [kernel.read_bytes for each in rest for kernel in each.kernels or ()] == [
+        4 * of for of in elements
+    ]
+    assert {(each.row, len(each.kernels or ())) for each in rest} == {(-1, 1)}
+    assert start.row == -1  # of no call
+
+
+def test_each_type_of_parameters_has_passes_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = t(8), t(4, dtype="bfloat16"), t(16)
+    _, *rest = launches(monkeypatch, *given, optimizer="sgd", implementation="foreach")
+    found = [(kernel.dtype, kernel.read_bytes) for each in rest for kernel in each.kernels or ()]
+    assert found == [("float32", 2 * 4 * (8 + 16)), ("bfloat16", 2 * 2 * 4)]
+
+
+def test_steps_that_are_not_known_and_steps_that_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    unknown = [Launches(-1, None, 0.0)]
+    single = {"optimizer": "sgd", "implementation": "single"}
+    assert launches(monkeypatch, t(8), optimizer="none") == []
+    assert optimizer.optimizer_launches(Space(training=None), Sizes({}), STEP) == []  # type: ignore[arg-type]
+    assert launches(monkeypatch, t(8), optimizer="muon") == unknown
+    assert launches(monkeypatch, t("n"), **single) == unknown
+    assert launches(monkeypatch, t(2**39), t(2**39 + 1), **single) == unknown  # no device holds them
+    assert len(launches(monkeypatch, t(2**39), t(2**39), **single)) == 1 + 2

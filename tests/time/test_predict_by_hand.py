@@ -267,6 +267,9 @@ def test_exchanges_take_the_faster_protocol() -> None:
     assert found.seconds == pytest.approx(107e-6 + 2e-6 + 5e-6, rel=1e-3)
     assert (found.low, found.high) == pytest.approx((7e-6 + 107e-6 / 2, 7e-6 + 107e-6 * 2), rel=1e-3)
     assert found.bound == "latency"
+    alone = Kernel("collective", "float32", 0, 0, 4, 4, Exchange(1000, devices=1))
+    free = with_rates("collective.all_reduce", {**rates, "enter": 0.0, "spread": 2.0}, links=links)
+    assert seconds(alone, known) == seconds(alone, free)  # enters no group
     four = Kernel("collective", "float32", 0, 0, 4, 4, Exchange(1000, devices=4))
     assert seconds(four, known) == pytest.approx(127e-6 + 1000 * (1 / 0.75e9 + 5e-9), rel=1e-3)
     assert predict(Kernel("collective", "float32", 0, 0, 4, 4, Exchange(10**9)), known).bound == "link"
@@ -313,3 +316,15 @@ def test_float32_convolutions_multiply_as_tf32() -> None:
         known = with_rates("convolution.dense", MATMUL)
         assert seconds(kernel, known) == pytest.approx(kernel.flops / peak, rel=1e-3)
         assert seconds(kernel, device()) == pytest.approx(2e-6 + kernel.flops / (0.75 * peak))
+
+
+def test_a_kernel_that_starts_for_two_thirds_of_its_time_is_bound_by_latency() -> None:
+    """8 ms of traffic behind a floor, and the same of a message on a link."""
+    kernel = pointwise(1_000_000)
+    for floor, bound in ((15e3, "memory"), (17e3, "latency")):  # microseconds
+        known = with_rates("elementwise", {**TRAFFIC, "floor": floor})
+        assert predict(kernel, known).bound == bound
+    # a link of 1 GB/s takes 15 us, and 5/3 ns a byte: a third of it are 11,250 bytes
+    linked = device(links=(Link("fast", 1e9),))
+    for size, limit in ((11_200, "latency"), (11_300, "link")):
+        assert predict(Kernel("collective", "float32", sizes=Exchange(size)), linked).bound == limit

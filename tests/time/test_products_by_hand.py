@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from graphflops.kernels.kernel import Convolution, Product
+from graphflops.kernels.kernel import WHOLE, Convolution, Kernel, Product
 from graphflops.time.predict_products import (
     Problem,
     convolution_kind,
     is_long,
+    is_whole,
     of_convolution,
     of_product,
     product_kind,
@@ -318,3 +319,23 @@ def test_kinds_of_odd_convolutions(sizes: Convolution, kind: str) -> None:
 )
 def test_channels_that_are_no_power_of_two(channels: int, long: bool) -> None:
     assert is_long(conv(channels=channels * 4, groups=4, filter=(8, 8))) is long
+
+
+@pytest.mark.parametrize(
+    ("m", "changed", "whole"),
+    [
+        (129, {}, True),
+        (128, {}, False),
+        (129, {"dtype": "bfloat16"}, False),
+        (129, {"vector_flops": 0}, False),  # without a bias
+        (129, {"batch": 2}, False),
+        (129, {"layout": "tn"}, False),
+        (1, {"dtype": "bfloat16", "vector_flops": 0, "batch": 2, "variant": WHOLE}, True),
+    ],
+)
+def test_sums_that_stay_whole(m: int, changed: dict[str, Any], whole: bool) -> None:
+    """Of many rows in float32 with a bias, or of a kernel that says so."""
+    given = {"dtype": "float32", "vector_flops": 1, "batch": 1, "layout": "nn", "variant": "", **changed}
+    sizes = Product(m, 64, 64, given["batch"], given["layout"])
+    kernel = Kernel("matmul", given["dtype"], 2, given["vector_flops"], 4, 4, sizes, given["variant"])
+    assert is_whole(kernel, sizes) is whole
