@@ -28,6 +28,12 @@ from graphflops.graph import Graph, Origin
 Mesh = Mapping[str, int]
 _NAMES = ("module", "inputs", "optimizer", "loss")
 _READS = "it reads numbers from its data, which a recording does not have: leave .item() and printing out"
+# By words of an error, what to do.
+_ADVICE = {
+    "DataDependent": _READS,
+    "_local_scalar_dense": _READS,
+    "UnsupportedOperatorException: c10d": "this torch has no collectives without data: record with a later one",
+}
 
 
 def record(
@@ -60,8 +66,7 @@ def record(
         line = f"{type(error).__name__}: {error}".strip().partition("\n")[0]
         place = innermost(error.__traceback__, beside=("torch", "graphflops"))
         at = "" if sizes == axes else f" on the mesh {sizes}, which open axes need"
-        reads = "DataDependent" in line or "_local_scalar_dense" in line
-        advice = f": {_READS}" if reads else ""
+        advice = next((f": {what}" for word, what in _ADVICE.items() if word in line), "")
         raise ModelError(f"the step cannot be recorded{at}: {line} ({place}){advice}") from error
     if open_axes:
         at_mesh(steps, meshes[-1])  # which refuses numbers that no formula gives
