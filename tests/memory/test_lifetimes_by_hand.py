@@ -83,6 +83,30 @@ def test_a_part_that_runs_twice_returns_in_between() -> None:
     assert until(nodes) == {"a": 1, "b": 3, "c": 3, "d": 3}
 
 
+def test_a_part_that_goes_another_way_when_it_runs_again_has_returned() -> None:
+    first, second = (1, "x = self.part(x)"), (2, "x = self.part(x)")
+    nodes = [
+        call("a", "sin", "x", first, (7, "y = torch.sin(x)"), modules="part"),
+        call("b", "tanh", "a", first, (8, "return torch.tanh(y)"), modules="part"),
+        call("c", "cos", "b", second, (10, "z = torch.cos(x)"), modules="part"),
+        call("d", "relu", "c", second, (11, "return torch.relu(z)"), modules="part"),
+    ]
+    assert until(nodes) == {"a": 1, "b": 3, "c": 3, "d": 3}
+
+
+@pytest.mark.parametrize(("argument", "last"), [("found", 4), ("None", 2)])
+def test_a_list_that_a_part_is_given_lives_as_long_as_its_caller(argument: str, last: int) -> None:
+    line = (3, f"y = self.part(x, {argument})")
+    nodes = [
+        call("a", "sin", "x", (1, "v = torch.sin(x)")),
+        call("b", "cos", "x", (2, "v = torch.cos(x)")),
+        call("c", "cat", "a b", line, (7, "return torch.cat(given)"), modules="part"),
+        call("d", "relu", "c", (4, "y = torch.relu(y)")),
+        call("e", "exp", "d", (5, "return torch.exp(y)")),
+    ]
+    assert until(nodes)["a"] == last
+
+
 def test_the_argument_of_a_part_lives_until_it_returns() -> None:
     line = (2, "return self.part(x)")
     nodes = [
