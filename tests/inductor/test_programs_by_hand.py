@@ -105,6 +105,14 @@ def test_what_lies_with_its_channels_last_is_not_copied(
     assert [op.elements for op in made_by] == copied
 
 
+def test_weights_of_one_channel_are_not_copied() -> None:
+    """A depthwise convolution beside one that has images lie with their channels last."""
+    image, full, depthwise = 2 * 96 * 16 * 16, 96 * 96 * 3 * 3, nn.Conv2d(96, 96, 3, bias=False, groups=96)
+    module = nn.Sequential(nn.Conv2d(96, 96, 3, bias=False), depthwise)
+    plan = planned(module, torch.zeros(2, 96, 16, 16), training=False)
+    assert [op.elements for op in plan.joint.ops if op.kind == "pointwise"] == [image, full]
+
+
 @pytest.mark.parametrize(
     ("channels", "is_copied", "expected"),
     [(1, False, False), (1, True, True), (2, False, True), (2, True, True)],
