@@ -341,6 +341,9 @@ def test_workspace_of_a_convolution_of_three_channels() -> None:
         operands = (t(2, 3, 16, 16, dtype=dtype), t(16, 3, 3, 3, dtype=dtype))
         plan = plan_of("aten.convolution.default", *operands, *more)
         assert plan.joint.ops[-1].workspace == expected
+    eight = plan_of("aten.convolution.default", t(2, 8, 16, 16), t(16, 8, 3, 3), *more)
+    assert eight.channels_last
+    assert eight.joint.ops[-1].workspace == 0
 
 
 @pytest.mark.parametrize(
