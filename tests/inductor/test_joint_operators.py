@@ -156,6 +156,11 @@ HALF = {"dtype": "bfloat16"}
             ],
         ),
         (
+            "matmul",  # of 96 multiply-adds for each result, moving the elements takes the time
+            (t(1024, 96, **HALF), t(96, 1001, **HALF)),
+            [("extern", 2 * 1024 * 1001, 1024 * 1001, 0, "x0 x1", "stored")],
+        ),
+        (
             "matmul",  # 60 are padded to 64
             (g(8, 4, 60, **HALF), g(8, 60, 16, **HALF)),
             [
@@ -276,8 +281,9 @@ def test_fused_attention_keeps_a_float32_sum_for_each_query() -> None:
 
 def test_a_mask_of_truth_values_is_converted_once() -> None:
     operands = [g(2, 4, 256, 64) for _ in range(3)]
-    mask, *_ = made(plan_of(SDPA, *operands, t(256, 256, dtype="bool")))
+    mask, *_, gradient = made(plan_of(SDPA, *operands, t(256, 256, dtype="bool")))
     assert mask == ("pointwise", 4 * 256 * 256, 256 * 256, 0, "x3", "")
+    assert gradient[-2] == "g1 x0 x1 x2 y0 sums converted"  # the gradient reads the copy too
 
 
 def test_unfused_attention_is_two_products_with_a_softmax_between_them() -> None:
@@ -313,6 +319,31 @@ def test_unfused_attention_is_two_products_with_a_softmax_between_them() -> None
         ("extern", 4 * q, q, 0),
         *[("pointwise", 2 * q, q, 0)] * 3,
     ]
+
+
+@pytest.mark.parametrize("heads", [7, 8])
+def test_gradients_of_a_head_that_queries_share_are_summed(heads: int) -> None:
+    """Eight or more repeats take a loop. Rows of scores longer than 1024 numbers begin at multiples of 32."""
+    rows, keys, width = 2 * heads * 64, 1030, 300
+    own = 2 * 1 * keys * width
+    found = made(plan_of(SDPA, g(2, heads, 64, width), *[g(2, 1, keys, width) for _ in range(2)]))
+    aligned = rows * 1056 - (1056 - keys)  # the last row ends with its last number
+    assert found[4] == ("pointwise", 4 * aligned, rows * keys, 0, "scores statistics", "")
+    summed = ("reduction", 4 * own, heads * own, own) if heads == 8 else ("pointwise", 4 * own, own, 0)
+    assert [each[:4] for each in found[-2:]] == [summed] * 2
+
+
+def test_workspace_of_a_convolution_of_three_channels() -> None:
+    """Image and weight are written once more; in half precision with three channels padded to eight."""
+    image, weight = 2 * 3 * 16 * 16, 16 * 3 * 3 * 3
+    more = (None, (1, 1), (1, 1), (1, 1), False, (0, 0), 1)
+    for dtype, expected in (("float32", 4 * (image + weight)), ("bfloat16", 2 * (image + weight) * 8 // 3)):
+        operands = (t(2, 3, 16, 16, dtype=dtype), t(16, 3, 3, 3, dtype=dtype))
+        plan = plan_of("aten.convolution.default", *operands, *more)
+        assert plan.joint.ops[-1].workspace == expected
+    eight = plan_of("aten.convolution.default", t(2, 8, 16, 16), t(16, 8, 3, 3), *more)
+    assert eight.channels_last
+    assert eight.joint.ops[-1].workspace == 0
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,45 @@ def test_the_partitioner_copies_an_operand_once(training: bool, copies: int) -> 
     )
 
 
+class Image(nn.Module):
+    """A convolution of an image, or of what a function makes of it."""
+
+    def __init__(self, size: int, before: nn.Module) -> None:
+        super().__init__()
+        self.before, self.conv = before, nn.Conv2d(96, 128, size, bias=False)
+
+    def forward(self, x: Any) -> Any:
+        return self.conv(self.before(x))
+
+
+@pytest.mark.parametrize(
+    ("size", "before", "are_last", "copied"),
+    [
+        (3, nn.Identity(), False, [2 * 96 * 16 * 16, 128 * 96 * 3 * 3]),
+        (1, nn.Identity(), False, [2 * 96 * 16 * 16]),  # a weight of one pixel lies either way
+        (3, nn.Identity(), True, []),
+        (3, nn.ReLU(), False, [128 * 96 * 3 * 3]),  # what is computed is written as it has to lie
+    ],
+)
+def test_what_lies_with_its_channels_last_is_not_copied(
+    size: int, before: nn.Module, are_last: bool, copied: list[int]
+) -> None:
+    order = torch.channels_last if are_last else torch.contiguous_format
+    module, image = Image(size, before), torch.zeros(2, 96, 16, 16)
+    plan = planned(module.to(memory_format=order), image.to(memory_format=order), training=False)
+    ops = plan.joint.ops[len([*before.children()]) :]
+    made_by = [op for op in ops if op.kind == "pointwise" and op.outputs[0] not in plan.execution.values]
+    assert [op.elements for op in made_by] == copied
+
+
+def test_weights_of_one_channel_are_not_copied() -> None:
+    """A depthwise convolution beside one that has images lie with their channels last."""
+    image, full, depthwise = 2 * 96 * 16 * 16, 96 * 96 * 3 * 3, nn.Conv2d(96, 96, 3, bias=False, groups=96)
+    module = nn.Sequential(nn.Conv2d(96, 96, 3, bias=False), depthwise)
+    plan = planned(module, torch.zeros(2, 96, 16, 16), training=False)
+    assert [op.elements for op in plan.joint.ops if op.kind == "pointwise"] == [image, full]
+
+
 @pytest.mark.parametrize(
     ("channels", "is_copied", "expected"),
     [(1, False, False), (1, True, True), (2, False, True), (2, True, True)],

@@ -140,7 +140,7 @@ BY_OTHERS: list[tuple[Any, ...]] = [
     *[("where.ScalarOther", MASK, X, 2.0), ("where.ScalarSelf", MASK, 2.0, X)],
     *[(f"rnn_{name}_cell.default", g(4, 5), g(4, 6), g(6, 5), g(6, 6)) for name in ("tanh", "relu")],
     # Transforms of operands that are cut, filled up, or made complex.
-    *[(f"fft_{name}.default", X, *rest) for name in ("rfft", "fft") for rest in ((), (6,), (2,), (None, 0))],
+    *[(f"fft_{name}.default", X, *rest) for name in ("rfft", "fft") for rest in ((), (6,), (2,), (None, 0), (7, 0))],
     *[(f"fft_{name}.default", Z, *rest) for name in ("fft", "ifft", "irfft") for rest in ((), (8,), (2, 0, "ortho"))],
     *[(f"fft_{name}.default", X, *rest) for name in ("rfft2", "fft2", "fftn") for rest in ((), ((3, 8), (0, 1)))],
     *[(f"fft_{name}.default", Z, *rest) for name in ("irfft2", "ifftn") for rest in ((), ((4, 4), (0, 1), "forward"))],

@@ -61,6 +61,11 @@ def test_calls_that_contradict_their_results(changes: dict[str, Any], believed: 
     assert (found.form is None) >= (not believed)
 
 
+def test_a_call_that_is_not_believed_makes_what_the_file_records() -> None:
+    (unknown,) = consistent(graph_of(derived=(), unknown=("shape",)))
+    assert unknown.estimate.out == (t(4, 8),)
+
+
 @pytest.mark.parametrize(
     ("shape", "used", "believed"),
     [

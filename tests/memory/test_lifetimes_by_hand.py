@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from graphflops.execution.frames import References
+from graphflops.execution.python_frame import Frame
+from graphflops.execution.source_lines import CodeLine
 from graphflops.graph import Node, Ref
 
 if TYPE_CHECKING:
@@ -81,6 +83,30 @@ def test_a_part_that_runs_twice_returns_in_between() -> None:
         call("d", "tanh", "c", second, (8, "return torch.tanh(y)"), modules="part"),
     ]
     assert until(nodes) == {"a": 1, "b": 3, "c": 3, "d": 3}
+
+
+def test_a_part_that_goes_another_way_when_it_runs_again_has_returned() -> None:
+    first, second = (1, "x = self.part(x)"), (2, "x = self.part(x)")
+    nodes = [
+        call("a", "sin", "x", first, (7, "y = torch.sin(x)"), modules="part"),
+        call("b", "tanh", "a", first, (8, "return torch.tanh(y)"), modules="part"),
+        call("c", "cos", "b", second, (10, "z = torch.cos(x)"), modules="part"),
+        call("d", "relu", "c", second, (11, "return torch.relu(z)"), modules="part"),
+    ]
+    assert until(nodes) == {"a": 1, "b": 3, "c": 3, "d": 3}
+
+
+@pytest.mark.parametrize(("argument", "last"), [("found", 4), ("None", 2)])
+def test_a_list_that_a_part_is_given_lives_as_long_as_its_caller(argument: str, last: int) -> None:
+    line = (3, f"y = self.part(x, {argument})")
+    nodes = [
+        call("a", "sin", "x", (1, "v = torch.sin(x)")),
+        call("b", "cos", "x", (2, "v = torch.cos(x)")),
+        call("c", "cat", "a b", line, (7, "return torch.cat(given)"), modules="part"),
+        call("d", "relu", "c", (4, "y = torch.relu(y)")),
+        call("e", "exp", "d", (5, "return torch.exp(y)")),
+    ]
+    assert until(nodes)["a"] == last
 
 
 def test_the_argument_of_a_part_lives_until_it_returns() -> None:
@@ -211,3 +237,23 @@ def test_a_variable_of_a_loop_over_steps_is_replaced_after_eight_turns() -> None
     assert {name: found[name] for name in ("w0", "w1")} == {"w0": 3 * 8, "w1": 3 * 9}
     assert all(found[f"w{turn}"] == 30 for turn in range(2, 10))  # until the statement is done
     assert found["y"] == 31
+
+
+@pytest.mark.parametrize(
+    ("reads", "name"),
+    [
+        ("b", "one"),
+        ("c b", "one"),  # no variable holds c
+        ("a", ""),  # of two values
+        ("p", ""),  # a piece of a statement
+        ("l", ""),  # an element of a list
+        ("v", "one"),  # a view of b
+    ],
+)
+def test_the_variable_that_a_statement_reads_first_holds_one_value(reads: str, name: str) -> None:
+    nodes = [call("y", "add", reads)]
+    found = References(nodes, [nodes[0].reads()], {"v": "b"}, lambda value: False)
+    frame = Frame(CodeLine("net.py", "forward", 1, "", ""), (), 0, "self")
+    frame.variables = {"two": ("a", "d"), "none": (), "one": ("b",), "#0": ("p",), "[]0": ("l",)}
+    found.last = 0
+    assert found.first_read(frame) == name

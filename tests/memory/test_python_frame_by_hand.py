@@ -57,6 +57,7 @@ def test_statements_of_a_line_run_in_turns() -> None:
         ("x = x + self.layer(x)", 0, "layers.0", "layers.1", False),  # it has not added yet
         ("x = x + self.layer(x)", 1, "layers.0", "norm", False),
         ("x = x + self.layer(x)", 1, "", "layers.1", False),  # it has called none
+        ("x = x + self.layer(x)", 1, "", "", False),
         ("x = self.a(x) + self.b(x) + x", 1, "a", "a", False),  # it adds twice
         ("x = self.a(x) + self.b(x) + x", 2, "a", "a", True),
         ("a = f(x); b = g(a)", 1, "f", "f", False),  # another statement follows
