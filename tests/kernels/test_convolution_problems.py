@@ -153,3 +153,19 @@ def test_a_convolution_of_unknown_operands_has_the_work_of_its_operator() -> Non
     known = {name: value for name, value in call.values.items() if name != "x1"}
     (kernel,) = forward_kernels(ConcreteCall(call.call, known, {}, call.sizes))
     assert (kernel.flops, kernel.vector_flops) == (2 * 2 * 16 * 16 * 8 * 9, 0)
+
+
+@pytest.mark.parametrize(("side", "variant"), [(1, ""), (5, "tiled")])
+def test_few_channels_in_order_are_tiled_unless_there_is_one_position(side: int, variant: str) -> None:
+    found = problem((2, 3, side, side), (16, 3, 3, 3), (1, 1), (1, 1))
+    assert found.way == "as_it_lies"
+    assert found.variant == variant
+
+
+def test_an_image_without_a_batch_has_no_problem_of_its_own() -> None:
+    """Its axes are not those of the weight; the convolution is one kernel of unknown sizes."""
+    operands = t(3, 8, 8), t(16, 3, 3, 3)
+    assert Problem.of(one_call("aten.conv2d.default", *operands)) is None
+    (kernel,) = forward("aten.conv2d.default", *operands)
+    assert (kernel.family, kernel.sizes) == ("convolution", None)
+    assert kernel.flops == 2 * 16 * 6 * 6 * 3 * 3 * 3

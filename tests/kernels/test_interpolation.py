@@ -114,7 +114,9 @@ def test_gradients_of_a_cubic_one_wait_for_additions_to_the_same_place() -> None
     assert added.sizes == Rows(2 * 8 * (4 + 8), 1, is_inner=False)
     assert added.written_bytes == 16 * 4 * 2 * 8 * 32 * 32
     _, same = backward(CUBIC, g(2, 8, 16, 16), (16, 16), False, None)
-    assert same.sizes == Rows(16 * 16, int(16 * 0.65), is_inner=False)
+    size = 4 * 2 * 8 * 16 * 16  # the same size: its gradient is copied, without arithmetic
+    sizes = Rows(16 * 16, int(16 * 0.65), is_inner=False)
+    assert same == Kernel("pool", "float32", 0, 0, size, size, sizes, variant="cubic")
 
 
 def test_gradients_of_the_nearest_are_added_up_by_a_thread_each() -> None:
@@ -124,6 +126,9 @@ def test_gradients_of_the_nearest_are_added_up_by_a_thread_each() -> None:
         NEAREST, g(8, 16, 8, 8), None, (2.0, 2.0)
     )  # 1,024 threads take as long as 1,024 of each SM
     assert few.sizes == Windows(8 * 132 * 1024, 4)
+    rest = (None, (2.0, 2.0))
+    (apart,) = backward(NEAREST, g(8, 16, 8, 8), *rest, **last(8, 16, 8, 8))  # a thread for one image
+    assert apart.sizes == Windows(132 * 1024, 4)
 
 
 def as_resized(variant: str, sizes: Rows | Windows, moved: int) -> Kernel:
@@ -148,3 +153,10 @@ def test_nothing_is_launched_where_nothing_is_written() -> None:
     assert forward("aten.fill_.Tensor", t(0, 4), t()) == []
     assert forward("aten.relu.default", t(0, 4)) == []
     assert forward("aten.lift_fresh_copy.default", t()) == []
+
+
+@pytest.mark.parametrize(("mode", "turns"), [(0, 1), (1, 1), (2, 8)])
+def test_a_position_of_a_grid_takes_its_channels_in_turn(mode: int, turns: int) -> None:
+    grid = t(4, 512, 512, 2)
+    (kernel,) = forward("aten.grid_sampler_2d.default", t(4, 3, 8, 8), grid, mode, 0, True)
+    assert kernel.sizes == Windows(4 * 512 * 512 * 3 * turns, 0)

@@ -8,6 +8,7 @@ import pytest
 
 from graphflops.execution.strides import row_major
 from graphflops.kernels.call import Tensor
+from graphflops.kernels.gathered import _listed
 from graphflops.kernels.kernel import Rows, Strided, Windows
 from graphflops.kernels.moved import added_rows, copy, fill, is_last, reduction, scattered, strided, sum_to
 from tests.one_call import g
@@ -360,3 +361,19 @@ def test_a_turned_operand_is_converted_as_it_is_put_in_order() -> None:
     assert copy(tensor(4, 8, steps=(1, 4)), 16).sizes == Strided(
         32, 2, 2, 32 / 4 - 4
     )  # narrowed as it is moved
+
+
+@pytest.mark.parametrize(
+    ("index", "copies", "is_in_order"),
+    [
+        (None, 0, True),
+        (tensor(1, steps=(7,)), 0, True),
+        (tensor(4, 6), 0, True),
+        (tensor(4, steps=(3,)), 0, False),  # a list with gaps
+        (tensor(2, steps=(3,)), 0, False),
+        (tensor(4, 6, steps=(1, 4)), 1, True),  # turned
+    ],
+)
+def test_indices_become_one_list(index: Tensor | None, copies: int, is_in_order: bool) -> None:
+    made, found = _listed(index)
+    assert (len(made), found) == (copies, is_in_order)

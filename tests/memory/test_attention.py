@@ -5,11 +5,17 @@ Bytes measured are those of an H200 with PyTorch 2.11: requested during the call
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
 import graphflops
+from graphflops.dims import symbol
+from graphflops.memory.on_gpu import say_unfused
 from tests.memory.renaming import in_library
+from tests.one_call import g, program_of
+from tests.support import t
 
 MIB = 2**20
 
@@ -78,3 +84,34 @@ def test_a_mask_built_while_exporting_takes_no_memory(training: bool) -> None:
         for model in (in_library(masked, "mask("), unmasked, masked)
     ]
     assert peaks[0] == peaks[1] < peaks[2]
+
+
+@pytest.mark.parametrize(
+    ("operand", "scores", "said"),
+    [
+        (
+            t(4),
+            [10**6],
+            "1 attention runs unfused and stores its scores in float32, up to 1.000 MB at a time: odd",
+        ),
+        (
+            t(4),
+            [10**6, 2 * 10**6],
+            "2 attentions run unfused and store their scores in float32, up to 2.000 MB at a time: odd",
+        ),
+        (
+            g(4),
+            [10**6, 2 * 10**6],
+            "2 attentions run unfused and store their scores in float32, 3.000 MB of them kept for the gradients: odd",
+        ),
+        (t(4), [symbol("n")], "1 attention runs unfused and stores its scores in float32: odd"),
+        (g(4), [symbol("n")], "1 attention runs unfused and stores its scores in float32: odd"),
+    ],
+)
+def test_scores_are_kept_for_the_gradients_or_one_at_a_time(
+    operand: Any, scores: list[Any], said: str
+) -> None:
+    program = program_of("aten.relu.default", operand)
+    say_unfused(program, "flash: odd", scores, {})
+    (note,) = [one for one in program.notes.found.values() if one.code == "GF122"]
+    assert note.message == said

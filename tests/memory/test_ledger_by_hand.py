@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 
-from graphflops.dims import symbol
+from graphflops.dims import evaluate, symbol
 from graphflops.errors import ModelError
 from graphflops.fitting.varied_size import known_sizes, repeated_peak
+from graphflops.graph import Graph, Input, Node, Output, Ref, Symbol
 from graphflops.loading import analyze
 from graphflops.memory.allocator import MIB, Allocator
 from graphflops.memory.ledger import at_sizes, is_alive, peak_moment
 from graphflops.report import Held, Timeline
+from tests.support import t
 
 N = symbol("n")
 HELD = (
@@ -89,3 +91,19 @@ def test_a_margin_enlarges_what_does_not_last() -> None:
     entry = replace(entry, timeline=Timeline((0, 1), held, None), requested_peak=140 * MIB)
     assert repeated_peak(entry, {}, 0) == 140 * MIB
     assert repeated_peak(entry, {}, 500) == 160 * MIB
+
+
+def test_the_peak_of_open_sizes_is_at_each_size_where_most_is_alive() -> None:
+    """Beside a weight and rows of the caller a copy of the weight, of 1 MiB, or one of the rows, of 256 n bytes."""
+    types = {"w": t(512, 512), "a": t(512, 512), "x": t(N, 64), "y": t(N, 64)}
+    inputs = (Input("w", "parameter", "w"), Input("x", "user"))
+    nodes = tuple(
+        Node(out, "aten.relu.default", (Ref(x),), outputs=(out,)) for x, out in (("w", "a"), ("x", "y"))
+    )
+    symbols = {"n": Symbol("n", hint=8)}
+    report = analyze(
+        Graph(nodes, types, inputs, (Output(Ref("y")),), symbols), device="h200", execution="graph"
+    )
+    (entry,) = report.memory_use
+    assert evaluate(entry.requested_peak, {"n": 8}) == 2 * MIB + 256 * 8
+    assert evaluate(entry.requested_peak, {"n": 8192}) == (1 + 2 + 2) * MIB

@@ -17,7 +17,9 @@ from graphflops.passes.attention import facts_of
 from graphflops.passes.bind import bind
 from graphflops.passes.price import price
 from graphflops.tensor import FLOAT32
+from tests.memory.one_call import eager
 from tests.memory.test_frames import LiveBytes
+from tests.one_call import g
 from tests.support import t
 
 
@@ -93,3 +95,11 @@ def test_which_results_autograd_takes_for_views(op: str, given: tuple[Any, ...],
     graph = Graph(tuple(nodes), {"x": t(4, 8)}, (Input("x", "user"),), (Output(Ref("b")),))
     main = price(graph, bind(graph, {}, {}), facts_of).main
     assert Eager(main, False, Runs((), HOPPER, is_eager=True)).views == expected
+
+
+@pytest.mark.parametrize(("operand", "copied"), [(g(2, 3), 2 * 4 * 2 * 3), (t(2, 3), 0)])
+def test_the_gradient_of_an_overwritten_view_is_copied_where_there_is_one(operand: Any, copied: int) -> None:
+    execution, call = eager("aten.relu_.default", operand)
+    assert execution.copied_slices(call) == 0  # no view
+    execution.views = frozenset({"x0"})
+    assert execution.copied_slices(call) == copied

@@ -108,3 +108,11 @@ def test_further_products_share_the_workspaces_of_the_first() -> None:
         moments.index(0),
         turn,
     ]
+
+
+def test_values_of_layers_are_held_once(program: Any) -> None:
+    module = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 32)).to("meta")
+    entry = phase(graphflops.capture(module, (torch.empty(8, 64, device="meta"),)), "sgd")
+    values = held(entry, "value")
+    assert len(values) > 1
+    assert len({name for name, *_ in values}) == len(values)

@@ -155,3 +155,11 @@ def test_repeated_heads_come_from_the_cache_for_each_query_head() -> None:
     streamed = 2 * 8 * 100 * 64 * 2 / (1.4 * 0.5 * bandwidth.through(known))
     found = attention_seconds(sizes, 2, 0, PEAK, {**FLASH, "memory": 0.5}, known)[0]
     assert found == pytest.approx(streamed, rel=1e-3)
+
+
+def test_heads_share_blocks_only_where_these_are_fewer() -> None:
+    """Two heads of 128 queries have a block each, of 1.5 tiles; of 64 queries they share one. A tile takes a millisecond."""
+    rates = {"packed": 1.0, "matrix": 4 * 128**3 / PEAK / 1e-3}
+    sizes = Attention(1, 2, 1, 128, 256, 128, computed=0.75)
+    assert flash(sizes, 1, **rates)[0] == pytest.approx(3e-3, rel=1e-3)
+    assert flash(replace(sizes, queries=64), 1, **rates)[0] == pytest.approx(1.5e-3, rel=1e-3)

@@ -169,3 +169,13 @@ def test_a_collective_waits_for_the_end_of_a_product_that_starts_before() -> Non
     assert link.beside(1e-6, 500e-6, fills=True) == pytest.approx(501e-6)
     # it began beside the last tiles, 50 us before the end of the product
     assert link.end(1) == pytest.approx(551e-6)
+
+
+def test_a_collective_knows_how_far_ahead_of_the_kernels_it_could_run() -> None:
+    """From 1 s on, kernels are launched until 4 s: 3 s ahead, and what they take longer beside it."""
+    link = Link()
+    delay = link.start_ahead(1, 1.0, 4.0, 100.0)
+    assert 0 < delay < 3
+    assert link.queue[0].ahead == pytest.approx(3 + delay)
+    assert link.start_ahead(2, 1.5, 4.0, 100.0) == 0  # in the queue behind the first
+    assert link.queue[1].ahead == 2.5

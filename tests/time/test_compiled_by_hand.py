@@ -187,3 +187,24 @@ def test_convolutions() -> None:
     own = [kernel.sizes.phase for kernel in kernels if isinstance(kernel.sizes, Convolution)]
     assert sorted(own) == ["input_gradient", "weight_gradient"]
     assert host // 1e7 == 2
+
+
+@pytest.mark.parametrize(
+    ("x", "weight"),
+    [
+        ((2, 16, 64), (32, 16, 3)),
+        ((2, 16, 8, 8), (32, 16, 3, 3)),
+        ((2, 16, 8, 8), (16, 1, 3, 3)),
+    ],
+)
+def test_inductor_writes_the_sum_of_the_gradient_of_a_bias(
+    x: tuple[int, ...], weight: tuple[int, ...]
+) -> None:
+    """The library's convolutions are those of the operand and the weight alone."""
+    one, none = (1,) * (len(x) - 2), (0,) * (len(x) - 2)
+    args = (one, one, one, False, none, x[1] // weight[1])
+    kernels, _ = launched(
+        "aten.convolution.default", g(*x), g(*weight), g(weight[0]), *args, is_backward=True
+    )
+    own = [kernel.family for kernel in kernels if kernel.variant != "fused"]
+    assert own == ["convolution", "convolution"]

@@ -131,3 +131,12 @@ def test_a_copy_in_another_shape_has_its_gradient_in_order(is_copy: bool, expect
     execution.layouts.copies = {"y0"} if is_copy else set()
     found = GradientLayouts(execution.layouts, ())
     assert (found.copies(call), found.known) == ([], expected)
+
+
+@pytest.mark.parametrize(
+    ("op", "args"), [("aten.zeros.default", ((2, 3),)), ("mine.unknown.default", (g(2, 3),))]
+)
+def test_calls_without_operands_or_of_unknown_results_copy_no_gradients(op: str, args: Any) -> None:
+    execution, call = eager(op, *args)
+    found = GradientLayouts(execution.layouts, ())
+    assert (found.copies(call), found.known) == ((), {})

@@ -136,5 +136,7 @@ def test_times_of_two_calls_are_added() -> None:
     expected = CallTime(4.0, 2.0, 7.0, "matrix", "copy, matmul, scan", 0.75)
     assert _sum(one, other) == expected
     assert _sum(other, one) == expected._replace(kernel="matmul, scan, copy")
+    early, late = one._replace(ahead=0.125), other._replace(ahead=0.5)
+    assert _sum(early, late) == expected._replace(ahead=0.625)
     nothing = CallTime(0.0, 0.0, 0.0, "host")
     assert _sum(nothing, one) == _sum(one, nothing) == one
