@@ -42,9 +42,8 @@ def devices(axes: Mapping[str, int], rank: int) -> Iterator[Any]:
 
     if dist.is_initialized():
         raise OptionError("torch.distributed is initialized here: record in a process of its own")
-    with contextlib.suppress(
-        ImportError
-    ):  # what collectives give without data, which later releases know by themselves
+    # What collectives give without data, which later releases know by themselves.
+    with contextlib.suppress(ImportError):
         import_module("torch.distributed._tools.fake_collectives")
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=prod(axes.values()))
     try:
