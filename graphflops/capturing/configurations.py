@@ -1,26 +1,19 @@
-"""Configurations of transformers, from a JSON file or a class with sizes, and the models that they describe.
-
-Weights of products may be in float8, as engines serve them: each product rounds its operand to float8, too. Element types of
-stored weights are those of the header of a `.safetensors` or `.gguf` file: no weight is read.
-"""
+"""Configurations of transformers, from a JSON file or a class with sizes, and the models that they describe."""
 
 from __future__ import annotations
 
-import math
 import os
-import struct
-from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
-from typing import IO, Any
+from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 import torch
-from torch import nn
 
 from graphflops.base import files
 from graphflops.capturing.example import library, unknown
+from graphflops.capturing.float8 import to_float8
 from graphflops.capturing.name import Name
+from graphflops.capturing.weights import stored
 from graphflops.errors import FileError, ModelError, OptionError, shown
 
 _LARGEST = 2**22  # bytes of a configuration
@@ -178,179 +171,3 @@ def _likeliest_class(transformers: Any, config: Any, name: Name) -> Any:
     raise ModelError(
         f"{name}: transformers has no model for any use of {type(config).__name__}: name {advice}, as hf:CLASS(SIZE=N)"
     )
-
-
-_TYPE = torch.float8_e4m3fn
-_MULTIPLE = 16  # of rows and columns of a weight: others, torch._scaled_mm refuses
-
-
-class Float8Linear(nn.Module):  # type: ignore[misc]
-    """An `nn.Linear` whose weight is float8, with one scale for the weight and one for the operand, both known beforehand.
-
-    x: [..., in_features] -> [..., out_features] of the same type.
-    """
-
-    def __init__(self, linear: nn.Linear) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(linear.weight.to(_TYPE), requires_grad=False)
-        self.bias = linear.bias
-        for name in ("scale", "operand_scale"):
-            self.register_buffer(name, torch.ones((), dtype=torch.float32, device=linear.weight.device))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        limit = torch.finfo(_TYPE).max
-        rounded = (x / self.operand_scale.to(x.dtype)).clamp(-limit, limit).to(_TYPE)
-        scales = {"scale_a": self.operand_scale, "scale_b": self.scale}
-        operands = rounded.flatten(0, -2), self.weight.t()
-        result = torch._scaled_mm(*operands, **scales, bias=self.bias, out_dtype=x.dtype)
-        return result.unflatten(0, x.shape[:-1])
-
-
-def to_float8(model: nn.Module, whole: Collection[nn.Module | None]) -> int:
-    """Put float8 weights into the linear layers of a model, but for those in `whole`; returns how many were changed."""
-    changed = 0
-    for module in [*model.modules()]:
-        for name, child in module.named_children():
-            if type(child) is not nn.Linear or child in whole:
-                continue
-            if child.in_features % _MULTIPLE == 0 == child.out_features % _MULTIPLE:
-                setattr(module, name, Float8Linear(child))
-                changed += 1
-    return changed
-
-
-_LONGEST = 2**27  # bytes of a header; that of the largest published checkpoint has 15 MB
-_SAFETENSORS_BITS = {
-    "F64": 64, "F32": 32, "F16": 16, "BF16": 16, "I64": 64, "I32": 32, "I16": 16, "I8": 8, "U8": 8, "BOOL": 8,
-    "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F4": 4, "U16": 16, "U32": 32, "U64": 64,
-}  # fmt: skip
-# ggml's types by number: name, elements of a block, bytes of a block (ggml.c, type_traits, as of 2025-10).
-_GGML = {
-    0: ("F32", 1, 4), 1: ("F16", 1, 2), 2: ("Q4_0", 32, 18), 3: ("Q4_1", 32, 20), 6: ("Q5_0", 32, 22),
-    7: ("Q5_1", 32, 24), 8: ("Q8_0", 32, 34), 9: ("Q8_1", 32, 36), 10: ("Q2_K", 256, 84), 11: ("Q3_K", 256, 110),
-    12: ("Q4_K", 256, 144), 13: ("Q5_K", 256, 176), 14: ("Q6_K", 256, 210), 15: ("Q8_K", 256, 292),
-    16: ("IQ2_XXS", 256, 66), 17: ("IQ2_XS", 256, 74), 18: ("IQ3_XXS", 256, 98), 19: ("IQ1_S", 256, 50),
-    20: ("IQ4_NL", 32, 18), 21: ("IQ3_S", 256, 110), 22: ("IQ2_S", 256, 82), 23: ("IQ4_XS", 256, 136),
-    24: ("I8", 1, 1), 25: ("I16", 1, 2), 26: ("I32", 1, 4), 27: ("I64", 1, 8), 28: ("F64", 1, 8),
-    29: ("IQ1_M", 256, 56), 30: ("BF16", 1, 2), 39: ("MXFP4", 32, 17),
-}  # fmt: skip
-_GGUF_SIZES = (1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8)  # bytes of a value by type; 8 is text, 9 an array
-_TEXT, _ARRAY = 8, 9
-_COMPUTED = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-
-
-@dataclass(frozen=True, slots=True)
-class StoredWeights:
-    """What a header says. bytes_by_type: bytes of the tensors of each element type, as the format calls it."""
-
-    bytes_by_type: Mapping[str, int]
-
-    @property
-    def computed_in(self) -> str:
-        """The type of parameters of a model that is loaded from it: its commonest floating type by bytes.
-
-        Of a file that stores integers, float8 or blocks in the main, bfloat16, which libraries unpack them to.
-        """
-        if not self.bytes_by_type:
-            return "float32"
-        commonest = max(self.bytes_by_type, key=lambda name: self.bytes_by_type[name])
-        return _COMPUTED.get(commonest, "bfloat16")
-
-
-def stored(path: str) -> StoredWeights:
-    """What the header of a file of weights says. Raises FileError for a file that is neither or contradicts itself."""
-    place = shown(path)
-    try:
-        with files.opened(path) as file:
-            head = file.read(8)
-            found = _gguf(file) if head[:4] == b"GGUF" else _safetensors(file, head)
-            return StoredWeights(dict(found))
-    except OSError as error:
-        raise FileError(f"{place}: {error.strerror}") from None
-    except (msgspec.DecodeError, struct.error, ValueError, KeyError, OverflowError) as error:
-        advice = "give a .safetensors or .gguf file"
-        raise FileError(
-            f"{place}: no header of weights that can be read ({shown(str(error), 100)}): {advice}"
-        ) from None
-
-
-class _Tensor(msgspec.Struct):
-    dtype: str
-    shape: list[int]
-
-
-def _safetensors(file: IO[bytes], head: bytes) -> Counter[str]:
-    (length,) = struct.unpack("<Q", head)
-    if length > _LONGEST:
-        raise ValueError(f"it claims {length:,} bytes")
-    entries = msgspec.json.decode(_exactly(file, length), type=dict[str, msgspec.Raw])
-    entries.pop("__metadata__", None)
-    found: Counter[str] = Counter()
-    for raw in entries.values():
-        tensor = msgspec.json.decode(raw, type=_Tensor)
-        found[tensor.dtype] += _elements(tensor.shape) * _SAFETENSORS_BITS[tensor.dtype] // 8
-    return found
-
-
-def _gguf(file: IO[bytes]) -> Counter[str]:
-    tensors, keys = _numbers(file, "QQ")
-    for _ in range(keys):
-        _text(file)
-        _skip(file, *_numbers(file, "I"))
-    found: Counter[str] = Counter()
-    for _ in range(tensors):
-        _text(file)
-        (rank,) = _numbers(file, "I")
-        if rank > 8:
-            raise ValueError(f"a tensor of {rank} axes")
-        shape = _numbers(file, "Q" * rank)
-        kind, _ = _numbers(file, "IQ")
-        name, block, size = _GGML[kind]
-        found[name] += -(-_elements(shape) // block) * size
-        _refuse_long(file)
-    return found
-
-
-def _skip(file: IO[bytes], kind: int) -> None:
-    """Leave out a value of a key."""
-    if kind == _TEXT:
-        _text(file)
-    elif kind == _ARRAY:
-        inner, count = _numbers(file, "IQ")
-        if inner in (_TEXT, _ARRAY):
-            for _ in range(count):
-                _text(file) if inner == _TEXT else _skip(file, inner)
-        else:
-            file.seek(_GGUF_SIZES[inner] * count, 1)
-    else:
-        file.seek(_GGUF_SIZES[kind], 1)
-    _refuse_long(file)
-
-
-def _refuse_long(file: IO[bytes]) -> None:
-    if file.tell() > _LONGEST:
-        raise ValueError(f"it is longer than {_LONGEST:,} bytes")
-
-
-def _text(file: IO[bytes]) -> None:
-    (length,) = _numbers(file, "Q")
-    _exactly(file, length if length <= _LONGEST else -1)
-
-
-def _numbers(file: IO[bytes], form: str) -> tuple[int, ...]:
-    form = f"<{form}"
-    return struct.unpack(form, _exactly(file, struct.calcsize(form)))
-
-
-def _exactly(file: IO[bytes], length: int) -> bytes:
-    data = file.read(length) if length >= 0 else b""
-    if len(data) != length:
-        raise ValueError("it ends early")
-    return data
-
-
-def _elements(shape: Iterator[int] | list[int] | tuple[int, ...]) -> int:
-    sizes = list(shape)
-    if any(size < 0 or size > 2**48 for size in sizes):
-        raise ValueError("a tensor of impossible sizes")
-    return math.prod(sizes)

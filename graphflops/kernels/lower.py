@@ -156,7 +156,6 @@ def _rolled(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
 # Each thread keeps two numbers or more: moments as Welford adds them up, or an extreme and its place.
 _PAIRED = frozenset({"var", "std", "var_mean", "std_mean", "argmax", "argmin"})
 _WITH_PLACES = ("max", "min")  # along an axis
-_COMPARING = ("amax", "amin")  # over outer axes they take as long
 
 
 @on_operand

@@ -113,7 +113,7 @@ def _fetched(text: bytes, file: str, digest: str, size: int, what: str) -> None:
 
 SUFFIXES = (*exporters.SUFFIXES, ".json")  # what a folder is searched for
 _OWN_DIFF = ("--no-ext-diff", "--no-textconv")  # options of git: none of the repository's programs
-_LINK, _SUBMODULE = "120000", "160000"
+_LINK = "120000"
 
 
 @dataclass(frozen=True, slots=True)

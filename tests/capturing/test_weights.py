@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from graphflops.capturing.configurations import stored
+from graphflops.capturing.weights import stored
 from graphflops.errors import FileError
 
 

@@ -5,7 +5,7 @@ What a function returns is held by no variable of its own.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -74,24 +74,20 @@ def test_what_a_part_makes_is_let_go_when_it_returns() -> None:
     assert until(nodes) == {"a": 2, "b": 2, "c": 3, "d": 4}
 
 
-def test_a_part_that_runs_twice_returns_in_between() -> None:
+@pytest.mark.parametrize(
+    ("kinds", "lines"),
+    [
+        (("sin", "tanh"), ((7, "y = torch.sin(x)"), (8, "return torch.tanh(y)"))),
+        (("cos", "relu"), ((10, "z = torch.cos(x)"), (11, "return torch.relu(z)"))),  # it goes another way
+    ],
+)
+def test_a_part_that_runs_twice_returns_in_between(kinds: Any, lines: Any) -> None:
     first, second = (1, "x = self.part(x)"), (2, "x = self.part(x)")
     nodes = [
         call("a", "sin", "x", first, (7, "y = torch.sin(x)"), modules="part"),
         call("b", "tanh", "a", first, (8, "return torch.tanh(y)"), modules="part"),
-        call("c", "sin", "b", second, (7, "y = torch.sin(x)"), modules="part"),
-        call("d", "tanh", "c", second, (8, "return torch.tanh(y)"), modules="part"),
-    ]
-    assert until(nodes) == {"a": 1, "b": 3, "c": 3, "d": 3}
-
-
-def test_a_part_that_goes_another_way_when_it_runs_again_has_returned() -> None:
-    first, second = (1, "x = self.part(x)"), (2, "x = self.part(x)")
-    nodes = [
-        call("a", "sin", "x", first, (7, "y = torch.sin(x)"), modules="part"),
-        call("b", "tanh", "a", first, (8, "return torch.tanh(y)"), modules="part"),
-        call("c", "cos", "b", second, (10, "z = torch.cos(x)"), modules="part"),
-        call("d", "relu", "c", second, (11, "return torch.relu(z)"), modules="part"),
+        call("c", kinds[0], "b", second, lines[0], modules="part"),
+        call("d", kinds[1], "c", second, lines[1], modules="part"),
     ]
     assert until(nodes) == {"a": 1, "b": 3, "c": 3, "d": 3}
 
