@@ -130,7 +130,7 @@ def padded_inner(call: PricedCall, values: Values) -> int | None:
     """The inner size of batched products after padding; None where it is a multiple of 8, or padding adds too much."""
     operands = [values[name] for name in call.tensors(values)[:2]]
     tensors = [one for one in operands if isinstance(one, TensorType) and one.rank > 2]
-    if call.node.operator.name == "linear" or len(tensors) < 2 or tensors[0].dtype.bits != HALF:
+    if len(tensors) < 2 or tensors[0].dtype.bits != HALF:
         return None
     inner, columns = tensors[0].shape[-1], tensors[1].shape[-1]
     if not isinstance(inner, int) or inner % _ALIGNED == 0 or columns == 1:
@@ -149,7 +149,7 @@ def aligned_bytes(shape: Sequence[Dim], bits: int) -> int | None:
     None where that is already so, or where a size is open. Source: `_pad_strides` in torch/_inductor/ir.py.
     """
     sizes = [size for size in shape if isinstance(size, int)]
-    if len(sizes) < len(shape) or not sizes or 0 in sizes:
+    if len(sizes) < len(shape) or 0 in sizes:
         return None
     line, stride, last, is_aligned = _LINE_BYTES * 8 // bits, 1, 0, True
     for size in reversed(sizes):
