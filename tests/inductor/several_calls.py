@@ -1,4 +1,4 @@
-"""The plan of a program of several calls, each spelled `("y", "relu.default", "x", 2)`: its result, operator and operands."""
+"""The plan of a program of several calls, each as `("y", "relu.default", "x")`: its result, operator and operands."""
 
 from __future__ import annotations
 

@@ -207,7 +207,7 @@ def test_more_than_eight_tensors_are_joined_one_by_one(count: int) -> None:
     ],
 )
 def test_rows_of_running_sums(op: str, operands: Any, kept: int, outer: str) -> None:
-    kind = "reduction" if 240 >= 8 * kept else "pointwise"
+    kind = "reduction" if 8 * kept <= 240 else "pointwise"
     elements, kept = (240, kept) if kind == "reduction" else (kept, 0)
     assert of_call(f"{op}.default", *operands) == [(kind, 4 * 240, elements, kept, "x0", outer)]
 
