@@ -83,8 +83,8 @@ class BackwardLowering(GradientLowering):
                 continue
             parts = self.sums[both]
             for part, other in zip(parts, reversed(parts), strict=True):
-                op = ops[place[part]]
-                if op.node in products and op.kind == "extern" and len(users[part]) == 1:
+                op = ops[place[part]] if part in place else None  # it is none of a gradient from outside
+                if op is not None and op.node in products and op.kind == "extern" and len(users[part]) == 1:
                     ops[place[both]] = replace(op, outputs=(both,), reads=(*op.reads, other))
                     ops[place[part]] = replace(op, outputs=(), reads=())
                     break
