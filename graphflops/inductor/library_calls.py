@@ -68,10 +68,10 @@ def product_gradient(back: GradientLowering, of: Lowered) -> None:
         if of.names[place] in added:
             count = low.elements(of.names[place])
             kind: Any = "reduction" if count < wide else "pointwise"
-            back.add(of, kind, (tensor,), of.incoming[:1], wide, kept=count, is_inner=False)
+            back.add(of, kind, (tensor,), of.incoming, wide, kept=count, is_inner=False)
             continue
         others = [operands[other] for other in sorted(call.gradient.operands) if other != place]
-        reads = [*of.incoming[:1], *others]
+        reads = [*of.incoming, *others]
         if is_padded:
             reads[0] = _padded_copy(back, of, reads[0], padded_rows(call, low.values))
             if place == 0:
@@ -138,7 +138,7 @@ def convolution(low: Lowering, of: Lowered) -> None:
         low.extern(of)
         return
     reads = list(of.operands[:2])
-    bias = of.operands[2:3] if isinstance(call.node.arguments().get("bias"), Ref) else ()
+    bias = of.operands[2:] if isinstance(call.node.arguments().get("bias"), Ref) else ()
     workspace: Dim
     is_last = low.channels_last and is_turned(call, low.values, is_copied=low.training)
     if is_last:
@@ -176,13 +176,13 @@ def convolution_gradient(back: GradientLowering, of: Lowered) -> None:
         workspace = dim_max(workspace, kernels.backward_bytes(call, low.execution.layouts, is_other))
     own = [tensor for place, tensor in of.fresh.items() if place < 2]
     if own:
-        back.add(of, "extern", own, (*of.incoming[:1], *operands), workspace=workspace, allocates=True)
+        back.add(of, "extern", own, (*of.incoming, *operands), workspace=workspace, allocates=True)
     wide = low.elements(call.node.outputs[0])
     order = {"is_inner": not low.channels_last, "in_order": False}
     for place, tensor in of.fresh.items():
         if place >= 2:
             kept = low.elements(of.names[place])
-            back.add(of, "reduction", (tensor,), of.incoming[:1], wide, kept=kept, **order)
+            back.add(of, "reduction", (tensor,), of.incoming, wide, kept=kept, **order)
 
 
 def _padded_image(low: Lowering, of: Lowered) -> Dim:

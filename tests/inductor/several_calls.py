@@ -11,8 +11,10 @@ from graphflops.inductor.plan import Plan, Plans
 from graphflops.passes.attention import facts_of
 from graphflops.passes.bind import bind
 from graphflops.passes.price import price
+from tests.inductor.one_call import _short as short
 
 if TYPE_CHECKING:
+    from graphflops.inductor.lowering import Op
     from graphflops.passes.program import PricedProgram
     from graphflops.tensor import TensorType
 
@@ -31,7 +33,12 @@ def program_of_calls(
         return Ref(value) if isinstance(value, str) and value in names else value
 
     nodes = tuple(
-        Node(made.split()[0], f"aten.{op}", referred(tuple(operands)), outputs=tuple(made.split()))
+        Node(
+            made.split()[0],
+            op if op.startswith("_c10d") else f"aten.{op}",
+            referred(tuple(operands)),
+            outputs=tuple(made.split()),
+        )
         for made, op, *operands in calls
     )
     outputs = results or (str(nodes[-1].outputs[0]),)
@@ -45,3 +52,17 @@ def program_of_calls(
 def plan_of_calls(given: dict[str, TensorType], *calls: Call, results: tuple[str, ...] = ()) -> Plan:
     program = program_of_calls(given, *calls, results=results)
     return Plans(program, HOPPER).plan(program.main, training=program.training is not None)
+
+
+def lines(plan: Plan) -> list[str]:
+    """Each operator as its results, what it reads, its elements, and for a reduction those that are left."""
+    return [
+        f"{op.kind} {' '.join(map(short, op.outputs))} <- {' '.join(map(short, op.reads))}: {op.elements}"
+        + f" to {op.kept}" * bool(op.kept)
+        + " outer" * (not op.is_inner)
+        for op in plan.joint.ops
+    ]
+
+
+def ops(plan: Plan) -> dict[str, Op]:
+    return {short(op.outputs[0]): op for op in plan.joint.ops}

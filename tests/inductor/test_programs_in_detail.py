@@ -2,37 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from graphflops.devices import HOPPER
-from graphflops.inductor.plan import Plan, Plans
-from tests.inductor.one_call import _short as short
-from tests.inductor.several_calls import plan_of_calls
+from graphflops.inductor.plan import Plans
+from tests.inductor.several_calls import lines, ops, plan_of_calls
 from tests.one_call import g, program_of
 from tests.support import t
 
-if TYPE_CHECKING:
-    from graphflops.inductor.lowering import Op
-
 LONG: dict[str, Any] = {"dtype": "int64"}
 HALF: dict[str, Any] = {"dtype": "bfloat16"}
-
-
-def lines(plan: Plan) -> list[str]:
-    """Each operator as its results, what it reads, its elements, and for a reduction those that are left."""
-    return [
-        f"{op.kind} {' '.join(map(short, op.outputs))} <- {' '.join(map(short, op.reads))}: {op.elements}"
-        + f" to {op.kept}" * bool(op.kept)
-        + " outer" * (not op.is_inner)
-        for op in plan.joint.ops
-    ]
-
-
-def ops(plan: Plan) -> dict[str, Op]:
-    return {short(op.outputs[0]): op for op in plan.joint.ops}
 
 
 def test_operands_whose_last_axis_is_not_innermost() -> None:
