@@ -45,7 +45,7 @@ def normalisation(low: Lowering, of: Lowered) -> None:
     elif isinstance(groups, int):
         rows = shape[0] * groups
     else:
-        rows = prod(shape[: -len(given)] if isinstance(given, tuple) and given else shape[:-1])
+        rows = prod(shape[: -len(given)] if isinstance(given, tuple) else shape[:-1])
     is_inner = not (low.channels_last and (operator.is_of_images or "group" in operator.name))
     statistics = _statistics(low, of, rows, is_inner=is_inner)
     low.add(of, "pointwise", normed, (*of.operands, statistics))
@@ -102,7 +102,7 @@ def normalisation_gradient(back: GradientLowering, of: Lowered) -> None:
     order = {"is_inner": is_batch and not is_last, "in_order": False}
     added = {place: tensor for place, tensor in of.fresh.items() if place > 0}
     for place, tensor in added.items():
-        reads = normed if place == min(1, len(of.names) - 1) else of.incoming[:1]
+        reads = normed if place == 1 else of.incoming[:1]
         kept = back.forward.elements(of.names[place])
         back.add(of, "reduction", (tensor,), reads, wide, kept=kept, **order)
     if 0 not in of.fresh:

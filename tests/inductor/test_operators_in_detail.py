@@ -242,3 +242,101 @@ def test_a_cumulative_sum_of_nothing_or_one_number() -> None:
     assert of_call("cumsum.default", t(4, 0), 1) == [
         ("pointwise", 0, 1, 0, "x0", "")
     ]  # a kernel all the same
+
+
+@pytest.mark.parametrize(
+    ("op", "operands", "expected"),
+    [
+        (
+            "layer_norm.default",
+            (g(40, 64), (64,), None, g(64)),
+            [
+                ("reduction", 8 * 40, 2560, 40, "x0", "moments"),
+                ("pointwise", 4 * 2560, 2560, 0, "x0 x3 statistics", ""),
+                ("reduction", 4 * 64, 2560, 64, "g1 x0 statistics", "outer, unordered"),
+                ("reduction", 8 * 40, 2560, 40, "g1 x0 statistics x3", ""),
+                ("pointwise", 4 * 2560, 2560, 0, "g1 x0 statistics x3 g4", ""),
+            ],
+        ),
+        (
+            "layer_norm.default",
+            (g(40, 64), (64,)),
+            [
+                ("reduction", 8 * 40, 2560, 40, "x0", "moments"),
+                ("pointwise", 4 * 2560, 2560, 0, "x0 statistics", ""),
+                ("reduction", 8 * 40, 2560, 40, "g1 x0 statistics", ""),
+                ("pointwise", 4 * 2560, 2560, 0, "g1 x0 statistics g3", ""),
+            ],
+        ),
+        (
+            "layer_norm.default",  # of a weight alone: the operand wants no gradient
+            (t(40, 64), (64,), g(64)),
+            [
+                ("reduction", 8 * 40, 2560, 40, "x0", "moments"),
+                ("pointwise", 4 * 2560, 2560, 0, "x0 x2 statistics", ""),
+                ("reduction", 4 * 64, 2560, 64, "g1 x0 statistics", "outer, unordered"),
+            ],
+        ),
+        (
+            "group_norm.default",
+            (g(2, 80, 8, 8), 2),
+            [
+                ("reduction", 8 * 4, 10240, 4, "x0", "moments"),
+                ("pointwise", 4 * 10240, 10240, 0, "x0 statistics", ""),
+                ("reduction", 4 * 160, 10240, 160, "g1 x0", ""),
+                ("reduction", 4 * 160, 10240, 160, "g1", ""),
+                ("reduction", 8 * 4, 160, 4, "g3 g4", ""),
+                ("pointwise", 4 * 10240, 10240, 0, "g1 x0 statistics g5", ""),
+                ("pointwise", 4 * 10240, 10240, 0, "g6 statistics g5", ""),
+            ],
+        ),
+        (
+            "log_softmax.int",
+            (g(40, 30), 0),
+            [
+                ("reduction", 8 * 30, 1200, 30, "x0", "outer"),
+                ("pointwise", 4 * 1200, 1200, 0, "x0 statistics", ""),
+                ("reduction", 8 * 30, 1200, 30, "g1 y0", "outer"),
+                ("pointwise", 4 * 1200, 1200, 0, "g1 y0 g3", ""),
+            ],
+        ),
+        (
+            "nll_loss.default",
+            (g(40, 30), t(40, **LONG)),
+            [
+                ("reduction", 4, 40, 1, "x0 x1", ""),
+                ("pointwise", 4 * 1200, 1200, 0, "g1 x0 x1", ""),
+            ],
+        ),
+        (
+            "cross_entropy_loss.default",
+            (g(40, 30), t(40, **LONG), t(30)),
+            [
+                ("reduction", 8 * 40, 1200, 40, "x0", ""),
+                ("reduction", 4, 40, 1, "x0 x1 x2 statistics", ""),
+                ("pointwise", 4 * 1200, 1200, 0, "g1 x0 x1 x2 statistics", ""),
+            ],
+        ),
+        (
+            "mse_loss.default",
+            (g(40, 30), t(40, 30), 0),
+            [
+                ("pointwise", 4 * 1200, 1200, 0, "x0 x1", ""),  # of each element
+                ("pointwise", 4 * 1200, 1200, 0, "g1 x0 x1", ""),
+            ],
+        ),
+    ],
+)
+def test_norms_softmax_and_losses(op: str, operands: Any, expected: list[Any]) -> None:
+    assert of_call(op, *operands) == expected
+
+
+def test_a_norm_of_each_channel_of_an_image_is_one_of_a_batch() -> None:
+    """Of one image that has all channels, for which weight and bias are repeated."""
+    found = of_call("instance_norm.default", t(2, 3, 8, 8), t(3), t(3), None, None, True, 0.1, 1e-5, True)
+    assert found == [
+        ("pointwise", 4 * 6, 6, 0, "x1", ""),
+        ("pointwise", 4 * 6, 6, 0, "x2", ""),
+        ("reduction", 8 * 6, 384, 6, "x0", "unordered, moments"),
+        ("pointwise", 4 * 384, 384, 0, "x0 y/0.0 y/1.0 statistics", ""),
+    ]
