@@ -117,9 +117,9 @@ class ForwardLowering(Lowering):
             return
         elements = self.elements(of.names[0])
         wide, inner = f"{call.node.name} operand", f"{call.node.name} in float32"
-        self.add(of, "pointwise", {wide: elements * FLOAT_BYTES}, of.operands[:1], elements, instructions=1)
+        self.add(of, "pointwise", {wide: elements * FLOAT_BYTES}, of.operands, elements, instructions=1)
         more |= {"moved": frozenset((wide,)), "instructions": _INTERPOLATING}
-        self.add(of, "pointwise", {inner: self.elements(out) * FLOAT_BYTES}, (wide, *of.operands[1:]), **more)
+        self.add(of, "pointwise", {inner: self.elements(out) * FLOAT_BYTES}, (wide,), **more)
         self.joint.labels[inner] = (out, "value")
         self.add(of, "pointwise", of.made, (inner,), instructions=1, moved=frozenset())
 
@@ -175,7 +175,7 @@ class ForwardLowering(Lowering):
         mask = self.save(of, "mask", f"{of.call.node.name} mask")
         self.add(of, "pointwise", {random: count * FLOAT_BYTES}, (), recomputable=False, is_random=True)
         self.add(of, "pointwise", {mask: count}, (random,))
-        self.add(of, "pointwise", of.made[:1], (*of.operands[:1], mask))
+        self.add(of, "pointwise", of.made[:1], (*of.operands, mask))
 
     def pooling(self, of: Lowered) -> None:
         """A small window is read by a pointwise kernel; of a maximum its position in the window is kept, in a byte."""
@@ -188,11 +188,11 @@ class ForwardLowering(Lowering):
         sizes = window if isinstance(window, tuple) else (window,) * len(spatial)
         count = math.prod(size for size in sizes if isinstance(size, int))
         more = {"recomputable": False, "window": count}
-        self.add(of, "pointwise", of.made[:1], of.operands[:1], **more)
+        self.add(of, "pointwise", of.made[:1], of.operands, **more)
         if operator.name == "max_pool" and of.call.gradient is not None:
             kept = self.save(of, "positions", f"{of.call.node.name} positions")
             size = out.numel * (1 if count < _MOST_WINDOW else INDEX_BYTES)
-            self.add(of, "pointwise", {kept: size}, of.operands[:1], **more)
+            self.add(of, "pointwise", {kept: size}, of.operands, **more)
 
 
 def places_of_interpolation(call: PricedCall, rank: int) -> int:

@@ -146,7 +146,7 @@ class BackwardLowering(GradientLowering):
 
     def pooling(self, of: Lowered) -> None:
         """An operator that the partitioner does not fuse. It is given the operand, of which it reads the shape."""
-        reads = (*of.incoming, *of.operands[:1], *of.beside.values())
+        reads = (*of.incoming, *of.operands, *of.beside.values())
         for tensor in of.fresh.values():
             if of.beside:
                 self.add(of, "pointwise", (tensor,), reads, recomputable=False)
