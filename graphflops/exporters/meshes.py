@@ -104,7 +104,16 @@ def _said(axes: Sequence[tuple[str, int]]) -> str:
 def _fixed(step: RecordedStep) -> tuple[Any, ...]:
     """What must be the same on each mesh."""
     groups = [group.axis for group in step.groups]
-    return step.rank, step.operators, step.modules, step.sources, groups, [*dict(step.axes)], step.guesses
+    return (
+        step.rank,
+        step.operators,
+        step.modules,
+        step.sources,
+        groups,
+        [*dict(step.axes)],
+        step.guesses,
+        step.is_compiled,
+    )
 
 
 def _tree(step: RecordedStep) -> _Tree:
