@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -252,23 +252,18 @@ def onnx_spelling(domain: str, word: str, opset: int) -> str:
 
 @lru_cache(maxsize=1)
 def spellings() -> Mapping[str, tuple[Row, str]]:
-    """Row and arguments of every spelling in the table; raises ValueError if two rows have one spelling."""
+    """Row and arguments, separated by commas or blanks, of every spelling; raises ValueError if two rows have one."""
     found: dict[str, tuple[Row, str]] = {}
     for row in ROWS:
-        for spelling, arguments in _spellings_of(row):
-            if spelling in found:
-                names = f"{found[spelling][0].name} and {row.name}"
-                raise ValueError(f"graphflops/ops: {spelling} is a spelling of two operators, {names}")
-            found[spelling] = row, arguments
+        for column, namespace in NAMESPACES.items():
+            for spelled in getattr(row, column).split():
+                word, opened, own = spelled.partition("(")
+                spelling = namespace + word
+                if spelling in found:
+                    names = f"{found[spelling][0].name} and {row.name}"
+                    raise ValueError(f"graphflops/ops: {spelling} is a spelling of two operators, {names}")
+                found[spelling] = row, own[:-1] if opened else row.arguments
     return found
-
-
-def _spellings_of(row: Row) -> Iterator[tuple[str, str]]:
-    """Each spelling of a row with its arguments in order, separated by commas or blanks."""
-    for column, namespace in NAMESPACES.items():
-        for spelled in getattr(row, column).split():
-            word, opened, own = spelled.partition("(")
-            yield namespace + word, own[:-1] if opened else row.arguments
 
 
 @lru_cache(maxsize=256)
