@@ -166,7 +166,9 @@ class Hiding(Struct, dict=True):
         with suppress(DimError):
             visible, told = doubled_visible(truth.upper, queries, keys)
         doubled, exact = pairs - visible, told and truth.exact
-        if not exact and self.is_enumeration_needed(restrictions, told):
+        found = [self.formula(each.value.name, each.before) for each in restrictions]
+        # Concrete evaluation may hide more pairs than the formulas do.
+        if not exact and (not told or any(x.lost for x in found) or not any(x.open for x in found)):
             counted = self.enumerated(restrictions, truth.upper, queries, keys)
             doubled, problems, exact = (doubled, 1, False) if counted is None else counted
         for statement in stated.values():
@@ -208,11 +210,6 @@ class Hiding(Struct, dict=True):
         found, met = self.counted[key]
         self.scope.constants.used |= met
         return found
-
-    def is_enumeration_needed(self, restrictions: Sequence[Restriction], told: bool) -> bool:
-        """Whether concrete evaluation may hide more pairs than the formulas do."""
-        found = [self.formula(each.value.name, each.before) for each in restrictions]
-        return not told or any(each.lost for each in found) or not any(each.open for each in found)
 
     def inputs(self, names: Sequence[str]) -> tuple[str, ...]:
         """The program's inputs that values are computed from; the results of products and softmaxes are not masks."""
@@ -299,19 +296,17 @@ def _of_case(case: Case, queries: Dim, keys: Dim) -> str:
         or any((step.form, step.constant, step.kept) != (DISTANCE, 0, 1) for step in steps)
     ):
         return ""
-    parts = [_diagonals(left, right, queries, keys)] if (left, right) != (None, None) else []
+    parts = []
+    if right is not None:  # a query sees keys from `left` places before its own to `right` places after it
+        is_causal = same(right, 0) or same(right, keys - queries)
+        if left is None:
+            parts.append("causal" if is_causal else "")
+        else:
+            parts.append(f"causal, window {left + right + 1}" if is_causal else window(left, right))
+    elif left is not None:
+        return ""
     parts += [f"blocks of {blocks[0]}"] if blocks else []
     parts += [f"every {step.modulus} places" for step in steps]
     if first is not None:
         return "" if parts else f"prefix {first + 1}"
     return "" if "" in parts else ", ".join(parts)
-
-
-def _diagonals(left: Dim | None, right: Dim | None, queries: Dim, keys: Dim) -> str:
-    """A query sees keys from `left` places before its own to `right` places after it."""
-    if right is None:
-        return ""
-    is_causal = same(right, 0) or same(right, keys - queries)
-    if left is None:
-        return "causal" if is_causal else ""
-    return f"causal, window {left + right + 1}" if is_causal else window(left, right)

@@ -239,15 +239,14 @@ def where_equal(a: Piece, b: Piece) -> Truth:
     if isinstance(a, Remainder) and isinstance(b, Remainder) and a.divisor == b.divisor:
         return Remainder(a.term + b.term * -1, a.divisor).where(lambda place: place == 0)
     if isinstance(a, Quotient) and isinstance(b, Quotient) and a.divisor == b.divisor:
-        return _same_block(a.term, b.term, a.divisor)
+        places, size = {(x.term.row, x.term.column) for x in (a, b)}, a.divisor
+        if a.term == b.term:
+            return TRUE
+        # Blocks of a query and of a key, counted from the first place.
+        if (
+            places == {(1, 0), (0, 1)}
+            and a.term.constant == b.term.constant
+            and mod(a.term.constant, size) == 0
+        ):
+            return where_not_negative(SameBlock(0, 0, size))
     return UNKNOWN
-
-
-def _same_block(a: Affine, b: Affine, size: int) -> Truth:
-    """Where two places are in the same block, counted from the first place."""
-    if a == b:
-        return TRUE
-    directions = {(a.row, a.column), (b.row, b.column)}
-    if directions != {(1, 0), (0, 1)} or a.constant != b.constant or mod(a.constant, size) != 0:
-        return UNKNOWN
-    return where_not_negative(SameBlock(0, 0, size))

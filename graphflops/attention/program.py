@@ -7,8 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.attention.attention_use import AttentionUse, Hidden, window
-from graphflops.attention.match import Spelled, spelled
-from graphflops.attention.operator_kinds import copies, role, role_of
+from graphflops.attention.match import Spelled, copies, role, role_of, spelled
 from graphflops.attention.user_masks import refuse_unused
 from graphflops.dims import floor_div, prod, same, total
 from graphflops.errors import DimError

@@ -190,13 +190,13 @@ class GraphScopes:
                 Step(node, uses, place, priced=True, shares=True)
                 for place, (node, uses) in enumerate(zip(graph.nodes, graph.operands, strict=True))
             ]
-            self.known[graph] = Scope(graph, steps, graph.types, lambda name: _recorded_size(graph, name))
+
+            def recorded(name: str) -> Any:
+                found = graph.types.get(name)
+                return found if isinstance(found, (int, Expr)) and not isinstance(found, bool) else None
+
+            self.known[graph] = Scope(graph, steps, graph.types, recorded)
         return self.known[graph]
-
-
-def _recorded_size(graph: Graph, name: str) -> Any:
-    found = graph.types.get(name)
-    return found if isinstance(found, (int, Expr)) and not isinstance(found, bool) else None
 
 
 def _handed(node: Node) -> Iterator[tuple[Graph, list[tuple[str, Any]]]]:

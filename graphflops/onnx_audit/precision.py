@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from graphflops.attention.match import Spelled, spelled
-from graphflops.attention.operator_kinds import copies, first_of, role_of, source_of
+from graphflops.attention.match import Spelled, copies, first_of, role_of, source_of, spelled
 from graphflops.dims import Dim, total
 from graphflops.errors import shown
 from graphflops.onnx_audit.registry import Edit, Model, Observation, check

@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from graphflops.base.record import Record
 from graphflops.cost import Estimate, Value, data_dependent, free
 from graphflops.dims import Dim, broadcast, ceil_div, dim_max, meet, mod, prod, same
-from graphflops.rules.dropout import DROPOUT
 from graphflops.rules.operands import Operands, takes
+from graphflops.rules.random import DROPOUT
 from graphflops.rules.registry import rule
 from graphflops.rules.shapes import doubled_pairs
 from graphflops.rules.softmax import SOFTMAX

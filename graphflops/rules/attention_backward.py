@@ -54,19 +54,17 @@ def of_call(
 
 def dense(call: ForwardCall) -> Attention:
     """The problem of a dense forward call, whatever it calls the mask that is added to the scores."""
-    given = call.arguments
-    query, key, value = (given[name] for name in OPERANDS)
-    mask = next((given[name] for name in MASKS if isinstance(given.get(name), TensorType)), None)
-    options = {name: given[name] for name in ("dropout_p", "is_causal") if name in given}
-    return attend(query, key, value, mask, **options, grouped=given.get("enable_gqa", True))
+    query, key, value = (call[name] for name in OPERANDS)
+    mask = next((call[name] for name in MASKS if isinstance(call.get(name), TensorType)), None)
+    options = {name: call[name] for name in ("dropout_p", "is_causal") if name in call.arguments}
+    return attend(query, key, value, mask, **options, grouped=call.get("enable_gqa", True))
 
 
 def varlen(call: ForwardCall) -> Attention:
     """The problem of packed sequences."""
-    given = call.arguments
-    query, key, value = (given[name] for name in OPERANDS)
-    packed = (query, key, value, given["cu_seq_q"], given["cu_seq_k"], given["max_k"])
-    return flash_problem(*packed, 0.0, given.get("is_causal", False), *(given.get("window_size") or (-1, -1)))
+    query, key, value = (call[name] for name in OPERANDS)
+    packed = (query, key, value, call["cu_seq_q"], call["cu_seq_k"], call["max_k"])
+    return flash_problem(*packed, 0.0, call.get("is_causal", False), *(call.get("window_size") or (-1, -1)))
 
 
 backward(

@@ -172,16 +172,16 @@ rule(f"{FUNCTIONAL}.wait_tensors").derived(wait, says="Waits for the results of 
 
 
 backward(f"{FUNCTIONAL}.all_reduce all_reduce_coalesced")(
-    lambda call: all_reduce(_incoming(call), "sum", devices=call.arguments.get("devices", PAIR))
+    lambda call: all_reduce(_incoming(call), "sum", devices=call.get("devices", PAIR))
 )
 backward(
     f"{FUNCTIONAL}.all_gather_into_tensor all_gather_into_tensor_coalesced",
     f"{DIFFERENTIABLE}.all_gather_into_tensor",
-)(lambda call: reduce_scatter(_incoming(call), "sum", call.arguments["group_size"]))
+)(lambda call: reduce_scatter(_incoming(call), "sum", call["group_size"]))
 backward(
     f"{FUNCTIONAL}.reduce_scatter_tensor reduce_scatter_tensor_coalesced",
     f"{DIFFERENTIABLE}.reduce_scatter_tensor",
-)(lambda call: all_gather(_incoming(call), call.arguments["group_size"]))
+)(lambda call: all_gather(_incoming(call), call["group_size"]))
 
 
 def turned(exchange: Callable[..., Estimate], *names: str) -> Callable[[ForwardCall], Estimate]:

@@ -168,9 +168,9 @@ def _paths(count: int) -> Iterator[tuple[int, ...]]:
 @backward("aten.einsum")
 def einsum_backward(call: ForwardCall) -> Estimate:
     """Repeats each pair's product for every side that leads to an operand with a gradient."""
-    tensors: Tensors = call.arguments["tensors"]
-    read = read_equation(call.arguments["equation"], tensors)
-    work = read.contract(tensors, call.arguments.get("path"))
+    tensors: Tensors = call["tensors"]
+    read = read_equation(call["equation"], tensors)
+    work = read.contract(tensors, call.get("path"))
     wanted = tuple(x.like() for x in tensors if x.requires_grad)
     matrix, vector = flops_of(work.gradient, tensors[0].dtype), len(wanted) * call.estimate.vector_flops
     return Estimate(wanted, matrix, vector, reads=(call.out, *tensors))
@@ -272,12 +272,11 @@ def trilinear_gradients(
 
 def wanted_of_three(call: ForwardCall, names: Sequence[str], each: list[Estimate]) -> Estimate:
     """The wanted gradients of three factors; each factor is read for the gradients of the other two."""
-    given = call.arguments
     work = [estimate for name, estimate in zip(names, each, strict=True) if name in call.wants]
-    read = (given[name] for name in names if call.wants & set(names) - {name})
+    read = (call[name] for name in names if call.wants & set(names) - {name})
     bias = additions(call.out) if "bias" in call.wants else 0
     return Estimate(
-        call.gradients(*given),
+        call.gradients(),
         total(estimate.matrix_flops for estimate in work),
         total(estimate.vector_flops for estimate in work) + bias,
         reads=(call.out.like(), *read),
@@ -287,18 +286,16 @@ def wanted_of_three(call: ForwardCall, names: Sequence[str], each: list[Estimate
 @backward("aten._trilinear")
 def trilinear_backward(call: ForwardCall) -> Estimate:
     """The contraction again for each wanted factor, over the axes that the factor lacks."""
-    given = call.arguments
-    factors = given["a"], given["b"], given["c"]
-    places = [given[f"expand{number}"] for number in (1, 2, 3)]
-    return wanted_of_three(call, "abc", trilinear_gradients(call.out, factors, places, given["sumdim"]))
+    factors = call["a"], call["b"], call["c"]
+    places = [call[f"expand{number}"] for number in (1, 2, 3)]
+    return wanted_of_three(call, "abc", trilinear_gradients(call.out, factors, places, call["sumdim"]))
 
 
 @backward("aten.bilinear")
 def bilinear_backward(call: ForwardCall) -> Estimate:
     """As the gradient of `_trilinear`, for rows and weight; the gradient of the bias is a sum."""
-    given = call.arguments
-    a, b, grad = (x.view((prod(x.shape[:-1]), x.shape[-1])) for x in (given["a"], given["b"], call.out))
-    each = trilinear_gradients(grad, (a, given["weight"], b), BILINEAR_PLACES, BILINEAR_SUMMED)
+    a, b, grad = (x.view((prod(x.shape[:-1]), x.shape[-1])) for x in (call["a"], call["b"], call.out))
+    each = trilinear_gradients(grad, (a, call["weight"], b), BILINEAR_PLACES, BILINEAR_SUMMED)
     return wanted_of_three(call, ("a", "weight", "b"), each)
 
 

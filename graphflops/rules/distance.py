@@ -100,7 +100,7 @@ def linalg_norm(
 @backward("aten.linalg_vector_norm", "aten.norm", "aten.frobenius_norm")
 def norm_backward(call: ForwardCall) -> Estimate:
     """The operand times the gradient over the norm; other orders take a power and two products more."""
-    order = call.arguments.get("ord", 2)
+    order = call.get("ord", 2)
     if order in (2, None):
         return operand_gradient(call, each=1, saved=x_and_result(call))
     return operand_gradient(call, each=3, evaluated=int(order not in ROOTLESS), saved=x_and_result(call))
@@ -169,24 +169,21 @@ def weight_norm_interface(v: TensorType, g: TensorType, dim: int = 0) -> Estimat
 @backward("aten._weight_norm", "aten._weight_norm_interface")
 def weight_norm_gradient(call: ForwardCall) -> Estimate:
     """The product of gradient and value summed 2; for the value both scaled 2 and their difference 1."""
-    given, out = call.arguments, call.out
+    out = call.out
     gradients = call.gradients("v", "g")
     per_element = 2 + 3 * ("v" in call.wants)
-    work, reads = per_element * out.numel, (out.like(), given["v"], given["g"])
+    work, reads = per_element * out.numel, (out.like(), call["v"], call["g"])
     return Estimate(gradients, vector_flops=work, reads=reads)
 
 
 @backward("aten.cosine_similarity")
 def cosine_similarity_gradient(call: ForwardCall) -> Estimate:
     """For each operand both vectors normalised, one less its part along the other, scaled: five each."""
-    given, out = call.arguments, call.out
-    elements = out.like(broadcast(given["x1"].shape, given["x2"].shape)).numel
+    out = call.out
+    elements = out.like(broadcast(call["x1"].shape, call["x2"].shape)).numel
     gradients = call.gradients("x1", "x2")
-    return Estimate(
-        gradients,
-        vector_flops=5 * len(gradients) * elements,
-        reads=(out.like(), out, given["x1"], given["x2"]),
-    )
+    work, reads = 5 * len(gradients) * elements, (out.like(), out, call["x1"], call["x2"])
+    return Estimate(gradients, vector_flops=work, reads=reads)
 
 
 # Of the difference of a component: subtract, compare with zero or take the absolute value or square it, accumulate.

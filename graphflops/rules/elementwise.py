@@ -192,7 +192,7 @@ def differentiate(work: Work, *parameters: str) -> Callable[[ForwardCall], Estim
         from graphflops.rules.formula import numbers_of  # only training reads formulas
 
         letters = dict(zip("abc", names, strict=False))
-        given = [(letter, call.arguments.get(name)) for letter, name in letters.items()]
+        given = [(letter, call.get(name)) for letter, name in letters.items()]
         given += [(name, value) for name, value in call.arguments.items() if name not in names]
         numbers = numbers_of(each for each in given if not isinstance(each[1], TensorType))
         found: dict[str, Gradient | None] = {}

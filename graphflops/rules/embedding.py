@@ -53,8 +53,7 @@ def embedding_sparse_backward(grad: TensorType, indices: TensorType, num_weights
 @backward("aten.embedding")
 def embedding_gradient(call: ForwardCall) -> Estimate:
     """The table's gradient is dense: written in full, with one addition per element of the result's."""
-    given = call.arguments
-    return embedding_dense_backward(call.out.like(), given["indices"], given["weight"].shape[0])
+    return embedding_dense_backward(call.out.like(), call["indices"], call["weight"].shape[0])
 
 
 def renormed(weight: TensorType, indices: TensorType, *, in_place: bool) -> Estimate:
@@ -152,8 +151,7 @@ def embedding_bag_weights_backward(
 @backward("aten.embedding_bag", "aten._embedding_bag", "aten.embedding_bag.padding_idx")
 def embedding_bag_gradient(call: ForwardCall) -> Estimate:
     """As `_embedding_bag_backward` and `_embedding_bag_per_sample_weights_backward`, as wanted."""
-    given = call.arguments
-    weight, indices = given["weight"], given["indices"]
+    weight, indices = call["weight"], call["indices"]
     out, offset2bag, bag_size, chosen = tensors_of(call.estimate.out)
     grad, parts = out.like(), []
     if "weight" in call.wants:
@@ -164,8 +162,8 @@ def embedding_bag_gradient(call: ForwardCall) -> Estimate:
                 bag_size=bag_size,
                 maximum_indices=chosen,
                 num_weights=weight.shape[0],
-                mode=given.get("mode", SUM),
-                per_sample_weights=given.get("per_sample_weights"),
+                mode=call.get("mode", SUM),
+                per_sample_weights=call.get("per_sample_weights"),
             )
         )
     if "per_sample_weights" in call.wants:

@@ -163,13 +163,12 @@ def flex_attention_backward(of: Operands) -> Estimate:
 @backward("higher_order.flex_attention")
 def flex_attention_gradient(call: ForwardCall) -> Estimate:
     """Five products, the scores being recomputed; the score function's gradient costs as much as itself."""
-    given = call.arguments
-    query, block_mask = given["query"], given["block_mask"]
-    buffers = given.get("score_mod_other_buffers", ())
-    problem, seen = flex_problem(query, given["key"], given["value"], block_mask, given.get("seen"))
+    query, block_mask = call["query"], call["block_mask"]
+    buffers = call.get("score_mod_other_buffers", ())
+    problem, seen = flex_problem(query, call["key"], call["value"], block_mask, call.get("seen"))
     places = index_operands(query)
-    score = given["score_mod"](query.like(()), *places, *buffers)
-    mask = masked(block_mask, query, given.get("mask_mod_other_buffers", ()))
+    score = call["score_mod"](query.like(()), *places, *buffers)
+    mask = masked(block_mask, query, call.get("mask_mod_other_buffers", ()))
     estimate = with_functions(
         problem, seen, lambda of: of.backward(call.wants, call.out), (score, score), mask
     )

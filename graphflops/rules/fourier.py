@@ -166,7 +166,7 @@ def along(kind: str, default: int | tuple[int, ...] | None) -> Callable[..., Est
 
 def gradient(call: ForwardCall) -> Estimate:
     """The transform the other way, which is as much work and reads nothing of the forward."""
-    x, own = call.arguments["x"], call.estimate
+    x, own = call["x"], call.estimate
     return Estimate((x.like(),), vector_flops=own.vector_flops, reads=(call.out.like(),))
 
 

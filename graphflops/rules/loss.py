@@ -262,11 +262,6 @@ def samples(log_probs: TensorType) -> Dim:
     return log_probs.shape[1] if log_probs.rank == 3 else 1
 
 
-def longest_label(labels: Lengths) -> Dim:
-    """The length of the longest label sequence."""
-    return dim_max(*labels) if isinstance(labels, tuple) else data_dependent("longest_label")
-
-
 @rule("aten.ctc_loss")
 @takes("log_probs targets input_lengths? target_lengths?")
 def ctc_loss(of: Operands, *, reduction: int = MEAN) -> Estimate:
@@ -282,7 +277,9 @@ def ctc_loss_forward(
 ) -> Estimate:
     """Nine operations and four functions per state; all states are kept."""
     visited, batch = states(log_probs, targets, input_lengths, target_lengths), samples(log_probs)
-    kept = log_probs.like((batch, log_probs.shape[0], 2 * longest_label(target_lengths) + 1))
+    is_known = isinstance(target_lengths, tuple)
+    longest = dim_max(*target_lengths) if is_known else data_dependent("longest_label")
+    kept = log_probs.like((batch, log_probs.shape[0], 2 * longest + 1))
     return Estimate(
         (log_probs.like((batch,)), kept),
         vector_flops=STATE * visited,
@@ -324,8 +321,8 @@ def use_cudnn_ctc_loss(log_probs: TensorType, targets: TensorType) -> Estimate:
 @backward("aten.ctc_loss", "aten._ctc_loss")
 def ctc_loss_gradient(call: ForwardCall) -> Estimate:
     """The recursion backward in time over the kept states."""
-    given, loss = call.arguments, call.out.like()
-    lengths = given["input_lengths"], given["target_lengths"]
-    kept = ctc_loss_forward(given["log_probs"], given["targets"], *lengths).out[1]
+    loss = call.out.like()
+    lengths = call["input_lengths"], call["target_lengths"]
+    kept = ctc_loss_forward(call["log_probs"], call["targets"], *lengths).out[1]
     assert isinstance(kept, TensorType)
-    return ctc_loss_backward(loss, given["log_probs"], given["targets"], *lengths, loss, kept)
+    return ctc_loss_backward(loss, call["log_probs"], call["targets"], *lengths, loss, kept)

@@ -166,13 +166,13 @@ def linalg_diagonal(x: TensorType, *, offset: int = 0, dim1: int = -2, dim2: int
 def part_backward(call: ForwardCall) -> Estimate:
     """Writes the gradients of the parts into a gradient of the whole, zero elsewhere."""
     reads = tuple(x.like() for x in tensors_of(call.estimate.out))
-    return Estimate((call.arguments["x"].like(),), reads=reads)
+    return Estimate((call["x"].like(),), reads=reads)
 
 
 @backward("aten.slice")
 def slice_backward(call: ForwardCall) -> Estimate:
     """As of any part; that of everything, which `x[:, 0]` leaves of an open axis and PyTorch skips, is the result's own."""
-    x: TensorType = call.arguments["x"]
+    x: TensorType = call["x"]
     return free(x.like()) if call.out.shape == x.shape else part_backward(call)
 
 

@@ -235,7 +235,5 @@ def max_unpool(x: TensorType, indices: TensorType, output_size: Sizes) -> Estima
 
 # Gathers the gradients from the positions of the values.
 backward("aten.max_unpool2d", "aten.max_unpool3d")(
-    lambda call: Estimate(
-        (call.arguments["x"].like(),), reads=(call.arguments["x"], call.arguments["indices"])
-    )
+    lambda call: Estimate((call["x"].like(),), reads=(call["x"], call["indices"]))
 )

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from graphflops.cost import Estimate, Value, data_dependent, free
 from graphflops.dims import Dim, Expr, floor_div, prod, same
-from graphflops.rules import creation, joining, movement, rearrange, views
+from graphflops.rules import creation, movement, rearrange, views
 from graphflops.rules import pointwise as pointwise_rules
 from graphflops.rules.elementwise import pointwise, result_type
 from graphflops.rules.registry import rule
@@ -23,7 +23,7 @@ rule("prims.where")(pointwise_rules.select)
 rule("prims.clone", "prims.copy_strided", "prims.device_put")(movement.clone)
 rule("prims.copy_to")(movement.copy)
 rule("prims.fill")(creation.fill)
-rule("prims.cat")(joining.cat)
+rule("prims.cat")(movement.cat)
 rule("prims.rev").derived(rearrange.flip, order="x dims")
 rule("prims.reshape", "prims.resize")(views.view)
 rule("prims.transpose")(views.permute)

@@ -52,20 +52,20 @@ rule(*(f"aten.{kind}_pad{n}d" for kind in ("reflection", "replication") for n in
 )
 def mirror_pad_gradient(call: ForwardCall) -> Estimate:
     """Sums the gradients of an element and of its copies in the border."""
-    return Estimate((call.arguments["x"].like(),), vector_flops=call.out.numel, reads=(call.out.like(),))
+    return Estimate((call["x"].like(),), vector_flops=call.out.numel, reads=(call.out.like(),))
 
 
 @backward("aten.pad", "aten._pad_enum")
 def pad_gradient(call: ForwardCall) -> Estimate:
     """The inner part of the result's gradient; modes other than `constant` add the border's gradient."""
-    is_constant = call.arguments.get("mode", "constant") in ("constant", 0)
+    is_constant = call.get("mode", "constant") in ("constant", 0)
     return constant_pad_gradient(call) if is_constant else mirror_pad_gradient(call)
 
 
 @backward("aten.constant_pad_nd")
 def constant_pad_gradient(call: ForwardCall) -> Estimate:
     """The inner part of the result's gradient, copied."""
-    x: TensorType = call.arguments["x"]
+    x: TensorType = call["x"]
     is_cut = at_least(x.numel, call.out.numel)
     return Estimate((x.like(),), reads=(call.out.like() if is_cut else replace(call.out, stored=x.numel),))
 
@@ -204,7 +204,7 @@ def diag_embed(x: TensorType, offset: int = 0, dim1: int = -2, dim2: int = -1) -
 
 
 # The diagonal of the result's gradient: a view.
-backward("aten.diag_embed")(lambda call: free(call.arguments["x"].like()))
+backward("aten.diag_embed")(lambda call: free(call["x"].like()))
 
 
 @rule("aten.diagflat")
@@ -267,7 +267,7 @@ def as_strided_scatter(x: TensorType, src: TensorType, size: Sequence[Dim]) -> E
 @backward("aten.slice_scatter", "aten.select_scatter", "aten.diagonal_scatter", "aten.as_strided_scatter")
 def overwritten_backward(call: ForwardCall) -> Estimate:
     """For the source a view of the result's gradient; for the tensor a copy of it, zero at replaced elements."""
-    x: TensorType = call.arguments["x"]
+    x: TensorType = call["x"]
     results = call.gradients("x", "src")
     copy = (x.like(),) if "x" in call.wants else ()
     return Estimate(results, reads=copy, writes=copy)
@@ -281,4 +281,4 @@ backward(*(f"aten.{name}" for name in (*_MOVES, *_CUTS)))(copied_back)
 @backward("aten.repeat tile repeat_interleave.self_int repeat_interleave.self_Tensor im2col")
 def repeats_backward(call: ForwardCall) -> Estimate:
     """Sums the gradients of the repeats of each element, in a patch or of it."""
-    return Estimate((call.arguments["x"].like(),), vector_flops=call.out.numel, reads=(call.out.like(),))
+    return Estimate((call["x"].like(),), vector_flops=call.out.numel, reads=(call.out.like(),))

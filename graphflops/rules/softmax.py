@@ -100,7 +100,7 @@ def _of_forward(**given: Any) -> Callable[[ForwardCall], Estimate]:
 
     def priced(call: ForwardCall) -> Estimate:
         out = call.out
-        return gradient(out.like(), out, input_dtype=call.arguments["x"].dtype, **given)
+        return gradient(out.like(), out, input_dtype=call["x"].dtype, **given)
 
     return priced
 

@@ -220,9 +220,7 @@ def matrix_exp_backward(x: TensorType, grad: TensorType) -> Estimate:
     return Estimate((x.like(),), matrix_flops=exponential(x, 2 * n), reads=(x, grad))
 
 
-backward("aten.linalg_matrix_exp", "aten.matrix_exp")(
-    lambda call: matrix_exp_backward(call.arguments["x"], call.arguments["x"])
-)
+backward("aten.linalg_matrix_exp", "aten.matrix_exp")(lambda call: matrix_exp_backward(call["x"], call["x"]))
 
 
 @rule("aten.linalg_cross")

@@ -8,10 +8,9 @@ from __future__ import annotations
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, dim_max, floor_div, prod, same
 from graphflops.rules.attention import attend
-from graphflops.rules.lowprecision import scaled_mm
 from graphflops.rules.matmul import flops_of, matmul_into
 from graphflops.rules.operands import Operands, takes
-from graphflops.rules.quantized import DEQUANTIZE, MIN_MAX, QUANTIZE, convert
+from graphflops.rules.quantized import DEQUANTIZE, MIN_MAX, QUANTIZE, convert, scaled_mm
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import only_result
 from graphflops.tensor import BFLOAT16, FLOAT32, INT8, INT32, DType, TensorType

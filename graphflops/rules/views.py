@@ -273,7 +273,7 @@ def unflatten_dense_tensors(flat: TensorType, tensors: Sequence[TensorType]) -> 
 @backward("aten.expand expand_copy expand_as broadcast_to unfold as_strided")
 def repeat_backward(call: ForwardCall) -> Estimate:
     """The gradients of the repeats of each element, summed; nothing where nothing is repeated."""
-    x: TensorType = call.arguments["x"]
+    x: TensorType = call["x"]
     if same(call.out.numel, x.numel):
         return free(x.like())
     return Estimate((x.like(),), vector_flops=call.out.numel, reads=(call.out.like(),))
@@ -282,7 +282,7 @@ def repeat_backward(call: ForwardCall) -> Estimate:
 @backward("aten.broadcast_tensors", "aten.meshgrid")
 def repeats_backward(call: ForwardCall) -> Estimate:
     """The gradients of the repeats of each tensor's elements, summed."""
-    tensors = tensors_of(call.arguments["tensors"])
+    tensors = tensors_of(call["tensors"])
     grads = [out.like() for out in tensors_of(call.estimate.out)]
     summed = [grad for grad, x in zip(grads, tensors, strict=True) if not same(grad.numel, x.numel)]
     results = tuple(x.like() for x in tensors)
