@@ -76,10 +76,6 @@ class Function:
                 wanted.update(step.uses)
         return kept[::-1], wanted
 
-    def depends_on(self, axis: int) -> bool:
-        """Whether the result depends on the batch entry (axis 0) or the head (axis 1)."""
-        return self.restriction.places[-len(MASK_PLACES) :][axis] in self.needed[1]
-
     @cached_property
     def captured(self) -> list[str]:
         """Names of the captured inputs that the result depends on."""
@@ -329,8 +325,11 @@ class Problem:
 
     def enumeration(self, *functions: Function) -> Enumeration:
         restrictions = [function.restriction for function in functions]
+        # Batch entries and heads are told apart where a result depends on them.
         lead = [
-            size if any(function.depends_on(axis) for function in functions) else None
+            size
+            if any(each.restriction.places[-len(MASK_PLACES) :][axis] in each.needed[1] for each in functions)
+            else None
             for axis, size in enumerate(self.mask.lead)
         ]
         return Enumeration(self.mask.concrete, restrictions, lead, self.queries, self.keys)  # type: ignore[arg-type]

@@ -251,14 +251,14 @@ def _written(name: str, keywords: Mapping[str, Any], bases: Sequence[TensorType]
 
 
 def _weight(cost: Cost) -> tuple[int, ...]:
-    work, traffic = cost.vector_flops + cost.transcendentals, cost.read_bytes + cost.written_bytes
-    return tuple(map(_plausible, (cost.matrix_flops, work, traffic)))
-
-
-def _plausible(quantity: Dim) -> int:
-    if isinstance(quantity, int):
-        return quantity
-    return evaluate(quantity, dict.fromkeys(quantity.symbols, _PLAUSIBLE_SIZE)) or 0
+    quantities = (
+        *(cost.matrix_flops, cost.vector_flops + cost.transcendentals),
+        cost.read_bytes + cost.written_bytes,
+    )
+    return tuple(
+        x if isinstance(x, int) else evaluate(x, dict.fromkeys(x.symbols, _PLAUSIBLE_SIZE)) or 0
+        for x in quantities
+    )
 
 
 def _either_type(a: Value, b: Value) -> Value:

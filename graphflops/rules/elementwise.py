@@ -46,7 +46,9 @@ def result_type(*operands: Value) -> DType:
         if isinstance(operand, TensorType):
             ranked.append((2 if operand.rank else 1, operand.dtype))
         elif operand is not None:
-            ranked.append((0, _type_of_number(operand)))
+            real = INT64 if isinstance(operand, (int, Expr)) else DEFAULT_FLOAT
+            number = BOOL if isinstance(operand, bool) else real
+            ranked.append((0, COMPLEX64 if isinstance(operand, complex) else number))
     result: DType | None = None
     for priority in (2, 1, 0):
         group = [dtype for rank, dtype in ranked if rank == priority]
@@ -100,14 +102,6 @@ def complex_of(dtype: DType) -> DType:
 def real_of(dtype: DType) -> DType:
     """The type of a complex type's parts; other types are their own."""
     return _REAL_OF.get(dtype, dtype)
-
-
-def _type_of_number(number: object) -> DType:
-    if isinstance(number, bool):
-        return BOOL
-    if isinstance(number, (int, Expr)):
-        return INT64
-    return COMPLEX64 if isinstance(number, complex) else DEFAULT_FLOAT
 
 
 Promotion = Callable[..., DType]  # from the operands to the result's element type

@@ -277,8 +277,8 @@ def ctc_loss_forward(
 ) -> Estimate:
     """Nine operations and four functions per state; all states are kept."""
     visited, batch = states(log_probs, targets, input_lengths, target_lengths), samples(log_probs)
-    is_known = isinstance(target_lengths, tuple)
-    longest = dim_max(*target_lengths) if is_known else data_dependent("longest_label")
+    lengths = target_lengths
+    longest = dim_max(*lengths) if isinstance(lengths, tuple) else data_dependent("longest_label")
     kept = log_probs.like((batch, log_probs.shape[0], 2 * longest + 1))
     return Estimate(
         (log_probs.like((batch,)), kept),

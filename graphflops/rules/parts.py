@@ -137,19 +137,17 @@ def unbind(x: TensorType, dim: int = 0) -> Estimate:
     return free(*(x.view(replaced(x.shape, place)),) * (count if isinstance(count, int) else 0))
 
 
-def diagonal_length(rows: Dim, columns: Dim, offset: int) -> Dim:
-    """The number of elements on a diagonal of a matrix."""
-    shortest = dim_min(rows + min(offset, 0), columns - max(offset, 0))
-    return shortest if rows is columns and isinstance(rows, Expr) else dim_max(0, shortest)
-
-
 @rule("aten.diagonal")
 def diagonal(x: TensorType, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Estimate:
     """The diagonal of two axes, as a last axis."""
     a, b = axis(dim1, x.rank), axis(dim2, x.rank)
     require(a != b, f"axis {dim1} and axis {dim2} of a diagonal are the same")
     others = (size for place, size in enumerate(x.shape) if place not in (a, b))
-    return free(x.view((*others, diagonal_length(x.shape[a], x.shape[b], offset))))
+    rows, columns = x.shape[a], x.shape[b]
+    length = dim_min(rows + min(offset, 0), columns - max(offset, 0))
+    if not (rows is columns and isinstance(rows, Expr)):
+        length = dim_max(0, length)
+    return free(x.view((*others, length)))
 
 
 @rule("aten.linalg_diagonal")

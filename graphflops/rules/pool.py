@@ -137,12 +137,9 @@ def greatest_common_divisor(size: Dim, count: Dim) -> Dim:
     if not isinstance(known, int) or not 0 < known <= _LARGEST_FACTORED:
         return 1
     # The totients of all common divisors add up to the greatest: a comparison per divisor of the known size.
-    return total(_totient(divisor) * compare("==", mod(other, divisor), 0) for divisor in _divisors(known))
-
-
-def _divisors(n: int) -> list[int]:
-    low = [divisor for divisor in range(1, math.isqrt(n) + 1) if n % divisor == 0]
-    return low + [n // divisor for divisor in reversed(low) if divisor * divisor < n]
+    low = [divisor for divisor in range(1, math.isqrt(known) + 1) if known % divisor == 0]
+    divisors = {*low, *(known // divisor for divisor in low)}
+    return total(_totient(divisor) * compare("==", mod(other, divisor), 0) for divisor in divisors)
 
 
 def _totient(n: int) -> int:

@@ -70,11 +70,6 @@ def constant_pad_gradient(call: ForwardCall) -> Estimate:
     return Estimate((x.like(),), reads=(call.out.like() if is_cut else replace(call.out, stored=x.numel),))
 
 
-def windows(size: Dim, kernel: Dim, dilation: Dim, padding: Dim, stride: Dim) -> Dim:
-    """Positions of a sliding window along an axis."""
-    return floor_div(size + 2 * padding - dilation * (kernel - 1) - 1, stride) + 1
-
-
 def pair(values: Sequence[Dim]) -> tuple[Dim, Dim]:
     """The value for each of two axes, from one or two values."""
     return (values[0], values[-1])
@@ -88,7 +83,7 @@ def im2col(of: Operands) -> Estimate:
     require(x.rank in (3, 4), f"{shown(x.shape)} is not an image (channels, rows, columns)")
     *batch, channels, height, width = x.shape
     axes = zip((height, width), kernel, *map(pair, of.named("dilation padding stride")), strict=True)
-    columns = prod(windows(*one) for one in axes)
+    columns = prod(floor_div(size + 2 * pad - d * (k - 1) - 1, step) + 1 for size, k, d, pad, step in axes)
     return Estimate((x.like((*batch, channels * prod(kernel), columns)),), reads=(x,))
 
 

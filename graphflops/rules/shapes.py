@@ -283,17 +283,13 @@ def _bound(size: Dim, at: Dim) -> Dim:
     if isinstance(at, int) and at >= END:
         return size
     counted = size + at if at_least(-1, at) or (isinstance(at, Expr) and at_least(0, at)) else at
-    if isinstance(at, Expr) and _may_fall_below(at):
+    # Nothing but their values tells the sign of a number less sizes: `8 - min(16, s)`.
+    falls = isinstance(at, Expr) and all(factor < 0 for atoms, factor in at.terms.items() if atoms)
+    if falls and not at_least(at, 0) and not at_least(0, at):
         counted = dim_min(where(compare("<", at, 0), size + at, at), size)
     if at_least(counted, size):
         return size
     return 0 if at_least(0, counted) else counted
-
-
-def _may_fall_below(at: Expr) -> bool:
-    """Whether a bound is a number less sizes, so that nothing but their values tells its sign: `8 - min(16, s)`."""
-    falls = all(factor < 0 for atoms, factor in at.terms.items() if atoms)
-    return falls and not at_least(at, 0) and not at_least(0, at)
 
 
 def expanded(x: TensorType, shape: Sequence[Dim]) -> TensorType:

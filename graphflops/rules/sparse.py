@@ -171,13 +171,13 @@ def _as_dense(name: str, of: Callable[[TensorType], TensorType], is_elementwise:
         assert dense is not None
         others = [elements(x, y.dtype) if isinstance(y, TensorType) else y for y in arguments]
         estimate = dense.price(single, of(x), *others, **named)
-        made = [
-            (x.like(dtype=y.dtype) if is_elementwise else y) if isinstance(y, TensorType) else y
+        out = [
+            storing(x.like(dtype=y.dtype) if is_elementwise else y, stored(x))
+            if isinstance(y, TensorType)
+            else y
             for y in estimate.out
         ]
-        return replace(
-            estimate, out=tuple(storing(y, stored(x)) if isinstance(y, TensorType) else y for y in made)
-        )
+        return replace(estimate, out=tuple(out))
 
 
 for _name in ELEMENTWISE:

@@ -183,9 +183,6 @@ def scaled_embedding_bag(of: Operands) -> Estimate:
     return Estimate((out,), 0, looked_up.numel + out.numel, reads=reads)
 
 
-Sizes = tuple[Dim, ...]
-
-
 @rule("torchao.quantize_affine", kind="quantisation")
 @takes("x block_size? scale zero_point? output_dtype? quant_min? quant_max?")
 def quantize_affine(of: Operands) -> Estimate:
@@ -207,7 +204,12 @@ def dequantize_affine(of: Operands) -> Estimate:
 )
 def choose_qparams_affine(of: Operands) -> Estimate:
     """Minimum and maximum of each block; computing the parameters from them is not counted."""
-    shape = blocks(of.x, of.block_size, bool(of.keepdim))
+    axes, rank = len(of.block_size), of.x.rank
+    require(axes == rank, f"blocks of {axes} axes do not fit a tensor of {rank}")
+    # Blocks along each axis; without `keepdim` an axis of one block is dropped.
+    pairs = zip(of.x.shape, of.block_size, strict=True)
+    kept = [(a, b) for a, b in pairs if of.keepdim or not same(a, b) or same(b, 1)]
+    shape = [1 if same(a, b) and not same(b, 1) else floor_div(a, b) for a, b in kept]
     out = (of.x.like(shape, of.scale_dtype), of.x.like(shape, of.zero_point_dtype or INT32))
     return Estimate(out, vector_flops=MIN_MAX * of.x.numel, reads=(of.x,))
 
@@ -218,15 +220,3 @@ def choose_scale_float8(of: Operands) -> Estimate:
     """The largest absolute value of each block."""
     out = of.x.like(map(floor_div, of.x.shape, of.block_size), FLOAT32)
     return Estimate((out,), vector_flops=MIN_MAX * of.x.numel, reads=(of.x,))
-
-
-def blocks(x: TensorType, block_size: Sizes, keepdim: bool) -> Sizes:
-    """The number of blocks along each axis; without `keepdim` an axis of one block is dropped."""
-    require(len(block_size) == x.rank, f"blocks of {len(block_size)} axes do not fit a tensor of {x.rank}")
-    shape: list[Dim] = []
-    for size, block in zip(x.shape, block_size, strict=True):
-        if not same(size, block) or same(block, 1):
-            shape.append(floor_div(size, block))
-        elif keepdim:
-            shape.append(1)
-    return tuple(shape)

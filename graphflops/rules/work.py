@@ -87,16 +87,15 @@ def _rows(table: str) -> Iterator[Work]:
     for head, *gradients in _cells(table):
         names, _, counts = head.partition(":")
         operands, flops, transcendentals, *both = map(int, counts.split())
-        formulas = tuple([PASS if text == "g" else _formula(text) for text in gradients])
+        formulas: list[Formula | None] = []
+        for text, _, launched in (each.partition(" => ") for each in gradients):
+            plain = text.removeprefix("fused ")
+            formula = plain.removeprefix("like ")
+            found = Formula(formula, launched, plain != text, is_like_operand=formula != plain)
+            formulas.append(PASS if text == "g" else found)
         for name in names.split():
-            yield Work(name, flops, transcendentals, (both[0], both[1]) if both else None, formulas, operands)
-
-
-def _formula(text: str) -> Formula:
-    text, _, launched = text.partition(" => ")
-    plain = text.removeprefix("fused ")
-    is_fused, formula = plain != text, plain.removeprefix("like ")
-    return Formula(formula, launched, is_fused, is_like_operand=formula != plain)
+            pair = (both[0], both[1]) if both else None
+            yield Work(name, flops, transcendentals, pair, tuple(formulas), operands)
 
 
 _FUNCTIONS, _ACTIVATIONS, _REDUCTIONS = (
