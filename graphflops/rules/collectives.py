@@ -19,12 +19,11 @@ from graphflops.dims import Dim, floor_div, meet, total
 from graphflops.rules.matmul import matmul
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.shapes import only_result, replaced
+from graphflops.rules.shapes import Tensors, only_result, replaced
 from graphflops.tensor import TensorType, flat
 
 KIND = "collective"
 
-Tensors = tuple["TensorType", ...]
 
 FUNCTIONAL, DIFFERENTIABLE = "_c10d_functional", "_c10d_functional_autograd"
 PAIR = 2  # devices of a group, where nothing tells

@@ -14,13 +14,12 @@ from graphflops.rules.elementwise import elementwise, result_type
 from graphflops.rules.matmul import additions, flops_of
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.shapes import axes, shown
+from graphflops.rules.shapes import Tensors, axes, shown
 from graphflops.rules.work import WORK
 from graphflops.tensor import TensorType
 
 KIND = "product"
 
-Tensors = tuple[TensorType, ...]
 _ORDERS_TRIED = 4  # all contraction orders are tried for at most this many operands: 18 orders of four
 Sizes = dict[str, Dim]  # size by label, without labels of size 1
 

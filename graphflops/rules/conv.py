@@ -14,7 +14,7 @@ from graphflops.dims import Dim, at_least, differ, floor_div, meet, mod, prod
 from graphflops.rules.matmul import Mask, additions, flops_of
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import require, rule
-from graphflops.rules.shapes import only_result
+from graphflops.rules.shapes import Shape, only_result
 from graphflops.tensor import TensorType
 
 KIND = "convolution"
@@ -63,7 +63,6 @@ def conv_tbc_backward(grad: TensorType, x: TensorType, weight: TensorType, bias:
     return Estimate((x.like(), weight.like(), bias.like()), flops, additions(grad), reads=(grad, x, weight))
 
 
-Shape = tuple[Dim, ...]
 PerAxis = Dim | tuple[Dim, ...]  # one value for all spatial axes, or one for each
 
 

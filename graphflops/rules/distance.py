@@ -13,9 +13,9 @@ from graphflops.cost import Estimate
 from graphflops.dims import Dim, broadcast, compare, dim_max, floor_div, meet, prod, where
 from graphflops.rules import lapack
 from graphflops.rules.elementwise import float_result, real_of, result_type
-from graphflops.rules.reduce import Axes, operand_gradient, reduction, x_and_result
+from graphflops.rules.reduce import operand_gradient, reduction, x_and_result
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.shapes import axes, axis, reduced
+from graphflops.rules.shapes import Axes, axes, axis, reduced
 from graphflops.tensor import BFLOAT16, FLOAT32, DType, TensorType
 
 KIND = "distance"

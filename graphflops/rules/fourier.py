@@ -17,7 +17,7 @@ from graphflops.rules.elementwise import DEFAULT_FLOAT, complex_of, float_result
 from graphflops.rules.lapack import n_log_n
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.shapes import axes, replaced
+from graphflops.rules.shapes import Axes, Shape, axes, replaced
 from graphflops.tensor import DType, TensorType
 
 KIND = "fourier"
@@ -63,21 +63,17 @@ def istft(of: Operands, *, center: bool = True, return_complex: bool = False) ->
     return Estimate((x.like((*batch, samples), dtype),), vector_flops=work, reads=(x, window))
 
 
-Sizes = tuple[Dim, ...]
-Axes = int | tuple[int, ...] | None
-
-
 def transform(n: Dim, real: bool = False) -> Dim:
     """Operations of one complex transform of n; half of them where its input or output is real."""
     return floor_div(n_log_n(n, 5), 2) if real else n_log_n(n, 5)
 
 
-def without(shape: Sizes, place: int) -> Dim:
+def without(shape: Shape, place: int) -> Dim:
     """The number of transforms along an axis: elements divided by its length."""
     return prod(replaced(shape, place))
 
 
-def complex_work(shape: Sizes, dims: Iterable[int]) -> Dim:
+def complex_work(shape: Shape, dims: Iterable[int]) -> Dim:
     """Operations of complex transforms along these axes, one after another."""
     return total(transform(shape[dim]) * without(shape, dim) for dim in dims)
 
@@ -117,7 +113,7 @@ def fft_c2r(x: TensorType, dim: Sequence[int], *, last_dim_size: Dim) -> Estimat
 
 
 def transformed(
-    x: TensorType, sizes: Dim | Sizes | None = None, dim: Axes = None, *, kind: str, default: Axes
+    x: TensorType, sizes: Dim | Shape | None = None, dim: Axes = None, *, kind: str, default: Axes
 ) -> Estimate:
     """5*n*log2(n) operations per lane of each axis, half of that to or from real numbers.
 

@@ -15,21 +15,19 @@ from graphflops.rules import lapack
 from graphflops.rules.elementwise import complex_of, real_of
 from graphflops.rules.matmul import flops_of
 from graphflops.rules.registry import Derived, require, rule
-from graphflops.rules.shapes import only_result, results
+from graphflops.rules.shapes import Shape, only_result, results
 from graphflops.tensor import INT32, TensorType
 
 KIND = "linear_algebra"
 
-Sizes = tuple[Dim, ...]
 
-
-def matrices(x: TensorType) -> tuple[Sizes, Dim, Dim]:
+def matrices(x: TensorType) -> tuple[Shape, Dim, Dim]:
     """Batch sizes, rows and columns."""
     require(x.rank >= 2, f"a matrix has at least two axes, not {x.rank}")
     return x.shape[:-2], x.shape[-2], x.shape[-1]
 
 
-def squares(x: TensorType) -> tuple[Sizes, Dim]:
+def squares(x: TensorType) -> tuple[Shape, Dim]:
     """Batch sizes and order."""
     batch, m, n = matrices(x)
     meet(m, n, f"the matrix is not square: {m} rows, {n} columns")

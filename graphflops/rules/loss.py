@@ -16,12 +16,11 @@ from graphflops.rules.distance import pairwise_distance
 from graphflops.rules.elementwise import result_type, wanted
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import ForwardCall, backward, rule
-from graphflops.rules.shapes import reduced
+from graphflops.rules.shapes import Tensors, reduced
 from graphflops.tensor import DType, TensorType
 
 KIND = "loss"
 
-Tensors = tuple[TensorType, ...]
 
 MEAN = 1
 

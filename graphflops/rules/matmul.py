@@ -10,13 +10,12 @@ from graphflops.dims import Dim, broadcast, differ, dim_min, floor_div, meet, pr
 from graphflops.rules.elementwise import result_type
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.shapes import expanded, only_result
+from graphflops.rules.shapes import Tensors, expanded, only_result
 from graphflops.rules.work import WORK
 from graphflops.tensor import DType, TensorType
 
 KIND = "product"
 
-Tensors = tuple[TensorType, ...]
 Number = Dim | float | complex
 Mask = tuple[bool, ...]  # which results of a backward operator are wanted
 

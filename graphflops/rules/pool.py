@@ -11,15 +11,15 @@ from graphflops.cost import Estimate
 from graphflops.dims import Dim, at_least, compare, floor_div, mod, prod, same, total
 from graphflops.rules.reduce import indexed, operand_gradient
 from graphflops.rules.registry import Derived, ForwardCall, backward, require, rule
+from graphflops.rules.shapes import Shape
 from graphflops.tensor import INT64, TensorType
 
 KIND = "pooling"
 
-Sizes = tuple[Dim, ...]
-PerAxis = int | Sizes
+PerAxis = int | Shape
 
 
-def spread(value: PerAxis, spatial: int, empty: PerAxis = 0) -> Sizes:
+def spread(value: PerAxis, spatial: int, empty: PerAxis = 0) -> Shape:
     """One value per pooled axis; an empty list (a stride that was not given) stands for `empty`."""
     if not isinstance(value, tuple):
         return (value,) * spatial
@@ -45,7 +45,7 @@ def outputs(
     return count - compare(">=", (count - 1) * stride, before + size)
 
 
-def windowed(x: TensorType, kernel: Sizes, counts: Sizes, each: int = 1, final: int = 0) -> Estimate:
+def windowed(x: TensorType, kernel: Shape, counts: Shape, each: int = 1, final: int = 0) -> Estimate:
     """`each` operations per window element and `final` per output, for so many outputs along the last axes."""
     out = x.like((*x.shape[: -len(counts)], *counts))
     return Estimate((out,), vector_flops=(each * prod(kernel) + final) * out.numel, reads=(x,))
@@ -153,7 +153,7 @@ def _totient(n: int) -> int:
     return found - found // rest if rest > 1 else found
 
 
-def adaptive_windows(sizes: Sizes, counts: Sizes) -> Dim:
+def adaptive_windows(sizes: Shape, counts: Shape) -> Dim:
     """Elements of all windows of one channel together.
 
     Along an axis of n elements and m windows, neighbours share one element at each of the m - gcd(n, m)
@@ -163,7 +163,7 @@ def adaptive_windows(sizes: Sizes, counts: Sizes) -> Dim:
     return prod(size + count - greatest_common_divisor(size, count) for size, count in axes)
 
 
-def adaptive(x: TensorType, counts: Sizes, final: int) -> Estimate:
+def adaptive(x: TensorType, counts: Shape, final: int) -> Estimate:
     """One operation per window element, `final` per output."""
     spatial = len(counts)
     require(x.rank in (spatial + 1, spatial + 2), f"{spatial} pooled axes do not fit a tensor of {x.rank}")
@@ -214,7 +214,7 @@ rule("aten._adaptive_avg_pool3d_backward", "aten.adaptive_avg_pool3d_backward").
 
 @rule("aten.fractional_max_pool2d", "aten.fractional_max_pool3d")
 def fractional_max_pool(
-    x: TensorType, kernel_size: Sizes, output_size: Sizes, random_samples: TensorType
+    x: TensorType, kernel_size: Shape, output_size: Shape, random_samples: TensorType
 ) -> Estimate:
     """One comparison per window element; the random numbers place the windows."""
     spatial = len(output_size)
@@ -224,7 +224,7 @@ def fractional_max_pool(
 
 
 @rule("aten.max_unpool2d", "aten.max_unpool3d")
-def max_unpool(x: TensorType, indices: TensorType, output_size: Sizes) -> Estimate:
+def max_unpool(x: TensorType, indices: TensorType, output_size: Shape) -> Estimate:
     """Writes values to their former positions and zeros elsewhere; no arithmetic."""
     out = x.like((*x.shape[: -len(output_size)], *output_size))
     return Estimate((out,), reads=(x, indices))

@@ -13,10 +13,10 @@ from msgspec.structs import replace
 from graphflops.cost import Estimate, Value
 from graphflops.dims import Dim, ceil_div, differ, floor_div, meet, prod
 from graphflops.rules.elementwise import differentiate
-from graphflops.rules.matmul import Number, Tensors, add_product, flops_of, grouped_mm, linear, matmul_into
+from graphflops.rules.matmul import Number, add_product, flops_of, grouped_mm, linear, matmul_into
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import Derived, backward, require, rule
-from graphflops.rules.shapes import only_result, shown, tensors_of
+from graphflops.rules.shapes import Tensors, only_result, shown, tensors_of
 from graphflops.rules.work import WORK
 from graphflops.rules.work import activation as activation_named
 from graphflops.tensor import (

@@ -17,11 +17,9 @@ from graphflops.rules.matmul import flops_of
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.random import DROPOUT
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.shapes import shown
+from graphflops.rules.shapes import Tensors, shown
 from graphflops.rules.work import WORK, Work, first_gradient
 from graphflops.tensor import INT8, TensorType
-
-Tensors = tuple[TensorType, ...]
 
 
 @dataclass(frozen=True, slots=True)

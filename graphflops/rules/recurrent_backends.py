@@ -8,9 +8,9 @@ from graphflops.cost import Estimate, free
 from graphflops.dims import Dim, total
 from graphflops.rules.matmul import Mask
 from graphflops.rules.operands import Operands, takes
-from graphflops.rules.recurrent import GRU, KINDS, LSTM, Cell, Layer, Tensors, layers_of, recur, recur_back
+from graphflops.rules.recurrent import GRU, KINDS, LSTM, Cell, Layer, layers_of, recur, recur_back
 from graphflops.rules.registry import Derived, require, rule
-from graphflops.rules.shapes import tensors_of
+from graphflops.rules.shapes import Tensors, tensors_of
 from graphflops.tensor import FLOAT32, UINT8, TensorType
 
 KIND = "recurrent"

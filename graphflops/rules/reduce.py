@@ -10,12 +10,11 @@ from graphflops.cost import Estimate, free
 from graphflops.dims import Dim, Expr, dim_max, dim_min, prod, same, total
 from graphflops.rules.elementwise import DEFAULT_FLOAT, real_of
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.shapes import only_result, reduced
+from graphflops.rules.shapes import Axes, only_result, reduced
 from graphflops.tensor import BOOL, INT64, UINT8, UINT64, DType, TensorType
 
 KIND = "reduction"
 
-Axes = int | tuple[int, ...] | None
 Fold = Callable[[Iterable[Dim]], Dim]  # the known contents of a vector reduced
 
 

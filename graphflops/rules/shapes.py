@@ -37,7 +37,9 @@ from graphflops.rules.registry import require
 from graphflops.tensor import Contents, DType, TensorType, flat
 
 Fold = Callable[..., Dim]
-
+Shape = tuple[Dim, ...]
+Tensors = tuple[TensorType, ...]
+Axes = int | tuple[int, ...] | None
 
 _LARGEST = (2**31 - 1, 2**63 - 1)
 _BEYOND = 2**31 - 1  # past any length; exporters write the limits of int32 and int64
@@ -233,7 +235,6 @@ def reduced(shape: Sequence[Dim], dims: int | Sequence[int] | None, keepdim: boo
     return tuple(size for place, size in enumerate(shape) if place not in gone)
 
 
-Shape = tuple[Dim, ...]
 END = 2**31  # a slice bound past any size means "to the end"; exporters write 2**63 - 1
 
 

@@ -17,13 +17,12 @@ from graphflops.errors import ShapeError
 from graphflops.rules.elementwise import DEFAULT_FLOAT, result_type
 from graphflops.rules.matmul import Number, add_product, flops_of
 from graphflops.rules.registry import find, rule
-from graphflops.rules.shapes import axes, reduced
+from graphflops.rules.shapes import Shape, axes, reduced
 from graphflops.rules.softmax import SOFTMAX
 from graphflops.tensor import INT32, INT64, DType, TensorType
 
 KIND = "sparse"
 
-Sizes = tuple[Dim, ...]
 
 # Operators that keep zeros zero: their work is that of the dense rule on the stored elements.
 ELEMENTWISE = (
@@ -75,7 +74,7 @@ COMPRESSED = {
     *(f"aten.sparse_{kind}_tensor.{places}_value_size" for kind, places in COMPRESSED.items()),
     *(f"aten._sparse_{kind}_tensor_unsafe" for kind in COMPRESSED),
 )
-def sparse_tensor(*, values: TensorType, size: Sizes, dtype: DType | None = None) -> Estimate:
+def sparse_tensor(*, values: TensorType, size: Shape, dtype: DType | None = None) -> Estimate:
     """Free: holds the given indices and values."""
     return free(storing(values.like(size, dtype), values.numel))
 
@@ -97,7 +96,7 @@ def sparse_coo_tensor_as_large_as_needed(
 
 
 @rule("aten.sparse_coo_tensor.size")
-def empty_sparse_tensor(size: Sizes, *, dtype: DType | None = None) -> Estimate:
+def empty_sparse_tensor(size: Shape, *, dtype: DType | None = None) -> Estimate:
     """A sparse tensor without elements."""
     return free(TensorType(tuple(size), dtype or DEFAULT_FLOAT, nonzeros=0), alias=False)
 
@@ -124,7 +123,7 @@ def coalesce(x: TensorType) -> Estimate:
     return Estimate((storing(x.like(), stored(x)),), vector_flops=stored(x), reads=(x,))
 
 
-def view(x: TensorType, *, shape: Callable[[TensorType], Sizes], dtype: DType | None = INT64) -> Estimate:
+def view(x: TensorType, *, shape: Callable[[TensorType], Shape], dtype: DType | None = INT64) -> Estimate:
     """A view."""
     return free(x.like(shape(x), dtype))
 
@@ -296,7 +295,7 @@ def csr_to_coo(crow_indices: TensorType, col_indices: TensorType, *, out_int32: 
 
 
 @rule("aten._jagged_to_padded_dense_forward")
-def jagged_to_padded(values: TensorType, offsets: tuple[TensorType, ...], max_lengths: Sizes) -> Estimate:
+def jagged_to_padded(values: TensorType, offsets: tuple[TensorType, ...], max_lengths: Shape) -> Estimate:
     """Each sequence copied to a row of its own, the rest filled."""
     sequences = tuple(offset.shape[-1] - 1 for offset in offsets[:1])
     return Estimate((values.like((*sequences, *max_lengths, *values.shape[1:])),), reads=(values, *offsets))
