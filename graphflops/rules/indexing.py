@@ -170,10 +170,8 @@ def index_reduce(
 def gather(x: TensorType, dim: int, index: TensorType) -> Estimate:
     """One element per index."""
     axis(dim, x.rank)
-    require(
-        x.rank == index.rank or 0 in (x.rank, index.rank, index.numel),
-        f"{shown(index.shape)} does not index {shown(x.shape)}",
-    )
+    fits = x.rank == index.rank or 0 in (x.rank, index.rank, index.numel)
+    require(fits, f"{shown(index.shape)} does not index {shown(x.shape)}")
     return picked(x.like(index.shape), index)
 
 

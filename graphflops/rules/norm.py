@@ -67,10 +67,8 @@ def computed_in(dtype: DType) -> DType:
 def outer_axes(x: TensorType, normalized_shape: tuple[Dim, ...]) -> tuple[Dim, ...]:
     """The axes before the normalised ones."""
     kept = x.rank - len(normalized_shape)
-    require(
-        kept >= 0 and not any(map(differ, x.shape[kept:], normalized_shape)),
-        f"normalized_shape {list(map(str, normalized_shape))} is not the end of {x}",
-    )
+    fits = kept >= 0 and not any(map(differ, x.shape[kept:], normalized_shape))
+    require(fits, f"normalized_shape {list(map(str, normalized_shape))} is not the end of {x}")
     return x.shape[:kept]
 
 

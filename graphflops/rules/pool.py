@@ -69,15 +69,12 @@ def pooling(
     for name, value in (("window", kernel), ("stride", stride), ("dilation", dilation)):
         positive = not any(at_least(0, each) for each in spread(value, spatial, 1))
         require(positive, f"a {name} of {value} has no positive size")
-    settings = zip(
-        sizes, kernel, spread(stride, spatial, kernel), pads, spread(dilation, spatial, 1), strict=True
-    )
+    steps, dilations = spread(stride, spatial, kernel), spread(dilation, spatial, 1)
+    settings = zip(sizes, kernel, steps, pads, dilations, strict=True)
     counts = tuple(outputs(*setting, ceil_mode) for setting in settings)
     # With ceil_mode a window may be larger than its input; it then holds only the elements of the input.
-    padded = [size + 2 * pad for size, pad in zip(sizes, pads, strict=True)]
-    held = tuple(
-        size if at_least(window, size) else window for window, size in zip(kernel, padded, strict=True)
-    )
+    whole = ((window, size + 2 * pad) for window, size, pad in zip(kernel, sizes, pads, strict=True))
+    held = tuple(size if at_least(window, size) else window for window, size in whole)
     return windowed(x, held, counts, final=final)
 
 

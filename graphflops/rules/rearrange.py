@@ -25,14 +25,10 @@ KIND = "movement"
 
 def padded(shape: Shape, pad: Sequence[Dim]) -> Shape:
     """The shape with a border: pairs of widths, the last axis first."""
-    require(
-        len(pad) % 2 == 0 and len(pad) <= 2 * len(shape),
-        f"{shown(pad)} are not pairs of widths for the axes of {shown(shape)}",
-    )
-    axes = range(len(shape) - 1, -1, -1)
-    return bordered(
-        shape, {at: pad[2 * i : 2 * i + 2] for i, at in zip(range(len(pad) // 2), axes, strict=False)}
-    )
+    fits = len(pad) % 2 == 0 and len(pad) <= 2 * len(shape)
+    require(fits, f"{shown(pad)} are not pairs of widths for the axes of {shown(shape)}")
+    last = len(shape) - 1
+    return bordered(shape, {last - i: pad[2 * i : 2 * i + 2] for i in range(len(pad) // 2)})
 
 
 @rule("aten.constant_pad_nd", "aten.pad", "aten._pad_enum", "aten._pad_circular")

@@ -46,10 +46,8 @@ def view_dtype(x: TensorType, dtype: DType) -> Estimate:
         return free(x.view(x.shape, dtype))
     require(x.rank > 0, f"a tensor without axes cannot be viewed as {dtype}, of another width than {x.dtype}")
     last = x.shape[-1] * old
-    require(
-        mod(last, new) == 0 or isinstance(last, Expr),
-        f"{x.shape[-1]} elements of {x.dtype} are no whole {dtype}",
-    )
+    fits = mod(last, new) == 0 or isinstance(last, Expr)
+    require(fits, f"{x.shape[-1]} elements of {x.dtype} are no whole {dtype}")
     out = x.like((*x.shape[:-1], floor_div(last, new)), dtype)
     return free(out if x.stored is None else replace(out, stored=floor_div(x.stored * old, new)))
 
@@ -141,10 +139,8 @@ def part(x: TensorType) -> Estimate:
 def permute(x: TensorType, dims: Sequence[int]) -> Estimate:
     """Axes in the order given."""
     order = axes(dims, x.rank)
-    require(
-        sorted(order) == list(range(x.rank)),
-        f"{shown(dims)} is not a permutation of the axes of {shown(x.shape)}",
-    )
+    is_whole = sorted(order) == list(range(x.rank))
+    require(is_whole, f"{shown(dims)} is not a permutation of the axes of {shown(x.shape)}")
     return free(x.view(x.shape[place] for place in order))
 
 
@@ -174,8 +170,7 @@ def movedim(x: TensorType, source: int | Sequence[int], destination: int | Seque
     """Chosen axes moved to chosen places, the others in order around them."""
     moved = dict(zip(axes(destination, x.rank), axes(source, x.rank), strict=True))
     others = iter([place for place in range(x.rank) if place not in moved.values()])
-    order = [moved[place] if place in moved else next(others) for place in range(x.rank)]
-    return free(x.view(x.shape[place] for place in order))
+    return free(x.view(x.shape[moved[at] if at in moved else next(others)] for at in range(x.rank)))
 
 
 # Expanded tensors.
@@ -203,14 +198,12 @@ def broadcast_tensors(tensors: Sequence[TensorType]) -> Estimate:
 @rule("aten.meshgrid")
 def meshgrid(tensors: Sequence[TensorType], *, indexing: str = "ij") -> Estimate:
     """Every vector repeated along the axes of the others."""
-    shape: list[Dim] = [x.numel for x in tensors]
     places = list(range(len(tensors)))
-    if indexing == "xy" and len(shape) > 1:
-        shape[:2], places[:2] = shape[1::-1], [1, 0]
-    ones = (1,) * len(shape)
-    return free(
-        *(expanded(x.view(replaced(ones, p, x.numel)), shape) for p, x in zip(places, tensors, strict=True))
-    )
+    if indexing == "xy" and len(places) > 1:
+        places[:2] = [1, 0]
+    shape, ones = [tensors[place].numel for place in places], (1,) * len(places)
+    pairs = zip(places, tensors, strict=True)
+    return free(*(expanded(x.view(replaced(ones, place, x.numel)), shape) for place, x in pairs))
 
 
 @rule("aten.as_strided", "aten.as_strided_")
