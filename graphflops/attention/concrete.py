@@ -149,14 +149,14 @@ class ConcreteDomain(Domain[Known]):
         size = None if typed is None else typed.numel
         if typed is None:
             return None
-        found = None if scope.mutations.by_owner else array_of_value(scope, name, typed)
+        found = None if scope.writes else array_of_value(scope, name, typed)
         if found is not None:
             return found
         if around is not None and isinstance(around[1], Ref):
             return self.array(around[0], around[1].name, around[2], most)
         if not isinstance(size, int) or size > most:
             return None
-        key = scope, name, before if scope.mutations.by_owner else 0
+        key = scope, name, before if scope.writes else 0
         if key not in self.wholes and self.computing < _DEEPEST:
             self.wholes[key] = None
             sizes: tuple[Any, ...] = typed.shape

@@ -101,11 +101,6 @@ class Function:
         handed = [self.scope.bound.get(name) for name in self.missing if self.scope.type_of(name) is not None]
         return [around[1].name for around in handed if around is not None and isinstance(around[1], Ref)]
 
-    @cached_property
-    def not_followed(self) -> str:
-        """The first operator that values are not propagated through; "" without one."""
-        return next((shown(step.node.op) for step in self.needed[0] if not is_followed(step)), "")
-
     # What a score function may do
 
     @property
@@ -229,7 +224,8 @@ class Problem:
             return f"what {', '.join(map(shown, dict.fromkeys(missing)))} holds is not at hand"
         if not self.has_numbers:
             return "lengths have no values: give sizes"
-        operator = next((function.not_followed for function in self.functions if function.not_followed), "")
+        steps = (step for function in self.functions for step in function.needed[0])
+        operator = next((shown(step.node.op) for step in steps if not is_followed(step)), "")
         return f"{operator} is not followed" if operator else "an index may be out of its axis"
 
     # Closed forms

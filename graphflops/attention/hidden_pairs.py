@@ -86,7 +86,7 @@ class Hiding(Struct, dict=True):
         typed, constants = self.view.types.get(name), self.scope.constants
         if typed is None:
             return Formula(self.affine.domain.unknown(None), lost=False, open=True, used=frozenset())
-        key = (name, before) if self.scope.mutations.by_owner else self.numbers.of(self.scope, Ref(name))
+        key = (name, before) if self.scope.writes else self.numbers.of(self.scope, Ref(name))
         if key not in self.formulas:
             around, constants.used = constants.used, set()
             at, affine = (*[None] * (typed.rank - 2), ROW, COLUMN), self.affine
@@ -117,7 +117,7 @@ class Hiding(Struct, dict=True):
             return Hidden(mask="tensor")
         shape = (*typed.shape[:-2], queries, keys)
         sense: Sense = "keep" if typed.dtype.kind == "bool" else "added"
-        key = object() if self.scope.mutations.by_owner else (name, queries, keys)
+        key = object() if self.scope.writes else (name, queries, keys)
         if key not in self.of_masks:  # one that no call changes hides the same in every layer
             self.of_masks[key] = self.hidden([self.restriction(call, name, sense, shape)], queries, keys)
         return self.of_masks[key]
@@ -151,9 +151,9 @@ class Hiding(Struct, dict=True):
         if not restrictions:
             return Hidden()
         self.scope.constants.used.clear()
-        truth = TRUE
-        for each in restrictions:
-            truth = truth & each.truth(self.formula(each.value.name, each.before).value)
+        truth, found = TRUE, [self.formula(each.value.name, each.before) for each in restrictions]
+        for each, formula in zip(restrictions, found, strict=True):
+            truth = truth & each.truth(formula.value)
         names = tuple([each.value.name for each in restrictions])
         inputs = self.inputs(names) if self.stated else ()
         stated = {name: self.stated[name] for name in inputs if name in self.stated}
@@ -166,7 +166,6 @@ class Hiding(Struct, dict=True):
         with suppress(DimError):
             visible, told = doubled_visible(truth.upper, queries, keys)
         doubled, exact = pairs - visible, told and truth.exact
-        found = [self.formula(each.value.name, each.before) for each in restrictions]
         # Concrete evaluation may hide more pairs than the formulas do.
         if not exact and (not told or any(x.lost for x in found) or not any(x.open for x in found)):
             counted = self.enumerated(restrictions, truth.upper, queries, keys)
@@ -193,7 +192,7 @@ class Hiding(Struct, dict=True):
         if not isinstance(queries, int) or not isinstance(keys, int):
             return None
         applied = [(self.numbers.of(each.scope, each.value), each.sense, each.lead) for each in restrictions]
-        key = (*applied, upper, queries, keys) if not self.scope.mutations.by_owner else object()
+        key = (*applied, upper, queries, keys) if not self.scope.writes else object()
         if key not in self.counted:
             from graphflops.attention.pair_enumeration import Enumeration
 
@@ -253,7 +252,7 @@ class ValueNumbers:
 
     def _made(self, scope: Scope, name: str, depth: int) -> Any:
         maker, around, typed = scope.makers.get(name), scope.bound.get(name), scope.type_of(name)
-        if scope.mutations.by_owner or depth > _DEEPEST:
+        if scope.writes or depth > _DEEPEST:
             return scope, name
         if around is not None:
             return self.of(around[0], around[1], depth + 1)

@@ -142,7 +142,7 @@ class Propagation(Generic[V]):
 
     def value(self, name: str, at: Indices) -> V:
         """The value of that name at an index, computed once for each index."""
-        written = self.before if self.scope.mutations.by_owner else 0
+        written = self.before if self.scope.writes else 0
         key = (id(self.scope), name, written, *map(id, at))
         if key not in self.memo:
             around, self.missing = self.missing, False
@@ -173,14 +173,13 @@ class Propagation(Generic[V]):
         return self.domain.unknown(dtype) if found is None else found
 
     def _made(self, name: str, typed: TensorType, at: Indices) -> V | None:
-        mutations, maker = self.scope.mutations, self.scope.makers.get(name)
-        write = mutations.last(name, self.before)
+        maker, write = self.scope.makers.get(name), self.scope.last_write(name, self.before)
         found: V | None = None
         if write is None:
             found = self.domain.stored(self.scope, name, typed, at)
             if found is None and maker is None:
                 return self._bound(name, typed, at)
-        elif maker is None or not mutations.is_view(name):
+        elif maker is None or not self.scope.is_view(name):
             with suppress(*NOT_FOLLOWED):
                 return self._written(name, write, at)
             return None
@@ -260,8 +259,9 @@ class Propagation(Generic[V]):
         with self.seen_at(self.scope, write.place):
             place: Indices | None = at
             conditions: list[V] = []
-            for view in self.scope.mutations.path(name, write):
-                place = None if place is None else structure.inside(self, view, place, conditions)
+            for view in reversed([*self.scope.views_back(write.uses[0], name)]):
+                if place is not None and not view.writes:
+                    place = structure.inside(self, view, place, conditions)
             if place is None:
                 return None
             typed = self.scope.type_of(name)

@@ -313,10 +313,6 @@ def inside(p: Evaluator[Any], step: Step, at: Indices, conditions: list[Any]) ->
     return at if (step.operator.kind == "identity" or name == "reshape") and same else None
 
 
-def _everywhere(number: int) -> Follow:
-    return lambda p, step, at: p.cast(step, p.domain.literal(number))
-
-
 FUNCTIONS: dict[str, Follow] = {
     "expand": lambda p, step, at: p.operand(step.argument("x"), at),
     "t": lambda p, step, at: _of(p, step, at if len(at) < 2 else (*at[:-2], at[-1], at[-2])),
@@ -325,8 +321,8 @@ FUNCTIONS: dict[str, Follow] = {
         ("full", "full_like", "new_full", "scalar_tensor", "fill"),
         lambda p, step, at: p.cast(step, p.operand(step.argument("value"), ())),
     ),
-    **dict.fromkeys(("zeros", "zeros_like", "new_zeros"), _everywhere(0)),
-    **dict.fromkeys(("ones", "ones_like", "new_ones"), _everywhere(1)),
+    **dict.fromkeys(("zeros", "zeros_like", "new_zeros"), lambda p, step, at: p.cast(step, p.domain.literal(0))),
+    **dict.fromkeys(("ones", "ones_like", "new_ones"), lambda p, step, at: p.cast(step, p.domain.literal(1))),
     "broadcast_in_dim": broadcast_in_dim, "unsqueeze": unsqueeze, "squeeze": squeeze,
     **dict.fromkeys(("reshape", "flatten", "unflatten", "ravel"), reshape), "permute": permute,
     "transpose": transpose, "slice": part, "narrow": part, "flip": flip, "repeat": tiled, "index": index,

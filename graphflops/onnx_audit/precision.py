@@ -28,7 +28,7 @@ def unfolded_batch_norm(model: Model) -> Iterator[Observation]:
             continue
         maker = model.view.makers.get(call.value("x"))
         # channels first, and nothing else is applied to the result
-        if maker is None or maker.operator.kind != "convolution" or not maker.operator.is_of_images:
+        if maker is None or maker.operator.kind != "convolution" or not maker.operator.has("images"):
             continue
         if maker.operator.has("activation") or maker.value("weight") not in model.view.stored:
             continue

@@ -121,24 +121,9 @@ class Op(Record, frozen=True, eq=False):
         return self.kind in _BROADCASTING and any(name in _SEVERAL for name in self.parameters)
 
     @property
-    def is_of_images(self) -> bool:
-        """True if axis 1 of its operand holds channels and the later axes are the image."""
-        return "images" in self.facts
-
-    @property
-    def gradient_reads_input(self) -> bool:
-        """True for an activation whose gradient needs its operand: run in place, PyTorch keeps a copy of it."""
-        return "gradient_reads_input" in self.facts
-
-    @property
     def moves_elements(self) -> bool:
         """True if each element of the result is an element of an operand, or a constant."""
         return self.kind in _MOVING or "selects" in self.facts
-
-    @property
-    def is_read_by_cpu(self) -> bool:
-        """True if the CPU must read the result, or how many elements it has, before it goes on."""
-        return "is_read_by_cpu" in self.facts
 
     @property
     def is_exchange(self) -> bool:

@@ -17,26 +17,17 @@ from graphflops.ops import operator
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import Fold, combine
 from graphflops.rules.work import PASS, WORK, ZERO, Gradient, Work, gradient_of
-from graphflops.tensor import (
-    BCOMPLEX32,
-    BFLOAT16,
-    BOOL,
-    COMPLEX32,
-    COMPLEX64,
-    COMPLEX128,
-    FLOAT16,
-    FLOAT32,
-    FLOAT64,
-    INT16,
-    INT64,
-    DType,
-    TensorType,
-)
+from graphflops.tensor import BOOL, COMPLEX64, DTYPES, FLOAT32, INT16, INT64, DType, TensorType
 
 DEFAULT_FLOAT = FLOAT32
 _CATEGORY = {"bool": 0, "uint": 1, "int": 1, "float": 2, "complex": 3}
-_COMPLEX_OF = {FLOAT16: COMPLEX32, BFLOAT16: COMPLEX64, FLOAT32: COMPLEX64, FLOAT64: COMPLEX128}
-_REAL_OF = {COMPLEX32: FLOAT16, BCOMPLEX32: BFLOAT16, COMPLEX64: FLOAT32, COMPLEX128: FLOAT64}
+_COMPLEX_OF = {
+    "float16": "complex32",
+    "bfloat16": "complex64",
+    "float32": "complex64",
+    "float64": "complex128",
+}
+_REAL_OF = {"complex32": "float16", "bcomplex32": "bfloat16", "complex64": "float32", "complex128": "float64"}
 
 
 def result_type(*operands: Value) -> DType:
@@ -96,12 +87,12 @@ def category(dtype: DType) -> int:
 
 def complex_of(dtype: DType) -> DType:
     """The complex type whose parts have this type."""
-    return _COMPLEX_OF.get(dtype, dtype if dtype.kind == "complex" else COMPLEX64)
+    return DTYPES[_COMPLEX_OF.get(dtype.name, dtype.name if dtype.kind == "complex" else "complex64")]
 
 
 def real_of(dtype: DType) -> DType:
     """The type of a complex type's parts; other types are their own."""
-    return _REAL_OF.get(dtype, dtype)
+    return DTYPES[_REAL_OF[dtype.name]] if dtype.name in _REAL_OF else dtype
 
 
 Promotion = Callable[..., DType]  # from the operands to the result's element type

@@ -54,11 +54,6 @@ def normalised(
     )
 
 
-def with_results(estimate: Estimate, *results: TensorType) -> Estimate:
-    """The estimate with the statistics as further results; computing them is already counted."""
-    return replace(estimate, out=(*estimate.out, *results))
-
-
 def computed_in(dtype: DType) -> DType:
     """The type in which sums over elements of that type are accumulated."""
     return FLOAT32 if dtype in (FLOAT16, BFLOAT16) else dtype
@@ -90,7 +85,8 @@ def native_layer_norm(
 ) -> Estimate:
     """As `layer_norm`, with mean and reciprocal deviation as results, in the type used on a CPU."""
     statistic = one_per_row(x, normalized_shape, x.dtype)
-    return with_results(layer_norm(x, normalized_shape, weight, bias), statistic, statistic)
+    estimate = layer_norm(x, normalized_shape, weight, bias)
+    return replace(estimate, out=(*estimate.out, statistic, statistic))
 
 
 @rule("aten.rms_norm")
@@ -103,7 +99,8 @@ def rms_norm(x: TensorType, normalized_shape: tuple[Dim, ...], weight: TensorTyp
 def fused_rms_norm(x: TensorType, normalized_shape: tuple[Dim, ...], weight: TensorType | None) -> Estimate:
     """As `rms_norm`, with the reciprocal root kept."""
     estimate = rms_norm(x, normalized_shape, weight)
-    return with_results(estimate, one_per_row(x, normalized_shape, computed_in(x.dtype)))
+    kept = one_per_row(x, normalized_shape, computed_in(x.dtype))
+    return replace(estimate, out=(*estimate.out, kept))
 
 
 @rule("aten.group_norm")
@@ -123,8 +120,8 @@ def native_group_norm(
 ) -> Estimate:
     """As `group_norm`, with mean and reciprocal deviation kept."""
     meet(x.numel, N * C * HxW, f"{x} has not {N}*{C}*{HxW} elements")
-    statistic = x.like((N, group))
-    return with_results(normalised(x, N * group, weight, bias), statistic, statistic)
+    statistic, estimate = x.like((N, group)), normalised(x, N * group, weight, bias)
+    return replace(estimate, out=(*estimate.out, statistic, statistic))
 
 
 SCALE_AND_SHIFT = 2
@@ -361,7 +358,7 @@ def batch_norm_backward_reduce(of: Operands, *, input_g: bool, weight_g: bool, b
     """Both sums over each channel: centre, product and two sums, four operations per element."""
     sums, affine = channels_of(of.x).like(dtype=computed_in(of.x.dtype)), affine_of(of.x, of.weight)
     wanted = ((sums, input_g), (sums, input_g), (affine, weight_g), (affine, bias_g))
-    out = tuple(result.like() if want else None for result, want in wanted)
+    out = tuple(result if want else None for result, want in wanted)
     return Estimate(out, vector_flops=4 * of.x.numel, reads=of.but("weight"))
 
 

@@ -45,9 +45,10 @@ rule(*(f"aten.{kind}_pad{n}d" for kind in ("reflection", "replication") for n in
 @backward(
     "aten.reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d",
     "aten.replication_pad3d _pad_circular",
+    "aten.repeat tile repeat_interleave.self_int repeat_interleave.self_Tensor im2col",
 )
-def mirror_pad_gradient(call: ForwardCall) -> Estimate:
-    """Sums the gradients of an element and of its copies in the border."""
+def copies_gradient(call: ForwardCall) -> Estimate:
+    """Sums the gradients of an element and of its copies: in a border, as repeats of it, or in patches."""
     return Estimate((call["x"].like(),), vector_flops=call.out.numel, reads=(call.out.like(),))
 
 
@@ -55,7 +56,7 @@ def mirror_pad_gradient(call: ForwardCall) -> Estimate:
 def pad_gradient(call: ForwardCall) -> Estimate:
     """The inner part of the result's gradient; modes other than `constant` add the border's gradient."""
     is_constant = call.get("mode", "constant") in ("constant", 0)
-    return constant_pad_gradient(call) if is_constant else mirror_pad_gradient(call)
+    return constant_pad_gradient(call) if is_constant else copies_gradient(call)
 
 
 @backward("aten.constant_pad_nd")
@@ -267,9 +268,3 @@ def overwritten_backward(call: ForwardCall) -> Estimate:
 _MOVES = ("roll", "flip", "flipud", "fliplr", "rot90", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle")
 _CUTS = ("native_channel_shuffle", "tril", "triu", "diagflat", "diag")
 backward(*(f"aten.{name}" for name in (*_MOVES, *_CUTS)))(copied_back)
-
-
-@backward("aten.repeat tile repeat_interleave.self_int repeat_interleave.self_Tensor im2col")
-def repeats_backward(call: ForwardCall) -> Estimate:
-    """Sums the gradients of the repeats of each element, in a patch or of it."""
-    return Estimate((call["x"].like(),), vector_flops=call.out.numel, reads=(call.out.like(),))
