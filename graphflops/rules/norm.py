@@ -29,7 +29,7 @@ from graphflops.dims import Dim, differ, meet, mod, prod
 from graphflops.rules.elementwise import promote
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.shapes import tensors_of
+from graphflops.rules.shapes import tensors_of, where_wanted
 from graphflops.tensor import BFLOAT16, FLOAT16, FLOAT32, UINT8, DType, TensorType
 
 KIND = "normalisation"
@@ -268,28 +268,22 @@ class NormGradient(Record, frozen=True):
     weighted: int = 0  # more for the input where there is a weight
     sums: bool = False  # whether the input's gradient needs the sum that is the bias' gradient
 
-    def work(self, x: TensorType, weight: TensorType | None, wants: Wants) -> Dim:
-        """Operations for the wanted gradients of input, weight and bias."""
-        for_input, for_weight, for_bias = wants
-        per_element = self.shared * (for_input or for_weight) + self.weight * for_weight
-        per_element += (self.input + self.weighted * (weight is not None)) * for_input
-        return (per_element + (for_bias or (self.sums and for_input))) * x.numel
-
     def gradients(
         self,
         grad: TensorType,
         x: TensorType,
         weight: TensorType | None,
         wants: Wants,
-        kept: tuple[TensorType | None, ...],
-        affine: TensorType,
+        kept: tuple[TensorType | Dim | None, ...],
+        affine: TensorType | None = None,
     ) -> Estimate:
-        """The three gradients, None for unwanted ones; those of weight and bias have the type `affine`."""
-        out = tuple(
-            like.like() if wanted else None for like, wanted in zip((x, affine, affine), wants, strict=True)
-        )
-        touched = (grad, x, weight, *kept) if wants[0] or wants[1] else (grad,)
-        return Estimate(out, vector_flops=self.work(x, weight, wants), reads=touched)
+        """The gradients of input, weight and bias, None for unwanted ones; those of the latter have the type `affine`."""
+        for_input, for_weight, for_bias = wants
+        per_element = self.shared * (for_input or for_weight) + self.weight * for_weight
+        per_element += (self.input + self.weighted * (weight is not None)) * for_input
+        work = (per_element + (for_bias or (self.sums and for_input))) * x.numel
+        touched = (grad, x, weight, *kept) if for_input or for_weight else (grad,)
+        return Estimate(where_wanted((x, affine, affine), wants), vector_flops=work, reads=touched)
 
 
 LAYER = NormGradient(shared=2, input=7, weight=2, weighted=1)
@@ -366,10 +360,9 @@ def priced(norm: NormGradient, call: ForwardCall) -> Estimate:
     """The gradients of a forward call's wanted operands; its statistics, two per group, are read."""
     grad = call.out
     wants = tuple(name in call.wants for name in OPERANDS)
-    out = tuple(call[name].like() for name, wanted in zip(OPERANDS, wants, strict=True) if wanted)
     kept = 2 * call.estimate.transcendentals * (computed_in(grad.dtype).bits // 8)
-    touched = (grad.like(), call["x"], call.get("weight"), kept) if wants[0] or wants[1] else (grad.like(),)
-    return Estimate(out, vector_flops=norm.work(call["x"], call.get("weight"), wants), reads=touched)
+    found = norm.gradients(grad.like(), call["x"], call.get("weight"), wants, (kept,))
+    return replace(found, out=call.gradients(*OPERANDS))
 
 
 backward("aten.layer_norm", "aten.native_layer_norm")(partial(priced, LAYER))

@@ -10,7 +10,7 @@ from graphflops.rules.matmul import Mask
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.recurrent import GRU, KINDS, LSTM, Cell, Layer, layers_of, recur, recur_back
 from graphflops.rules.registry import Derived, require, rule
-from graphflops.rules.shapes import Tensors, tensors_of
+from graphflops.rules.shapes import Tensors, tensors_of, where_wanted
 from graphflops.tensor import FLOAT32, UINT8, TensorType
 
 KIND = "recurrent"
@@ -146,12 +146,9 @@ def cudnn_rnn_backward(
     names = zip(("x", "hx", "cx", "params"), output_mask, strict=True)
     wants = frozenset(name for name, wanted in names if wanted)
     work = recur_back(MODES[mode], of.x, of.hx, layers, 2 if bidirectional else 1, wants)
-    single = zip((of.x, of.hx, of.cx), output_mask[:3], strict=True)
-    results = (
-        *(value.like() if value and wanted else None for value, wanted in single),
-        *(value.like() for value in weight if output_mask[3]),
-    )
-    return replace(work, out=results, reads=(*of,))
+    single = where_wanted((of.x, of.hx, of.cx), output_mask[:3])
+    weights = (value.like() for value in weight if output_mask[3])
+    return replace(work, out=(*single, *weights), reads=(*of,))
 
 
 @rule("aten._cudnn_rnn_flatten_weight", kind="movement")

@@ -16,7 +16,7 @@ from graphflops.dims import Dim, dim_max, dim_min, floored_product, meet, prod, 
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.reduce import operand_gradient
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.shapes import Shape
+from graphflops.rules.shapes import Shape, where_wanted
 from graphflops.tensor import TensorType
 
 KIND = "resampling"
@@ -159,7 +159,7 @@ def grid_sampler_backward(
     # The nearest input gets the whole gradient in one addition, and no grid point moves it.
     each = (max(2 * taps, 1) if wants_input else 0) + (2 * taps * spatial if wants_grid else 0)
     return Estimate(
-        (x.like() if wants_input else None, grid.like() if wants_grid else None),
+        where_wanted((x, grid), output_mask),
         vector_flops=each * grad.numel + (UNNORMALISE * spatial + taps) * points,
         reads=(grad, x if wants_grid else None, grid),
     )

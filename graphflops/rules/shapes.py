@@ -336,6 +336,13 @@ def tensors_of(values: Iterable[object]) -> tuple[TensorType, ...]:
     return tuple(value for value in values if isinstance(value, TensorType))
 
 
+def where_wanted(
+    tensors: Iterable[TensorType | None], wants: Iterable[bool]
+) -> tuple[TensorType | None, ...]:
+    """A new tensor like each that is wanted, None for the others."""
+    return tuple(x.like() if x is not None and want else None for x, want in zip(tensors, wants, strict=True))
+
+
 def only_result(estimate: Estimate) -> TensorType:
     """The single tensor that an estimate returns."""
     (out,) = estimate.out
