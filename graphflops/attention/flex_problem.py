@@ -253,10 +253,9 @@ class Problem:
             sizes = self.queries, self.keys, self.rows, self.columns
             found = closed_blocks(upper[0], *sizes)  # type: ignore[arg-type]
         elif upper:
-            is_square = (
-                isinstance(self.rows, int) and self.rows == self.columns and same(self.queries, self.keys)
-            )
-            found = formulas(upper[0], self.queries, self.rows) if is_square else None
+            is_square = self.rows == self.columns and same(self.queries, self.keys)
+            is_known = is_square and isinstance(self.rows, int)
+            found = formulas(upper[0], self.queries, self.rows) if is_known else None
         return found and found.times(self.slices)
 
     @property

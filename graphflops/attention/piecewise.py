@@ -167,9 +167,6 @@ def _cases(values: Sequence[Known]) -> list[tuple[Truth, tuple[Piece, ...]]]:
     return found
 
 
-# Pieces
-
-
 def times(a: Piece, b: Piece) -> Piece:
     """The product of two pieces."""
     x, y = constant_of(a), constant_of(b)

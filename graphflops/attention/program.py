@@ -152,10 +152,8 @@ def hidden_in_gradients(group: Spelled, hidden: Hidden, view: View) -> dict[str,
     if hidden.doubled == 0:
         return {}
     scores = view.types[group.first.result]
-    inside = [
-        call for call in group.between if call.place >= group.softmax.place and call is not group.second
-    ]
-    waiting = [call.result for call in inside]
+    after = (call for call in group.between if call.place >= group.softmax.place)
+    waiting = [call.result for call in after if call is not group.second]
     seen = set(waiting)
     products: dict[str, Call] = {}
     while waiting:

@@ -99,9 +99,6 @@ def broadcast_in_dim(p: Evaluator[Any], step: Step, at: Indices) -> Any:
     return _of(p, step, p.clipped(tuple(at[axis] for axis in axes), _source(p, step).shape))
 
 
-# Parts
-
-
 def part(p: Evaluator[Any], step: Step, at: Indices) -> Any:
     """A range of some axes, or every so many of it."""
     shape, inner = _source(p, step).shape, list(at)

@@ -92,10 +92,8 @@ class Op(Record, frozen=True, eq=False):
         found = {names[i] if i < len(names) else f"#{i}": value for i, value in enumerate(args)}
         for place, (key, value) in enumerate(kwargs, start=len(args)):
             name = self.keywords.get(key, key)
-            stands_for_place = (
-                not args and name not in names and key not in _KEYWORD_ONLY and not self.is_onnx
-            )
-            if stands_for_place and place < len(names) and names[place] not in found:
+            by_place = not args and name not in names and key not in _KEYWORD_ONLY and not self.is_onnx
+            if by_place and place < len(names) and names[place] not in found:
                 name = names[place]
             found[name] = value
         return found

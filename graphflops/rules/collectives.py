@@ -18,7 +18,7 @@ from graphflops.cost import Estimate, free
 from graphflops.dims import Dim, floor_div, meet, total
 from graphflops.rules.matmul import matmul
 from graphflops.rules.operands import Operands, takes
-from graphflops.rules.registry import ForwardCall, backward, require, rule
+from graphflops.rules.registry import Backward, ForwardCall, backward, require, rule
 from graphflops.rules.shapes import Tensors, only_result, replaced
 from graphflops.tensor import TensorType, flat
 
@@ -181,7 +181,7 @@ backward(
 )(lambda call: all_gather(_incoming(call), call["group_size"]))
 
 
-def turned(exchange: Callable[..., Estimate], *names: str) -> Callable[[ForwardCall], Estimate]:
+def turned(exchange: Callable[..., Estimate], *names: str) -> Backward:
     """The rule of an exchange whose gradient goes back, two arguments in each other's place. names: in the new order."""
 
     def priced(call: ForwardCall) -> Estimate:

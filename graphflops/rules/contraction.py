@@ -24,9 +24,6 @@ _ORDERS_TRIED = 4  # all contraction orders are tried for at most this many oper
 Sizes = dict[str, Dim]  # size by label, without labels of size 1
 
 
-# Einsum.
-
-
 class Contraction(Struct):
     """Work of a sequence of pairwise contractions, in multiply-adds and vector operations."""
 
@@ -173,9 +170,6 @@ def einsum_backward(call: ForwardCall) -> Estimate:
     wanted = tuple(x.like() for x in tensors if x.requires_grad)
     matrix, vector = flops_of(work.gradient, tensors[0].dtype), len(wanted) * call.estimate.vector_flops
     return Estimate(wanted, matrix, vector, reads=(call.out, *tensors))
-
-
-# Other sums of products.
 
 
 @rule("aten.tensordot", product=("a", "b"))

@@ -7,7 +7,6 @@ and an addition per element.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from msgspec.structs import replace
 
@@ -15,7 +14,7 @@ from graphflops.cost import Estimate, Value, data_dependent
 from graphflops.dims import Dim, Expr, at_least, ceil_div, dim_max, floor_div
 from graphflops.rules.elementwise import DEFAULT_FLOAT, float_result, result_type
 from graphflops.rules.registry import require, rule
-from graphflops.rules.shapes import axis, few, tensors_of
+from graphflops.rules.shapes import Shape, axis, few, tensors_of
 from graphflops.rules.views import at_least_1d
 from graphflops.tensor import INT64, Contents, DType, TensorType
 
@@ -24,7 +23,7 @@ KIND = "creation"
 SMALL = 64  # elements up to which the contents of an integer tensor are followed
 
 
-def filled(shape: Sequence[Dim], dtype: DType, fill: object) -> TensorType:
+def filled(shape: Shape, dtype: DType, fill: object) -> TensorType:
     """A tensor filled with one value; the contents are known if it is small and holds integers."""
     out = TensorType(tuple(shape), dtype)
     if not isinstance(fill, (int, Expr)) or dtype.is_floating or few(out.shape, SMALL) is None:
@@ -35,10 +34,7 @@ def filled(shape: Sequence[Dim], dtype: DType, fill: object) -> TensorType:
     return replace(out, value=contents)
 
 
-# Fills.
-
-
-def written(size: Sequence[Dim], *, dtype: DType | None = None, fill: int) -> Estimate:
+def written(size: Shape, *, dtype: DType | None = None, fill: int) -> Estimate:
     """One number written everywhere."""
     return Estimate((filled(size, dtype or DEFAULT_FLOAT, fill),))
 
@@ -48,7 +44,7 @@ rule("aten.ones").derived(written, says="Ones written.", fill=1)
 
 
 @rule("aten.full")
-def full(size: Sequence[Dim], fill_value: Value, *, dtype: DType | None = None) -> Estimate:
+def full(size: Shape, fill_value: Value, *, dtype: DType | None = None) -> Estimate:
     """Every element written; without a dtype the value's type decides."""
     return Estimate((filled(size, dtype or result_type(fill_value), fill_value),))
 
@@ -71,9 +67,7 @@ rule("aten.ones_like").derived(full_like, says=_SAYS.format("Ones"), order="x", 
 
 
 @rule("aten.new_full")
-def new_full(
-    x: TensorType, size: Sequence[Dim], fill_value: Value, *, dtype: DType | None = None
-) -> Estimate:
+def new_full(x: TensorType, size: Shape, fill_value: Value, *, dtype: DType | None = None) -> Estimate:
     """One value written everywhere, of the tensor's type."""
     return Estimate((filled(size, dtype or x.dtype, fill_value),))
 
@@ -108,9 +102,6 @@ def eye(n: Dim, m: Dim | None = None, *, dtype: DType | None = None) -> Estimate
 def from_file(*, size: Dim = 0, dtype: DType | None = None) -> Estimate:
     """Reads or maps a file."""
     return Estimate((TensorType((size,), dtype or DEFAULT_FLOAT),))
-
-
-# Progressions.
 
 
 def progression(n: Dim, dtype: DType, flops: int = 2, transcendentals: int = 0) -> Estimate:

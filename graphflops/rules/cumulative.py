@@ -144,9 +144,8 @@ def gradient(of: Operands) -> Estimate:
     positions = tensors_of(spacing) if isinstance(spacing, tuple) else ()
     count = len(axes(dim, x.rank))
     work = (5 if positions else 2) * parts(x) * count * x.numel
-    return Estimate(
-        (x.like(dtype=float_result(x, *positions)),) * count, vector_flops=work, reads=(x, *positions)
-    )
+    out = (x.like(dtype=float_result(x, *positions)),) * count
+    return Estimate(out, vector_flops=work, reads=(x, *positions))
 
 
 # Sorting and searching.

@@ -37,9 +37,8 @@ def of_vectors(
     order = 2 if ord is None else ord
     powers = int(order not in (*ROOTLESS, 2)) + int(x.dtype.kind == "complex" and order != 2)
     roots = int(root and order not in ROOTLESS)
-    return reduction(
-        x, dim, keepdim, real_of(dtype or x.dtype), each=2, evaluated=powers, evaluated_final=roots
-    )
+    real = real_of(dtype or x.dtype)
+    return reduction(x, dim, keepdim, real, each=2, evaluated=powers, evaluated_final=roots)
 
 
 rule("aten.norm", "aten.native_norm", kind="reduction").derived(of_vectors)

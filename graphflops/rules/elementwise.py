@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from graphflops.cost import Estimate, Value
 from graphflops.dims import Expr, broadcast
 from graphflops.ops import operator
-from graphflops.rules.registry import ForwardCall, backward, require, rule
+from graphflops.rules.registry import Backward, ForwardCall, backward, require, rule
 from graphflops.rules.shapes import Fold, combine
 from graphflops.rules.work import PASS, WORK, ZERO, Gradient, Work, gradient_of
 from graphflops.tensor import BOOL, COMPLEX64, DTYPES, FLOAT32, INT16, INT64, DType, TensorType
@@ -169,7 +169,7 @@ def _priced(work: Work, result: Promotion, fold: Fold | None) -> Callable[..., E
     return (unary, binary, ternary)[work.operands - 1]
 
 
-def differentiate(work: Work, *parameters: str) -> Callable[[ForwardCall], Estimate]:
+def differentiate(work: Work, *parameters: str) -> Backward:
     """The backward rule of an elementwise operator. parameters: its operands' names, "a", "b" and "c" unless given."""
     names = parameters or ("a", "b", "c")[: work.operands]
 
@@ -220,6 +220,5 @@ def gradients_of(call: ForwardCall, gradients: Mapping[str, Gradient | None]) ->
 
 def wanted(call: ForwardCall) -> list[tuple[str, TensorType]]:
     """Names and types of the operands that want a gradient, in the order of the parameters."""
-    return [
-        (name, x) for name, x in call.arguments.items() if name in call.wants and isinstance(x, TensorType)
-    ]
+    given = call.arguments.items()
+    return [(name, x) for name, x in given if name in call.wants and isinstance(x, TensorType)]

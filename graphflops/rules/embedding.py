@@ -45,9 +45,8 @@ def embedding_backward(
 @rule("aten.embedding_sparse_backward")
 def embedding_sparse_backward(grad: TensorType, indices: TensorType, num_weights: Dim) -> Estimate:
     """Keeps the gradients of the rows and their indices as a sparse tensor."""
-    return Estimate(
-        (grad.like((num_weights, grad.shape[-1])),), reads=(grad, indices), writes=(grad, indices)
-    )
+    out = grad.like((num_weights, grad.shape[-1]))
+    return Estimate((out,), reads=(grad, indices), writes=(grad, indices))
 
 
 @backward("aten.embedding")
@@ -142,10 +141,8 @@ def embedding_bag_weights_backward(
     grad: TensorType, weight: TensorType, indices: TensorType, *, offset2bag: TensorType
 ) -> Estimate:
     """The product of each row with its bag's gradient, summed: two operations per element."""
-    rows = PartType((indices.numel, weight.shape[1]), weight.dtype)
-    return Estimate(
-        (grad.like((indices.numel,)),), vector_flops=2 * rows.numel, reads=(grad, rows, indices, offset2bag)
-    )
+    rows, out = PartType((indices.numel, weight.shape[1]), weight.dtype), grad.like((indices.numel,))
+    return Estimate((out,), vector_flops=2 * rows.numel, reads=(grad, rows, indices, offset2bag))
 
 
 @backward("aten.embedding_bag", "aten._embedding_bag", "aten.embedding_bag.padding_idx")

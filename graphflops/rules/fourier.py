@@ -78,9 +78,6 @@ def complex_work(shape: Shape, dims: Iterable[int]) -> Dim:
     return total(transform(shape[dim]) * without(shape, dim) for dim in dims)
 
 
-# The three basic transforms.
-
-
 @rule("aten._fft_c2c", "prims.fft_c2c")
 def fft_c2c(x: TensorType, dim: Sequence[int]) -> Estimate:
     """A complex transform of every lane along each named axis."""

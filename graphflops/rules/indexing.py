@@ -250,9 +250,7 @@ def _where(call: ForwardCall) -> tuple[TensorType, ...]:
     return tensors_of(index for given in named for index in (given if isinstance(given, tuple) else (given,)))
 
 
-backward("aten.index_add", "aten.index_add_", "aten.scatter_add", "aten.scatter_add_")(
-    partial(gathered, kept=True)
-)
+backward("aten.index_add index_add_ scatter_add scatter_add_")(partial(gathered, kept=True))
 
 
 @backward("aten.scatter_reduce", "aten.scatter_reduce_")

@@ -141,8 +141,6 @@ def slogdet_factors(A: TensorType) -> Estimate:
 rule("aten.slogdet", "aten.linalg_slogdet").derived(slogdet_factors, results(0, 1))
 rule("aten.logdet").derived(slogdet_factors, results(0), says="As `slogdet`, in one result.")
 
-# Orthogonal factors.
-
 
 @rule("aten.linalg_qr")
 def linalg_qr(A: TensorType, mode: str = "reduced") -> Estimate:

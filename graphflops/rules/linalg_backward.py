@@ -19,14 +19,10 @@ from graphflops.rules.distance import norm_backward
 from graphflops.rules.elementwise import complex_of, wanted
 from graphflops.rules.linalg import each, matrices
 from graphflops.rules.matmul import flops_of
-from graphflops.rules.registry import ForwardCall, backward
+from graphflops.rules.registry import Backward, ForwardCall, backward
 from graphflops.rules.shapes import axes, reduced
 from graphflops.rules.solve import pseudo_inverse
 from graphflops.tensor import TensorType
-
-_Backward = Callable[[ForwardCall], Estimate]
-
-# Inverses.
 
 
 @backward("aten.linalg_tensorinv")
@@ -42,10 +38,7 @@ def pseudo_inverse_gradient(m: Dim, n: Dim) -> Dim:
     return 4 * m * n * (m + dim_min(m, n))
 
 
-# Solves.
-
-
-def _solved(order: Callable[[ForwardCall], Dim], triangles: int = 2) -> _Backward:
+def _solved(order: Callable[[ForwardCall], Dim], triangles: int = 2) -> Backward:
     """A solve with the forward's factors; for the matrix, the product of what that gives with the solution."""
 
     def priced(call: ForwardCall) -> Estimate:
@@ -255,7 +248,7 @@ def matrix_norm(call: ForwardCall) -> Estimate:
 # Rules that follow from the rows and columns of the operand.
 
 
-def by_sizes(work: Callable[[Dim, Dim], tuple[Dim, Dim]], *kept: str) -> _Backward:
+def by_sizes(work: Callable[[Dim, Dim], tuple[Dim, Dim]], *kept: str) -> Backward:
     """The rule of so many multiply-adds and other operations; kept: what is read, the operand, its factors or results."""
 
     def priced(call: ForwardCall) -> Estimate:
@@ -281,7 +274,7 @@ def _svd(m: Dim, n: Dim) -> tuple[Dim, Dim]:
     return short * short * short + 3 * long * short * short + beyond, 7 * short * short
 
 
-def unless(argument: str, whole: _Backward, less: _Backward) -> _Backward:
+def unless(argument: str, whole: Backward, less: Backward) -> Backward:
     """The rule `whole`, but `less` where an argument says that only values are wanted, no vectors."""
     return lambda call: (less if call.get(argument, True) is False else whole)(call)
 
@@ -300,9 +293,7 @@ backward("aten.linalg_eigh", "aten._linalg_eigh")(
     unless("compute_v", by_sizes(lambda _, n: (3 * n * n * n, 4 * n * n), "results"), _eigvalsh)
 )
 # A product with the inverse from either side; of a factor's inverse also one with the factor.
-backward("aten.linalg_inv", "aten.inverse", "aten.linalg_inv_ex")(
-    by_sizes(lambda _, n: (2 * n * n * n, n * n), "result")
-)
+backward("aten.linalg_inv inverse linalg_inv_ex")(by_sizes(lambda _, n: (2 * n * n * n, n * n), "result"))
 backward("aten.cholesky_inverse")(by_sizes(lambda _, n: (3 * n * n * n, 2 * n * n), "result", "operand"))
 # Eight products of the pseudo-inverse, the matrix and the gradient.
 backward("aten.linalg_pinv pinverse linalg_pinv.atol_rtol_float linalg_pinv.atol_rtol_tensor")(

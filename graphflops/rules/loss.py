@@ -15,7 +15,7 @@ from graphflops.dims import Dim, broadcast, dim_max, total
 from graphflops.rules.distance import pairwise_distance
 from graphflops.rules.elementwise import result_type, wanted
 from graphflops.rules.operands import Operands, takes
-from graphflops.rules.registry import ForwardCall, backward, rule
+from graphflops.rules.registry import Backward, ForwardCall, backward, rule
 from graphflops.rules.shapes import Tensors, reduced
 from graphflops.tensor import DType, TensorType
 
@@ -106,9 +106,7 @@ def gradients_of(loss: Loss, grad: TensorType, into: Tensors, *operands: TensorT
     )
 
 
-def gradients_by(
-    loss: Callable[[Mapping[str, Any]], Loss], *weights: str
-) -> Callable[[ForwardCall], Estimate]:
+def gradients_by(loss: Callable[[Mapping[str, Any]], Loss], *weights: str) -> Backward:
     """The backward rule of the loss that the arguments of a call say."""
 
     def priced(call: ForwardCall) -> Estimate:

@@ -164,9 +164,6 @@ def vecdot_gradients(call: ForwardCall) -> Estimate:
     return Estimate(gradients, 0, len(gradients) * each * pairs, reads=(grad.like(), *others))
 
 
-# Grouped products.
-
-
 @rule("aten._grouped_mm", product=("a", "b"))
 @takes("a b offs? bias? out_dtype?")
 def grouped_mm(of: Operands) -> Estimate:
@@ -261,9 +258,6 @@ def linear_combination(x: TensorType, coefficients: TensorType) -> Estimate:
     """A matrix of coefficients times the items along the first axis."""
     out = x.like((coefficients.shape[0], *x.shape[1:]))
     return Estimate((out,), flops_of(coefficients.shape[0] * x.numel, x.dtype), reads=(x, coefficients))
-
-
-# Backward operators.
 
 
 @rule("aten.linear_backward", "aten.mkldnn_linear_backward")

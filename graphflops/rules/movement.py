@@ -21,17 +21,14 @@ from graphflops.tensor import BOOL, COMPLEX32, DTYPES, FLOAT32, INT64, DType, Pa
 
 KIND = "movement"
 
-# Copies and conversions.
-
 
 def converted(x: TensorType, dtype: DType | None = None) -> Estimate:
     """A copy in another element type: one operation per element whose type changes."""
     out = x.like(dtype=dtype)
-    same_contents = out.dtype == x.dtype or not (
-        out.dtype.is_floating or x.dtype.is_floating or out.dtype == BOOL
-    )
-    work = 0 if out.dtype == x.dtype else x.numel
-    return Estimate((replace(out, value=x.value if same_contents else None),), vector_flops=work, reads=(x,))
+    changes = out.dtype != x.dtype
+    if changes and (out.dtype.is_floating or x.dtype.is_floating or out.dtype == BOOL):
+        x = replace(x, value=None)
+    return Estimate((replace(out, value=x.value),), vector_flops=x.numel * changes, reads=(x,))
 
 
 def moved(x: TensorType, dtype: DType | None, copy: bool | None = False) -> Estimate:
@@ -164,9 +161,6 @@ def masked_scatter_(x: TensorType, mask: TensorType, source: TensorType) -> Esti
     return Estimate((x.like(),), reads=(mask, marked), writes=(marked,), alias=True)
 
 
-# Gradients.
-
-
 @backward("aten.clone", "aten.contiguous", "aten.lift_fresh_copy", "aten.pin_memory", "aten._pin_memory")
 def clone_backward(call: ForwardCall) -> Estimate:
     """The operand's gradient is the result's gradient."""
@@ -294,9 +288,8 @@ def combinations(x: TensorType, r: int = 2, with_replacement: bool = False) -> E
     n = x.numel + (r - 1 if with_replacement else 0)
     if r == 0:
         return Estimate((x.like((0,)),))
-    count = (
-        comb(n, r) if isinstance(n, int) else floor_div(prod(n - taken for taken in range(r)), factorial(r))
-    )
+    orders = prod(n - taken for taken in range(r))
+    count = comb(n, r) if isinstance(n, int) else floor_div(orders, factorial(r))
     return Estimate((x.like((count, r)),), reads=(x,))
 
 

@@ -29,7 +29,7 @@ from graphflops.dims import Dim, differ, meet, mod, prod
 from graphflops.rules.elementwise import promote
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.shapes import tensors_of, where_wanted
+from graphflops.rules.shapes import Shape, tensors_of, where_wanted
 from graphflops.tensor import BFLOAT16, FLOAT16, FLOAT32, UINT8, DType, TensorType
 
 KIND = "normalisation"
@@ -49,9 +49,7 @@ def normalised(
 ) -> Estimate:
     """`x` normalised within `groups` groups, with optional weight and bias."""
     per_element = statistics + NORMALISE + (weight is not None) + (bias is not None)
-    return Estimate(
-        (x.like(),), vector_flops=per_element * x.numel, transcendentals=groups, reads=(x, weight, bias)
-    )
+    return Estimate((x.like(),), 0, per_element * x.numel, groups, reads=(x, weight, bias))
 
 
 def computed_in(dtype: DType) -> DType:
@@ -59,7 +57,7 @@ def computed_in(dtype: DType) -> DType:
     return FLOAT32 if dtype in (FLOAT16, BFLOAT16) else dtype
 
 
-def outer_axes(x: TensorType, normalized_shape: tuple[Dim, ...]) -> tuple[Dim, ...]:
+def outer_axes(x: TensorType, normalized_shape: Shape) -> Shape:
     """The axes before the normalised ones."""
     kept = x.rank - len(normalized_shape)
     fits = kept >= 0 and not any(map(differ, x.shape[kept:], normalized_shape))
@@ -67,7 +65,7 @@ def outer_axes(x: TensorType, normalized_shape: tuple[Dim, ...]) -> tuple[Dim, .
     return x.shape[:kept]
 
 
-def one_per_row(x: TensorType, normalized_shape: tuple[Dim, ...], dtype: DType) -> TensorType:
+def one_per_row(x: TensorType, normalized_shape: Shape, dtype: DType) -> TensorType:
     """A statistic: the normalised axes become ones."""
     return x.like((*outer_axes(x, normalized_shape), *(1 for _ in normalized_shape)), dtype)
 
@@ -81,7 +79,7 @@ def layer_norm(of: Operands) -> Estimate:
 
 @rule("aten.native_layer_norm")
 def native_layer_norm(
-    x: TensorType, normalized_shape: tuple[Dim, ...], weight: TensorType | None, bias: TensorType | None
+    x: TensorType, normalized_shape: Shape, weight: TensorType | None, bias: TensorType | None
 ) -> Estimate:
     """As `layer_norm`, with mean and reciprocal deviation as results, in the type used on a CPU."""
     statistic = one_per_row(x, normalized_shape, x.dtype)
@@ -90,13 +88,13 @@ def native_layer_norm(
 
 
 @rule("aten.rms_norm")
-def rms_norm(x: TensorType, normalized_shape: tuple[Dim, ...], weight: TensorType | None = None) -> Estimate:
+def rms_norm(x: TensorType, normalized_shape: Shape, weight: TensorType | None = None) -> Estimate:
     """Three operations per element and one for the weight, a reciprocal root per row."""
     return normalised(x, prod(outer_axes(x, normalized_shape)), weight, statistics=MEAN_SQUARE)
 
 
 @rule("aten._fused_rms_norm")
-def fused_rms_norm(x: TensorType, normalized_shape: tuple[Dim, ...], weight: TensorType | None) -> Estimate:
+def fused_rms_norm(x: TensorType, normalized_shape: Shape, weight: TensorType | None) -> Estimate:
     """As `rms_norm`, with the reciprocal root kept."""
     estimate = rms_norm(x, normalized_shape, weight)
     kept = one_per_row(x, normalized_shape, computed_in(x.dtype))
@@ -305,9 +303,7 @@ def native_layer_norm_backward(of: Operands, *, output_mask: Wants) -> Estimate:
 
 @rule("aten._fused_rms_norm_backward")
 @takes("grad_out x * rstd weight?")
-def fused_rms_norm_backward(
-    of: Operands, *, normalized_shape: tuple[Dim, ...], output_mask: Wants
-) -> Estimate:
+def fused_rms_norm_backward(of: Operands, *, normalized_shape: Shape, output_mask: Wants) -> Estimate:
     """Up to 9 operations per element for input and weight."""
     wants, affine = (
         (output_mask[0], output_mask[1] and of.weight is not None, False),
@@ -369,9 +365,7 @@ backward("aten.layer_norm", "aten.native_layer_norm")(partial(priced, LAYER))
 backward("aten.rms_norm", "aten._fused_rms_norm")(partial(priced, ROOT_MEAN_SQUARE))
 backward("aten.group_norm", "aten.native_group_norm")(partial(priced, GROUP))
 backward("aten._batch_norm_with_update", "aten._batch_norm_with_update_functional")(partial(priced, BATCH))
-backward("aten._native_batch_norm_legit_no_training", "aten._batch_norm_no_update")(
-    partial(priced, BATCH_INFERENCE)
-)
+backward("aten._native_batch_norm_legit_no_training _batch_norm_no_update")(partial(priced, BATCH_INFERENCE))
 
 
 @backward(

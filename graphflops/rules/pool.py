@@ -118,9 +118,6 @@ for _spatial in (2, 3):
     rule(f"aten.avg_pool{_spatial}d_backward").derived(avg_pool_backward, spatial=_spatial)
 
 
-# Adaptive windows.
-
-
 _LARGEST_FACTORED = 2**20
 
 
@@ -179,9 +176,7 @@ for _spatial in (1, 2, 3):
     _average = Derived(adaptive_pool, spatial=_spatial, final=1)
     rule(f"aten.adaptive_avg_pool{_spatial}d")(_average)
     rule(f"aten.adaptive_max_pool{_spatial}d").derived(adaptive_pool, indexed, spatial=_spatial, final=0)
-rule("aten._adaptive_avg_pool2d", "aten.mkldnn_adaptive_avg_pool2d").derived(
-    adaptive_pool, spatial=2, final=1
-)
+rule("aten._adaptive_avg_pool2d mkldnn_adaptive_avg_pool2d").derived(adaptive_pool, spatial=2, final=1)
 rule("aten._adaptive_avg_pool3d").derived(adaptive_pool, spatial=3, final=1)
 
 

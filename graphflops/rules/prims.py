@@ -40,9 +40,6 @@ def convert_element_type(a: TensorType, dtype: DType) -> Estimate:
     return Estimate((a.like(dtype=dtype),), vector_flops=a.numel if dtype != a.dtype else 0, reads=(a,))
 
 
-# Views.
-
-
 @rule("prims.broadcast_in_dim")
 def broadcast_in_dim(a: TensorType, shape: Sequence[Dim]) -> Estimate:
     """A view that repeats elements without storing them."""
@@ -63,16 +60,10 @@ def collapse(a: TensorType, start: int, end: int) -> Estimate:
     return free(a.view((*a.shape[:start], prod(a.shape[start : end + 1]), *a.shape[end + 1 :])))
 
 
-# New tensors.
-
-
 @rule("prims.scalar_tensor")
 def scalar_tensor(s: Value, *, dtype: DType | None = None) -> Estimate:
     """One element written."""
     return Estimate((TensorType((), dtype or result_type(s)),))
-
-
-# Bookkeeping.
 
 
 @rule("prims.item")

@@ -129,7 +129,6 @@ def dequantize_tensors(tensors: Tensors) -> Estimate:
 
 KIND = "elementwise"
 
-# Operations per element.
 
 FAKE_QUANTIZE = WORK["fake_quantize"].flops
 MASK = 3  # two comparisons and their conjunction

@@ -5,13 +5,13 @@ a cosine make two of them); a distribution drawn by rejection counts as one eval
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from graphflops.cost import Estimate, Value, free
 from graphflops.dims import Dim
 from graphflops.rules.elementwise import DEFAULT_FLOAT, differentiate, elementwise, float_result
-from graphflops.rules.registry import ForwardCall, backward, rule
-from graphflops.rules.shapes import tensors_of
+from graphflops.rules.registry import Backward, ForwardCall, backward, rule
+from graphflops.rules.shapes import Shape, tensors_of
 from graphflops.rules.work import WORK, Work
 from graphflops.tensor import BOOL, INT64, UINT8, DType, TensorType
 
@@ -29,12 +29,12 @@ def drawn(out: TensorType, flops: int, transcendentals: int, *reads: TensorType)
     return Estimate((out,), vector_flops=flops * n, transcendentals=transcendentals * n, reads=reads)
 
 
-def _sized(size: Sequence[Dim], dtype: DType | None) -> TensorType:
+def _sized(size: Shape, dtype: DType | None) -> TensorType:
     return TensorType(tuple(size), dtype or DEFAULT_FLOAT)
 
 
 @rule("aten.rand")
-def rand(size: Sequence[Dim], *, dtype: DType | None = None, work: tuple[int, int] = UNIFORM) -> Estimate:
+def rand(size: Shape, *, dtype: DType | None = None, work: tuple[int, int] = UNIFORM) -> Estimate:
     """Uniform numbers, written."""
     return drawn(_sized(size, dtype), *work)
 
@@ -83,9 +83,6 @@ for _names, _says, _work in (
     rule(f"aten.{_names}").derived(filled, says=_says, work=_work)
 
 
-# Parameters that are tensors.
-
-
 @rule("aten.normal")
 def normal(mean: Value, std: Value = 1.0) -> Estimate:
     """Normal numbers, scaled and shifted by tensors that are read."""
@@ -130,9 +127,7 @@ backward("aten._standard_gamma")(differentiate(WORK["standard_gamma"]))
 
 
 @rule("rngprims.philox_rand")
-def philox_rand(
-    size: Sequence[Dim], seed: TensorType, offset: TensorType, *, dtype: DType | None = None
-) -> Estimate:
+def philox_rand(size: Shape, seed: TensorType, offset: TensorType, *, dtype: DType | None = None) -> Estimate:
     """Uniform numbers, and the offset of the next draw."""
     return Estimate((_sized(size, dtype), offset.like((), INT64)), reads=(seed, offset))
 
@@ -229,9 +224,7 @@ rule("aten._fused_dropout", kind="dropout").derived(
 )
 
 
-def undropped(
-    kept: Callable[[TensorType], TensorType | Dim], flops: int = 1
-) -> Callable[[ForwardCall], Estimate]:
+def undropped(kept: Callable[[TensorType], TensorType | Dim], flops: int = 1) -> Backward:
     """The backward rule of what multiplies by noise that is kept; the gradient itself if nothing was dropped."""
 
     def priced(call: ForwardCall) -> Estimate:

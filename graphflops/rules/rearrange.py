@@ -181,8 +181,6 @@ def channel_shuffle(x: TensorType, groups: Dim) -> Estimate:
 
 rule("aten.tril", "aten.triu").derived(triangle, says="A copy, zero on one side of a diagonal.")
 
-# Diagonals.
-
 
 @rule("aten.diag_embed")
 def diag_embed(x: TensorType, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Estimate:

@@ -222,9 +222,6 @@ def layers(
     )
 
 
-# Single steps.
-
-
 @takes("x hx? w_ih w_hh b_ih? b_hh?")
 def _step(of: Operands, *, cell: Cell) -> Estimate:
     biases = (of.b_ih, of.b_hh) if of.b_ih is not None and of.b_hh is not None else ()

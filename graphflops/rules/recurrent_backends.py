@@ -95,9 +95,6 @@ def differentiable_gru_cell_backward(of: Operands) -> Estimate:
     return grads.plus(gates(GRU, of.hx, of.input_bias), reads=of.but("grad_hy input_gates"))
 
 
-# Whole layers.
-
-
 def cut(weights: Tensors, each: int) -> list[Layer]:
     """Layers from a list of `each` weights per layer and direction; an odd number includes a projection."""
     require(each in (2, 3, 4, 5), f"a layer cannot have {each} weights")

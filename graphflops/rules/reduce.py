@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from graphflops.cost import Estimate, free
 from graphflops.dims import Dim, Expr, dim_max, dim_min, prod, same, total
 from graphflops.rules.elementwise import DEFAULT_FLOAT, real_of
-from graphflops.rules.registry import ForwardCall, backward, require, rule
+from graphflops.rules.registry import Backward, ForwardCall, backward, require, rule
 from graphflops.rules.shapes import Axes, only_result, reduced
 from graphflops.tensor import BOOL, INT64, UINT8, UINT64, DType, TensorType
 
@@ -213,7 +213,7 @@ backward("aten.sum")(lambda call: free(replace(call["x"].like(), stored=call.out
 
 def per_element(
     each: int = 0, evaluated: int = 0, saved: Callable[[ForwardCall], tuple[TensorType, ...]] = lambda _: ()
-) -> Callable[[ForwardCall], Estimate]:
+) -> Backward:
     """The backward rule of that much work per element of the operand. saved: what is read beside the gradient."""
     return lambda call: operand_gradient(call, each, evaluated, saved(call))
 

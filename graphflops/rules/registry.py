@@ -346,9 +346,8 @@ def _load_installed() -> bool:
         try:
             entry.load()
         except Exception as error:  # another package's fault is reported as such, whatever it is
-            raise RuleError(
-                f"rules of the installed package {entry.value} cannot be imported: {error}"
-            ) from error
+            said = f"rules of the installed package {entry.value} cannot be imported: {error}"
+            raise RuleError(said) from error
     return True
 
 

@@ -141,9 +141,6 @@ def getitem(a: Sequence[Value], b: int) -> Estimate:
     return free(a[b])
 
 
-# Sizes.
-
-
 def strides(x: TensorType) -> tuple[Dim, ...]:
     """Steps in memory from one position of each axis to the next, in a tensor without gaps."""
     return tuple(prod(x.shape[place + 1 :]) for place in range(x.rank))
@@ -203,9 +200,6 @@ def is_same_size(a: TensorType, b: TensorType) -> Estimate:
     if a.rank != b.rank or any(map(differ, a.shape, b.shape)):
         return number(False)
     return number(True if all(map(same, a.shape, b.shape)) else None)
-
-
-# Reads of single elements.
 
 
 @rule("aten.item", "aten._local_scalar_dense")

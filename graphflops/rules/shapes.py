@@ -298,9 +298,8 @@ def expanded(x: TensorType, shape: Sequence[Dim]) -> TensorType:
     missing = len(shape) - x.rank
     require(missing >= 0, f"{shown(x.shape)} has more axes than {shown(shape)}")
     own = (*(1,) * missing, *x.shape)
-    sizes = tuple(
-        mine if isinstance(size, int) and size == -1 else size for mine, size in zip(own, shape, strict=True)
-    )
+    pairs = zip(own, shape, strict=True)
+    sizes = tuple(mine if isinstance(size, int) and size == -1 else size for mine, size in pairs)
     fits = all(not (differ(mine, 1) and differ(mine, size)) for mine, size in zip(own, sizes, strict=True))
     require(fits, f"{shown(x.shape)} does not expand to {shown(shape)}")
     broadcast(own, sizes)  # notes which sizes must be equal

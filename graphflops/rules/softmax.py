@@ -7,13 +7,12 @@ of the element type is one more.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim
 from graphflops.rules.operands import Operands, takes
-from graphflops.rules.registry import ForwardCall, backward, require, rule
+from graphflops.rules.registry import Backward, ForwardCall, backward, require, rule
 from graphflops.rules.shapes import axis, reduced
 from graphflops.tensor import FLOAT32, DType, TensorType
 
@@ -95,7 +94,7 @@ rule("aten._masked_softmax_backward").derived(
 )
 
 
-def _of_forward(**given: Any) -> Callable[[ForwardCall], Estimate]:
+def _of_forward(**given: Any) -> Backward:
     """The backward rule of a softmax, from its result."""
 
     def priced(call: ForwardCall) -> Estimate:

@@ -157,9 +157,6 @@ def nnz(x: TensorType) -> Estimate:
     return free(stored(x))
 
 
-# Elementwise operators.
-
-
 def _as_dense(name: str, of: Callable[[TensorType], TensorType], is_elementwise: bool) -> None:
     """Register an operator that does with what is stored what it does with a dense tensor. of: what it is given."""
     single = f"aten.{name}" if "." in name else f"aten.{name}.default"
@@ -217,9 +214,6 @@ def sparse_softmax(x: TensorType, dim: int, dtype: DType | bool | None = None) -
     count = stored(x)
     out = x.like(dtype=None if isinstance(dtype, bool) else dtype)
     return Estimate((storing(out, count),), vector_flops=SOFTMAX * count, transcendentals=count, reads=(x,))
-
-
-# Products.
 
 
 @rule(

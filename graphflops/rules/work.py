@@ -63,14 +63,10 @@ class Work(NamedTuple):
 
     def more(self, flops: int = 0, transcendentals: int = 0) -> Work:
         """The same function with more real operations on each element, or on both parts of a complex one."""
-        both = self.complex_work and (
-            self.complex_work[0] + 2 * flops,
-            self.complex_work[1] + 2 * transcendentals,
-        )
-        return Work(
-            *(self.name, self.flops + flops, self.transcendentals + transcendentals, both),
-            *(self.formulas, self.operands),
-        )
+        both = self.complex_work
+        both = both and (both[0] + 2 * flops, both[1] + 2 * transcendentals)
+        work = self.flops + flops, self.transcendentals + transcendentals
+        return Work(self.name, *work, both, self.formulas, self.operands)
 
     def times(self, count: int) -> Work:
         """The function applied `count` times to each element."""
@@ -98,9 +94,8 @@ def _rows(table: str) -> Iterator[Work]:
             yield Work(name, flops, transcendentals, pair, tuple(formulas), operands)
 
 
-_FUNCTIONS, _ACTIVATIONS, _REDUCTIONS = (
-    Path(__file__).with_name("work.txt").read_text(encoding="utf-8").split("\n\n")
-)
+_TEXT = Path(__file__).with_name("work.txt").read_text(encoding="utf-8")
+_FUNCTIONS, _ACTIVATIONS, _REDUCTIONS = _TEXT.split("\n\n")
 _ACTIVATED = list(_rows(_ACTIVATIONS))
 WORK: Mapping[str, Work] = {row.name: row for row in (*_rows(_FUNCTIONS), *_ACTIVATED)}
 REDUCTIONS: Mapping[str, Formula] = {
