@@ -15,14 +15,7 @@ from graphflops.dims import Dim, Expr, at_least, broadcast, dim_max, prod, total
 from graphflops.rules.elementwise import float_result, result_type
 from graphflops.rules.lapack import halvings, n_log_n
 from graphflops.rules.operands import Operands, takes
-from graphflops.rules.reduce import (
-    accumulated,
-    indexed,
-    parts,
-    per_element,
-    selected_indices,
-    x_and_result,
-)
+from graphflops.rules.reduce import accumulated, indexed, parts, per_element, selected_indices, x_and_result
 from graphflops.rules.registry import backward, require, rule
 from graphflops.rules.shapes import axes, axis, only_result, reduced, replaced, results, tensors_of
 from graphflops.tensor import BOOL, INT32, INT64, DType, TensorType
