@@ -90,11 +90,8 @@ class Function:
     @cached_property
     def missing(self) -> list[str]:
         """Captured inputs whose contents are not available."""
-        return [
-            name
-            for name in self.captured
-            if name not in self.arrays and not isinstance(size_of(self.scope, Ref(name)), (int, float))
-        ]
+        others = [name for name in self.captured if name not in self.arrays]
+        return [name for name in others if not isinstance(size_of(self.scope, Ref(name)), (int, float))]
 
     def labels(self) -> list[str]:
         """What the missing inputs are called around the function; sizes without a value are none."""

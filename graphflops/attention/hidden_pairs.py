@@ -289,11 +289,8 @@ def _of_case(case: Case, queries: Dim, keys: Dim) -> str:
     limits = bounds(case)
     right, left = limits.pop(_KEYS_UP_TO, None), limits.pop(_KEYS_FROM, None)
     first = limits.pop(_FIRST_KEYS, None)
-    if (
-        limits
-        or len(blocks) > 1
-        or any((step.form, step.constant, step.kept) != (DISTANCE, 0, 1) for step in steps)
-    ):
+    others = any((step.form, step.constant, step.kept) != (DISTANCE, 0, 1) for step in steps)
+    if limits or len(blocks) > 1 or others:
         return ""
     parts = []
     if right is not None:  # a query sees keys from `left` places before its own to `right` places after it

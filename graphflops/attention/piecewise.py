@@ -236,14 +236,11 @@ def where_equal(a: Piece, b: Piece) -> Truth:
     if isinstance(a, Remainder) and isinstance(b, Remainder) and a.divisor == b.divisor:
         return Remainder(a.term + b.term * -1, a.divisor).where(lambda place: place == 0)
     if isinstance(a, Quotient) and isinstance(b, Quotient) and a.divisor == b.divisor:
-        places, size = {(x.term.row, x.term.column) for x in (a, b)}, a.divisor
-        if a.term == b.term:
+        one, other = a.term, b.term
+        if one == other:
             return TRUE
         # Blocks of a query and of a key, counted from the first place.
-        if (
-            places == {(1, 0), (0, 1)}
-            and a.term.constant == b.term.constant
-            and mod(a.term.constant, size) == 0
-        ):
-            return where_not_negative(SameBlock(0, 0, size))
+        is_apart = {(one.row, one.column), (other.row, other.column)} == {(1, 0), (0, 1)}
+        if is_apart and one.constant == other.constant and mod(one.constant, a.divisor) == 0:
+            return where_not_negative(SameBlock(0, 0, a.divisor))
     return UNKNOWN

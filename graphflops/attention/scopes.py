@@ -132,10 +132,8 @@ class Scope(Struct, eq=False, dict=True):
 
 def scope_of_view(view: View) -> Scope:
     """The scope of a priced program, nested graphs included: their values have names of their own."""
-    steps = [
-        Step(call.node, call.uses, call.place, call.row.state != "unknown", call.row.state == "free")
-        for call in view.calls
-    ]
+    states = ((call, call.row.state) for call in view.calls)
+    steps = [Step(x.node, x.uses, x.place, state != "unknown", state == "free") for x, state in states]
     scope = Scope(view.graph, steps, view.types, view.size)
     defined = {entry.name for entry in view.graph.inputs} | scope.makers.keys()
     for step in steps:

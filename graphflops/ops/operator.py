@@ -172,7 +172,12 @@ def operator(spelling: str) -> Op:
     """The operator behind a spelling; never fails: an operator outside the table has the kind `other`."""
     dialect, word, variant = _taken_apart(spelling)
     base = f"{dialect}.{word}" if dialect else word
-    plain = _functional(dialect, word)
+    # The base of the functional operator of one that writes in place: `aten.add` of `add_`, `aten.__or__` of `__ior__`.
+    plain = None
+    if dialect not in _FUNCTIONS and word in _IN_PLACE:
+        plain = f"{dialect}.{_IN_PLACE[word]}"
+    elif dialect not in _FUNCTIONS and word.endswith("_") and not word.endswith("__"):
+        plain = f"{dialect}.{word[:-1]}"
     table = spellings()
     keys = (f"{base}.{variant}", base, *(() if plain is None else (f"{plain}.{variant}", plain)))
     row, arguments = next((table[key] for key in keys if key in table), (None, ""))
@@ -208,15 +213,6 @@ def _taken_apart(spelling: str) -> tuple[str, str, str]:
         return "", spelling, ""
     dialect, _, word = base.rpartition(".")
     return (dialect, word, variant) if dialect else (base, variant, "")
-
-
-def _functional(dialect: str, word: str) -> str | None:
-    """Base of the functional operator of one that writes in place: `aten.add` of `add_`, `aten.__or__` of `__ior__`."""
-    if dialect in _FUNCTIONS:
-        return None
-    if word in _IN_PLACE:
-        return f"{dialect}.{_IN_PLACE[word]}"
-    return f"{dialect}.{word[:-1]}" if word.endswith("_") and not word.endswith("__") else None
 
 
 def onnx_spelling(domain: str, word: str, opset: int) -> str:

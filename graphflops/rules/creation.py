@@ -110,18 +110,6 @@ def progression(n: Dim, dtype: DType, flops: int = 2, transcendentals: int = 0) 
     return Estimate((TensorType((n,), dtype),), vector_flops=work * n, transcendentals=transcendentals * n)
 
 
-def steps_between(start: Value, end: Value, step: Value) -> Dim:
-    """The number of steps in [start, end)."""
-    first, last, by = map(_whole, (start, end, step))
-    require(by != 0, "a progression needs a step that is not zero")
-    if isinstance(first, float) or isinstance(last, float) or isinstance(by, float):
-        if isinstance(first, Expr) or isinstance(last, Expr) or isinstance(by, Expr):
-            return data_dependent("steps")
-        return max(math.ceil((last - first) / by), 0)
-    steps = ceil_div(last - first, by)
-    return max(steps, 0) if isinstance(steps, int) else steps
-
-
 def _whole(number: Value) -> Dim | float:
     if isinstance(number, TensorType):
         return number.value if isinstance(number.value, (int, Expr)) else data_dependent("steps")
@@ -132,7 +120,16 @@ def _whole(number: Value) -> Dim | float:
 @rule("aten.arange")
 def arange(*, end: Value, start: Value = 0, step: Value = 1, dtype: DType | None = None) -> Estimate:
     """The numbers from `start`, or 0, to below `end`."""
-    estimate = progression(steps_between(start, end, step), dtype or result_type(start, end, step))
+    first, last, by = map(_whole, (start, end, step))
+    require(by != 0, "a progression needs a step that is not zero")
+    if isinstance(first, float) or isinstance(last, float) or isinstance(by, float):
+        steps = data_dependent("steps")
+        if not (isinstance(first, Expr) or isinstance(last, Expr) or isinstance(by, Expr)):
+            steps = max(math.ceil((last - first) / by), 0)
+    else:
+        steps = ceil_div(last - first, by)
+        steps = max(steps, 0) if isinstance(steps, int) else steps
+    estimate = progression(steps, dtype or result_type(start, end, step))
     (out,) = tensors_of(estimate.out)
     numbers = [x for x in (start, end, step) if isinstance(x, int)]
     if len(numbers) < 3 or out.dtype.is_floating or few(out.shape, SMALL) is None:

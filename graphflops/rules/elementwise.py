@@ -103,16 +103,6 @@ def to_bool(*_: Value) -> DType:
     return BOOL
 
 
-def to_real(*operands: Value) -> DType:
-    """The promoted type; for complex operands the type of their real part."""
-    return real_of(result_type(*operands))
-
-
-def to_real_float(*operands: Value) -> DType:
-    """As `to_real`, with the default float for integers."""
-    return real_of(float_result(*operands))
-
-
 def elementwise(
     work: Work, *operands: Value, result: Promotion = result_type, fold: Fold | None = None
 ) -> Estimate:

@@ -14,7 +14,7 @@ from graphflops.rules.elementwise import result_type
 from graphflops.rules.loss import MEAN, total_of
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.shapes import results
+from graphflops.rules.shapes import replaced, results
 from graphflops.rules.softmax import LOG_SOFTMAX_GRADIENT, log_softmax
 from graphflops.tensor import TensorType
 
@@ -28,17 +28,12 @@ def class_axis(x: TensorType) -> int:
     return min(1, x.rank - 1)
 
 
-def without_classes(x: TensorType) -> tuple[Dim, ...]:
-    """The shape of the scores without the axis of classes."""
-    return tuple(size for place, size in enumerate(x.shape) if place != class_axis(x))
-
-
 @rule("aten.nll_loss", "aten.nll_loss2d", "aten.nll_loss_nd")
 def likelihood(
     x: TensorType, target: TensorType, weight: TensorType | None = None, reduction: int = MEAN
 ) -> Estimate:
     """Negate, compare and weight per picked score."""
-    kept = without_classes(x)
+    kept = replaced(x.shape, class_axis(x))
     fits = target.rank == len(kept) and not any(map(differ, target.shape, kept))
     require(fits or target.rank + x.rank <= 2, f"target {target} does not fit scores {x}")
     full = x.like(kept)
@@ -89,7 +84,7 @@ def cross_entropy_loss(of: Operands, *, reduction: int = MEAN, label_smoothing: 
     logs = log_softmax(x, class_axis(x))
     weights = int(weight is not None)
     if probabilities_given(x, target):
-        full = TensorType(without_classes(x), result_type(x, target))
+        full = TensorType(replaced(x.shape, class_axis(x)), result_type(x, target))
         classes = 2 + weights + 2 * (label_smoothing > 0)
         loss = total_of(full, reduction, classes * x.numel + full.numel, 0, (x, target, weight))
     else:

@@ -317,8 +317,5 @@ def join_backward(call: ForwardCall) -> Estimate:
 def choices_backward(call: ForwardCall) -> Estimate:
     """Sums the gradients of every row in which an element appears."""
     tensors = tensors_of(call.get("tensors") or (call["x"],))
-    return Estimate(
-        tuple(x.like() for x in tensors if x.requires_grad),
-        vector_flops=call.out.numel,
-        reads=(call.out.like(),),
-    )
+    gradients = tuple(x.like() for x in tensors if x.requires_grad)
+    return Estimate(gradients, vector_flops=call.out.numel, reads=(call.out.like(),))

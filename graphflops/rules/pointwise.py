@@ -33,10 +33,9 @@ from graphflops.rules.elementwise import (
     elementwise,
     float_result,
     pointwise,
+    real_of,
     result_type,
     to_bool,
-    to_real,
-    to_real_float,
 )
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import axis, shown
@@ -74,7 +73,7 @@ def _result_of(row: Row, in_type: bool) -> Promotion:
     if row.kind == "comparison" or row.name.startswith("logical"):
         return to_bool
     if row.name == "abs":
-        return to_real
+        return lambda *operands: real_of(result_type(*operands))
     return result_type if in_type or row.kind == "logic" else float_result
 
 
@@ -234,11 +233,8 @@ def pow_(a: Value, exponent: Value) -> Estimate:
 @rule("aten.float_power")
 def float_power(a: Value, exponent: Value) -> Estimate:
     """As `pow`, in double precision."""
-    return elementwise(power(exponent), a, exponent, result=_double)
-
-
-def _double(*operands: Value) -> DType:
-    return COMPLEX128 if result_type(*operands).kind == "complex" else FLOAT64
+    is_complex = result_type(a, exponent).kind == "complex"
+    return elementwise(power(exponent), a, exponent, result=lambda *_: COMPLEX128 if is_complex else FLOAT64)
 
 
 rule("aten.square").derived(pow_, says="One multiplication per element.", order="a", exponent=2)
@@ -269,7 +265,7 @@ def _complex(*parts: Value) -> DType:
 @rule("aten.angle")
 def angle(a: TensorType) -> Estimate:
     """An arc tangent per complex element; one operation per real element, whose sign gives the angle."""
-    return elementwise(WORK["angle"], a, result=to_real_float)
+    return elementwise(WORK["angle"], a, result=lambda x: real_of(float_result(x)))
 
 
 @rule("aten.conj_physical", "aten._conj_physical")

@@ -113,8 +113,7 @@ def quantize_tensors(
     tensors: Tensors, scales: TensorType, zero_points: TensorType, dtype: DType | None
 ) -> Estimate:
     """Six operations per element of each tensor."""
-    count = sum(x.numel for x in tensors)
-    out = tuple(x.like(dtype=dtype or INT8) for x in tensors)
+    out, count = tuple(x.like(dtype=dtype or INT8) for x in tensors), sum(x.numel for x in tensors)
     return Estimate(out, 0, QUANTIZE * count, reads=(*tensors, scales, zero_points))
 
 
@@ -193,10 +192,8 @@ def scaled_mm(of: Operands) -> Estimate:
             ((blocks_m, blocks_k), (blocks_k, n)),
         )
         given = [x.shape for x in scales]
-        fits = any(
-            [*map(len, form)] == [*map(len, given)] and not any(map(differ, chain(*form), chain(*given)))
-            for form in forms
-        )
+        alike = (form for form in forms if [*map(len, form)] == [*map(len, given)])
+        fits = any(not any(map(differ, chain(*form), chain(*given))) for form in alike)
         require(fits, f"scales of {shown(given[0])} and {shown(given[1])} do not fit {a} and {b}")
     product = matmul_into(a, b, of.out_dtype or a.dtype)
     return _scaled(product, tuple(scales), of.bias, of.scale_result)

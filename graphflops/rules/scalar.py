@@ -43,24 +43,18 @@ def number(*values: Value) -> Estimate:
 
 def applied(exact: Function, symbolic: Function, *operands: Value) -> Estimate:
     """A function of numbers: `exact` of plain ones, `symbolic` of sizes; no value where it has none, or one too long."""
-    dims = _sizes(operands) if any(isinstance(operand, Expr) for operand in operands) else None
-    function, arguments = (exact, operands) if dims is None else (symbolic, dims)
-    # A file may give texts and lists.
-    if not all(isinstance(argument, (int, float, Expr)) for argument in arguments):
+    if not all(
+        isinstance(operand, (int, float, Expr)) for operand in operands
+    ):  # a file may give texts and lists
         return number(None)
+    whole = [int(x) if isinstance(x, float) and x.is_integer() else x for x in operands]
+    are_sizes = not any(isinstance(x, float) for x in whole) and any(isinstance(x, Expr) for x in whole)
     try:
-        result = function(*arguments)
+        result = symbolic(*whole) if are_sizes else exact(*operands)
     except (ArithmeticError, TypeError, ValueError):  # the program may never execute it
         return number(None)
     too_long = isinstance(result, int) and result.bit_length() > MAX_POWER_BITS
     return number(None if too_long or isinstance(result, complex) else result)
-
-
-def _sizes(operands: Sequence[Value]) -> list[Dim] | None:
-    """The operands as sizes; None if one of them is not an integer."""
-    whole = [int(x) if isinstance(x, float) and x.is_integer() else x for x in operands]
-    sizes = [x for x in whole if isinstance(x, (int, Expr))]
-    return sizes if len(sizes) == len(whole) else None
 
 
 def _of_one(a: Value, *, exact: Function, symbolic: Function) -> Estimate:

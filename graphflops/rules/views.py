@@ -252,9 +252,8 @@ def of_rank(
     return free(*map(raised, tensors_of((tensors,) if isinstance(tensors, TensorType) else tensors)))
 
 
-rule("aten.atleast_1d").derived(of_rank, raised=at_least_1d)
-rule("aten.atleast_2d").derived(of_rank, raised=at_least_2d)
-rule("aten.atleast_3d").derived(of_rank, raised=at_least_3d)
+for _rank, _raised in enumerate((at_least_1d, at_least_2d, at_least_3d), start=1):
+    rule(f"aten.atleast_{_rank}d").derived(of_rank, raised=_raised)
 
 
 @rule("aten.unflatten_dense_tensors")
