@@ -33,7 +33,6 @@ from graphflops.dims import Dim, dim_min, prod, same
 from graphflops.errors import GraphflopsError, ModelError, shown
 from graphflops.graph import Ref
 from graphflops.rules.flex import LARGEST_BLOCK, Seen
-from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
     from graphflops.attention.rectangles import Visible
@@ -152,8 +151,9 @@ class Function:
 class Problem:
     """One attention with its functions."""
 
-    query: TensorType
-    key: TensorType
+    lead: tuple[Dim, ...]  # batch entries and heads of the queries
+    queries: Dim
+    keys: Dim
     rows: Any  # of a block of its mask, like the columns
     columns: Any
     score: Function
@@ -162,21 +162,13 @@ class Problem:
 
     def identity(self, numbers: ValueNumbers) -> Any:
         """A key that is equal for attentions with the same visible pairs."""
-        sizes = self.query.shape[:3], self.keys, self.rows, self.columns
+        sizes = self.lead, self.queries, self.keys, self.rows, self.columns
         functions = [numbers.of(each.scope, each.result) for each in (self.score, self.mask)]
         return sizes, *functions, self.lists and tuple(map(digest, self.lists.arrays))
 
     @property
-    def queries(self) -> Dim:
-        return self.query.shape[2]
-
-    @property
-    def keys(self) -> Dim:
-        return self.key.shape[2]
-
-    @property
     def slices(self) -> Dim:
-        return self.query.shape[0] * self.query.shape[1]
+        return prod(self.lead)
 
     @property
     def scores(self) -> Dim:

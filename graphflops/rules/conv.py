@@ -207,18 +207,13 @@ def conv_depthwise(of: Operands, *, stride: PerAxis, padding: PerAxis, dilation:
     "aten.slow_conv_dilated3d",
     product=("x", "weight"),
 )
-def slow_conv(
-    x: TensorType,
-    weight: TensorType,
-    kernel_size: Shape,
-    bias: TensorType | None = None,
-    stride: PerAxis = 1,
-    padding: PerAxis = 0,
-    dilation: PerAxis = 1,
-) -> Estimate:
+@takes("x weight kernel_size= bias? stride? padding? dilation?")
+def slow_conv(of: Operands) -> Estimate:
     """One group; the weight may come as a matrix."""
+    x, weight, kernel_size, bias, *_ = of
     unflattened = weight.view((weight.shape[0], x.shape[-len(kernel_size) - 1], *kernel_size))
-    return convolve(x, unflattened, bias, stride, padding, dilation)
+    window = {"stride": of.stride, "padding": of.padding, "dilation": of.dilation}
+    return convolve(x, unflattened, bias, **{name: x for name, x in window.items() if x is not None})
 
 
 @rule("aten.conv_tbc", product=("x", "weight"))

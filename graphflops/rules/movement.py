@@ -42,10 +42,9 @@ def clone(x: TensorType, *unused: Value) -> Estimate:
     return converted(x)
 
 
-@rule("aten._to_copy")
-def to_copy(x: TensorType, *, dtype: DType | None = None) -> Estimate:
-    """A copy, in another element type where one is given."""
-    return converted(x, dtype)
+rule("aten._to_copy").derived(
+    converted, says="A copy, in another element type where one is given.", order="x"
+)
 
 
 @rule("aten.to", "aten.type_as")
