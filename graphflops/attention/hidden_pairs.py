@@ -257,8 +257,7 @@ class ValueNumbers:
         if around is not None:
             return self.of(around[0], around[1], depth + 1)
         if maker is not None and maker.result == name and is_followed(maker):
-            arguments = maker.node.args, maker.node.kwargs
-            return maker.node.op, typed, self.of(scope, arguments, depth + 1)
+            return maker.node.op, typed, self.of(scope, (maker.node.args, maker.node.kwargs), depth + 1)
         if typed is None or maker is not None or not self.by_contents:
             return scope, name
         array = array_of_value(scope, name, typed)

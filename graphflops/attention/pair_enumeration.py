@@ -85,8 +85,7 @@ class Enumeration:
         lead = [None if place is None else Interval(place, place) for place in lead]
         always, ever = _held(self.upper, rows, columns)
         for each in self.restrictions:
-            found = self.intervals.restriction(each, (*lead, rows, columns))
-            passes, may_pass = each.certainty(found)
+            passes, may_pass = each.certainty(self.intervals.restriction(each, (*lead, rows, columns)))
             always, ever = always & passes, ever & may_pass
         state = np.where(ever, np.where(always, SEEN, MIXED), HIDDEN)
         return np.broadcast_to(state, np.shape(rows.low)).astype(np.int8)

@@ -203,8 +203,7 @@ def where_at_least(a: Piece, b: Piece, more: int = 0) -> Truth:
     if isinstance(a, (Affine, Quotient)) and y is not None:
         if math.isinf(y):
             return truth(y < 0)
-        limit = math.floor(y) + 1 if more or y != int(y) else int(y)
-        return _whole_at_least(a, limit)
+        return _whole_at_least(a, math.floor(y) + 1 if more or y != int(y) else int(y))
     if isinstance(a, Quotient) and isinstance(b, Quotient) and a.divisor == b.divisor:
         difference = a.term + b.term * -1
         if difference.is_number and isinstance(difference.constant, int) and not difference.constant:

@@ -240,8 +240,7 @@ def scatter(p: Evaluator[Any], step: Step, at: Indices) -> Any:
     if step.argument("step", 1) != 1:
         return None
     inner, inside = _ranged(p, step, at, _source(p, step), step.operator.name == "slice_scatter")
-    value = p.operand(step.argument("source"), inner)
-    return p.domain.choose(inside, value, _of(p, step, at))
+    return p.domain.choose(inside, p.operand(step.argument("source"), inner), _of(p, step, at))
 
 
 def _ranged(
@@ -275,8 +274,7 @@ def eye(p: Evaluator[Any], step: Step, at: Indices) -> Any:
     """1 on the diagonal, 0 elsewhere."""
     if at[-1] is None or at[-2] is None:
         return None
-    over = at[-1] + at[-2] * -1 + -p.number(step.argument("diagonal", 0))
-    on = p.domain.between(over, 0, 1)
+    on = p.domain.between(at[-1] + at[-2] * -1 + -p.number(step.argument("diagonal", 0)), 0, 1)
     return p.cast(step, p.domain.choose(on, p.domain.literal(1), p.domain.literal(0)))
 
 

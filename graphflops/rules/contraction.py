@@ -163,8 +163,7 @@ def _paths(count: int) -> Iterator[tuple[int, ...]]:
 def einsum_backward(call: ForwardCall) -> Estimate:
     """Repeats each pair's product for every side that leads to an operand with a gradient."""
     tensors: Tensors = call["tensors"]
-    read = read_equation(call["equation"], tensors)
-    work = contract(read, tensors, call.get("path"))
+    work = contract(read_equation(call["equation"], tensors), tensors, call.get("path"))
     wanted = tuple(x.like() for x in tensors if x.requires_grad)
     matrix, vector = flops_of(work.gradient, tensors[0].dtype), len(wanted) * call.estimate.vector_flops
     return Estimate(wanted, matrix, vector, reads=(call.out, *tensors))

@@ -152,24 +152,13 @@ def embedding_bag_gradient(call: ForwardCall) -> Estimate:
     out, offset2bag, bag_size, chosen = tensors_of(call.estimate.out)
     grad, parts = out.like(), []
     if "weight" in call.wants:
-        parts.append(
-            embedding_bag_backward(
-                *(grad, indices),
-                offset2bag=offset2bag,
-                bag_size=bag_size,
-                maximum_indices=chosen,
-                num_weights=weight.shape[0],
-                mode=call.get("mode", SUM),
-                per_sample_weights=call.get("per_sample_weights"),
-            )
-        )
+        bags = {"offset2bag": offset2bag, "bag_size": bag_size, "maximum_indices": chosen}
+        more = {"per_sample_weights": call.get("per_sample_weights"), "mode": call.get("mode", SUM)}
+        parts.append(embedding_bag_backward(grad, indices, num_weights=weight.shape[0], **bags, **more))
     if "per_sample_weights" in call.wants:
         parts.append(embedding_bag_weights_backward(grad, weight, indices, offset2bag=offset2bag))
-    return Estimate(
-        tuple(value for part in parts for value in part.out),
-        vector_flops=sum((part.vector_flops for part in parts), 0),
-        reads=tuple(value for part in parts for value in part.reads),
-    )
+    reads = tuple(x for part in parts for x in part.reads)
+    return Estimate(tuple(x for part in parts for x in part.out), reads=reads).plus(*parts)
 
 
 @rule("aten.one_hot")

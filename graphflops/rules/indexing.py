@@ -89,8 +89,7 @@ def _slots(index: TensorType | None) -> list[Shape | None]:
 @rule("aten.index", "aten._unsafe_index")
 def index(x: TensorType, indices: Indices) -> Estimate:
     """Reads the elements at the indices."""
-    out = x.like(indexed_shape(x, indices))
-    return picked(out, *tensors_of(indices))
+    return picked(x.like(indexed_shape(x, indices)), *tensors_of(indices))
 
 
 @rule("aten._unsafe_masked_index")

@@ -98,8 +98,7 @@ def lstsq(call: ForwardCall) -> Estimate:
     products = m * n * sides * len(call.wants & {"A", "B"})
     if "A" in call.wants:
         products = products + pseudo_inverse_gradient(m, n)
-    back = gradients(call, A, products, 4 * m * n if "A" in call.wants else 0, A, B)
-    return back.plus(inverse)
+    return gradients(call, A, products, 4 * m * n if "A" in call.wants else 0, A, B).plus(inverse)
 
 
 def gradients(
@@ -198,8 +197,7 @@ def eigvals(call: ForwardCall) -> Estimate:
     vectors = x.like(dtype=complex_of(x.dtype))
     solve = lapack.lu(n, n) + 2 * lapack.triangular_solve(n, n)
     back = gradients(call, vectors, 0, solve + n * n, vectors)
-    also = each(x, lapack.eig(n) - lapack.eig(n, vectors=False))
-    return back.plus(vector_flops=also)
+    return back.plus(vector_flops=each(x, lapack.eig(n) - lapack.eig(n, vectors=False)))
 
 
 def of_singular_values(

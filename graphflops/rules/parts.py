@@ -163,8 +163,7 @@ def linalg_diagonal(x: TensorType, *, offset: int = 0, dim1: int = -2, dim2: int
 )
 def part_backward(call: ForwardCall) -> Estimate:
     """Writes the gradients of the parts into a gradient of the whole, zero elsewhere."""
-    reads = tuple(x.like() for x in tensors_of(call.estimate.out))
-    return Estimate((call["x"].like(),), reads=reads)
+    return Estimate((call["x"].like(),), reads=tuple(x.like() for x in tensors_of(call.estimate.out)))
 
 
 @backward("aten.slice")

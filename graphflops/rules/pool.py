@@ -218,8 +218,7 @@ def fractional_max_pool(
 @rule("aten.max_unpool2d", "aten.max_unpool3d")
 def max_unpool(x: TensorType, indices: TensorType, output_size: Shape) -> Estimate:
     """Writes values to their former positions and zeros elsewhere; no arithmetic."""
-    out = x.like((*x.shape[: -len(output_size)], *output_size))
-    return Estimate((out,), reads=(x, indices))
+    return Estimate((x.like((*x.shape[: -len(output_size)], *output_size)),), reads=(x, indices))
 
 
 # Gathers the gradients from the positions of the values.

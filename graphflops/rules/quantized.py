@@ -195,8 +195,7 @@ def scaled_mm(of: Operands) -> Estimate:
         alike = (form for form in forms if [*map(len, form)] == [*map(len, given)])
         fits = any(not any(map(differ, chain(*form), chain(*given))) for form in alike)
         require(fits, f"scales of {shown(given[0])} and {shown(given[1])} do not fit {a} and {b}")
-    product = matmul_into(a, b, of.out_dtype or a.dtype)
-    return _scaled(product, tuple(scales), of.bias, of.scale_result)
+    return _scaled(matmul_into(a, b, of.out_dtype or a.dtype), tuple(scales), of.bias, of.scale_result)
 
 
 rule("aten._scaled_mm", product=("a", "b"))(scaled_mm)

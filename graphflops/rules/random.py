@@ -1,4 +1,5 @@
 """Random numbers, and dropout. Drawing bits is not counted; turning them into a distribution is.
+
 A normal number costs two function evaluations and a product (Box and Muller: a logarithm, a root, a sine and
 a cosine make two of them); a distribution drawn by rejection counts as one evaluation per element.
 """

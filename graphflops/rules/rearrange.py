@@ -89,8 +89,7 @@ def col2im(x: TensorType, output_size: Sequence[Dim], kernel_size: Sequence[Dim]
     """Columns put back as patches of an image, an addition each where they may overlap."""
     require(x.rank in (2, 3), f"{shown(x.shape)} holds no columns")
     *batch, rows, _ = x.shape
-    channels = floor_div(rows, prod(pair(kernel_size)))
-    return columns_to_image(x, batch, channels, pair(output_size))
+    return columns_to_image(x, batch, floor_div(rows, prod(pair(kernel_size))), pair(output_size))
 
 
 backward("aten.col2im")(operand_gradient)  # copied into every patch
@@ -125,8 +124,7 @@ def repeat_interleave_each(
     flat = x.like((x.numel,)) if dim is None else x
     place = axis(dim or 0, flat.rank)
     length = _repeated(repeats, output_size, 1 if repeats.numel != 1 else flat.shape[place])
-    out = flat.like(replaced(flat.shape, place, length))
-    return Estimate((out,), reads=(x, repeats))
+    return Estimate((flat.like(replaced(flat.shape, place, length)),), reads=(x, repeats))
 
 
 @rule("aten.repeat_interleave.Tensor")

@@ -132,8 +132,7 @@ def grid_sampler(x: TensorType, grid: TensorType, interpolation_mode: int) -> Es
     meet(x.shape[0], grid.shape[0], f"batches differ: {x.shape[0]} and {grid.shape[0]}")
     out = x.like((*x.shape[:2], *grid.shape[1:-1]))
     taps = taps_of(interpolation_mode, spatial)
-    points = prod(grid.shape[:-1])
-    work = 2 * taps * out.numel + (UNNORMALISE * spatial + taps) * points
+    work = 2 * taps * out.numel + (UNNORMALISE * spatial + taps) * prod(grid.shape[:-1])
     return Estimate((out,), vector_flops=work, reads=(x, grid))
 
 

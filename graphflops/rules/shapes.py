@@ -98,13 +98,8 @@ def kept_by_onnx_slice(length: Dim, start: Dim, end: Dim, step: int) -> Dim:
     A computed end must lie within an axis of fixed length: it is a table of positions, made long enough. A slice that
     steps backwards to the largest int32 or int64 goes to the front, as onnxruntime runs it.
     """
-    if (
-        isinstance(length, int)
-        and isinstance(end, Expr)
-        and step > 0
-        and is_at_least(start, 0)
-        and is_at_least(end, start)
-    ):
+    is_table = isinstance(length, int) and isinstance(end, Expr) and step > 0
+    if is_table and is_at_least(start, 0) and is_at_least(end, start):
         meet(compare(">", end, length), 0)
         return -floor_div(start - end, step)
     if step > 0:
@@ -178,9 +173,7 @@ def _held(contents: Contents, dtype: DType) -> Contents | None:
 def combine(fold: Fold, shape: Sequence[Dim], operands: Sequence[Value]) -> Contents | None:
     """Contents of an elementwise result of this shape, or None where an operand's contents are not known."""
     known = [(x.rank, x.value) if isinstance(x, TensorType) else (0, x) for x in operands]
-    if not all(_is_whole(value) for _, value in known):
-        return None
-    if few(shape) is None:
+    if few(shape) is None or not all(_is_whole(value) for _, value in known):
         return None
     try:
         return aligned(fold, shape, known)  # type: ignore[arg-type]
@@ -253,8 +246,7 @@ def resolved(x: TensorType, size: Sequence[Dim]) -> Shape:
         meet(known, x.numel, mismatch)
         return tuple(size)
     require(known != 0, mismatch)
-    rest = mod(x.numel, known)
-    meet(rest, 0, mismatch)
+    meet(mod(x.numel, known), 0, mismatch)
     return (*size[: holes[0]], floor_div(x.numel, known), *size[holes[0] + 1 :])
 
 

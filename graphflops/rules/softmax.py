@@ -60,8 +60,7 @@ def core_softmax(x: TensorType, dim: int, half_to_float: bool) -> Estimate:
 @rule("aten.log_softmax", "aten.special_log_softmax")
 def log_softmax(x: TensorType, dim: int, dtype: DType | None = None) -> Estimate:
     """Maximum, difference, exponential, sum and difference per element, a logarithm per row."""
-    estimate = softmax_along(x, dim, dtype, per_element=LOG_SOFTMAX)
-    return estimate.plus(transcendentals=rows(x, dim))
+    return softmax_along(x, dim, dtype, per_element=LOG_SOFTMAX).plus(transcendentals=rows(x, dim))
 
 
 @rule("aten._log_softmax")

@@ -113,8 +113,7 @@ def to_sparse(x: TensorType, *layout: object, **options: object) -> Estimate:
 @rule("sparse.aten.to_dense", "sparse.aten._to_dense")
 def to_dense(x: TensorType, dtype: DType | None = None, masked_grad: bool | None = None) -> Estimate:
     """The stored elements added to zeros."""
-    out = x.like(dtype=dtype)
-    return Estimate((out,), vector_flops=stored(x), reads=(x,))
+    return Estimate((x.like(dtype=dtype),), vector_flops=stored(x), reads=(x,))
 
 
 @rule(*both("aten.coalesce", "aten._coalesce"))
@@ -199,8 +198,7 @@ def sparse_sum(
     dtype: DType | None = None,
 ) -> Estimate:
     """An addition per stored element; sums along some axes are stored like the elements, at most as many."""
-    shape = reduced(x.shape, None if dim == () else dim, keepdim)
-    out = x.like(shape, dtype)
+    out = x.like(reduced(x.shape, None if dim == () else dim, keepdim), dtype)
     part = len(axes(None if dim == () else dim, x.rank)) < x.rank
     return Estimate((storing(out, stored(x)) if part else out,), vector_flops=stored(x), reads=(x,))
 

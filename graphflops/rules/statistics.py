@@ -47,8 +47,7 @@ def kthvalue(x: TensorType, *, dim: int = -1, keepdim: bool = False) -> Estimate
 @rule("aten.mode")
 def mode(x: TensorType, dim: int = -1, keepdim: bool = False) -> Estimate:
     """Sorts each lane, then one comparison per element to count runs."""
-    found = reduction(x, dim, keepdim)
-    return indexed(replace(found, vector_flops=comparisons(x, dim) + x.numel))
+    return indexed(replace(reduction(x, dim, keepdim), vector_flops=comparisons(x, dim) + x.numel))
 
 
 backward("aten.median", "aten.nanmedian")(amax_backward)
@@ -207,8 +206,7 @@ def segment_reduce_backward(of: Operands, *, reduce: str) -> Estimate:
 @rule("aten.dist")
 def dist(a: TensorType, b: TensorType, p: float = 2) -> Estimate:
     """The norm of the difference: a subtraction, a magnitude and an addition per element."""
-    dtype = float_result(a, b)
-    difference = a.like(broadcast(a.shape, b.shape), dtype)
+    difference = a.like(broadcast(a.shape, b.shape), float_result(a, b))
     length = of_vectors(difference, p, None, keepdim=False, dtype=None)
     subtractions = parts(difference) * difference.numel
     return replace(length, vector_flops=length.vector_flops + subtractions, reads=(a, b))

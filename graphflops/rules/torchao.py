@@ -64,8 +64,7 @@ rule("torchao.swizzle_scaled_mm", product=("a", "b")).derived(
 @rule("torchao.mx_fp8_bf16", product=("a", "b"))
 def mx_fp8_bf16(a: TensorType, b: TensorType, a_scale: TensorType, b_scale: TensorType) -> Estimate:
     """A product of microscaled floats, which the multiplying unit scales itself."""
-    product = matmul_into(a, b, BFLOAT16)
-    return product.plus(reads=(a_scale, b_scale))
+    return matmul_into(a, b, BFLOAT16).plus(reads=(a_scale, b_scale))
 
 
 @rule("torchao.float8_linear_cpu")
@@ -150,8 +149,7 @@ def dynamic_int4_linear(of: Operands) -> Estimate:
     features, inner = of.weight.shape
     groups, reads = floor_div(inner, of.group_size[1]), (of.weight, of.weight_scale)
     product = scaled_product(of.x, inner * features, features, FLOAT32, *reads, bias=of.bias, per_result=1)
-    out = only_result(product)
-    more = (MIN_MAX + QUANTIZE) * of.x.numel + 2 * groups * out.numel
+    more = (MIN_MAX + QUANTIZE) * of.x.numel + 2 * groups * only_result(product).numel
     return product.plus(vector_flops=more, matrix_dtype=INT8)
 
 
@@ -168,8 +166,7 @@ def quantized_attention(
     """Attention over quantised operands; probabilities and results are quantised again."""
     problem = attend(query, key, value, attn_mask, right=0 if is_causal else None)
     estimate = problem.forward(query.like())
-    again = QUANTIZE * (problem.scores + query.numel)
-    return estimate.plus(vector_flops=again)
+    return estimate.plus(vector_flops=QUANTIZE * (problem.scores + query.numel))
 
 
 @rule("torchao._scaled_embedding_bag", kind="gather")
