@@ -18,10 +18,11 @@ from graphflops.tensor import BOOL, INT64, UINT8, DType, TensorType
 
 KIND = "random"
 
-NORMAL = (1, 2)
-UNIFORM = (0, 0)
-SCALED = 2  # the product and sum that move a standard distribution
-MOVED = (NORMAL[0] + SCALED, NORMAL[1])
+UNIFORM, NORMAL, MOVED = (
+    (work.flops, work.transcendentals)
+    for work in (Work("uniform"), WORK["normal_number"], WORK["moved_normal_number"])
+)
+SCALED = MOVED[0] - NORMAL[0]  # the product and sum that move a standard distribution
 
 
 def drawn(out: TensorType, flops: int, transcendentals: int, *reads: TensorType) -> Estimate:
@@ -30,84 +31,16 @@ def drawn(out: TensorType, flops: int, transcendentals: int, *reads: TensorType)
     return Estimate((out,), vector_flops=flops * n, transcendentals=transcendentals * n, reads=reads)
 
 
-def _sized(size: Shape, dtype: DType | None) -> TensorType:
-    return TensorType(tuple(size), dtype or DEFAULT_FLOAT)
-
-
-@rule("aten.rand")
-def rand(size: Shape, *, dtype: DType | None = None, work: tuple[int, int] = UNIFORM) -> Estimate:
-    """Uniform numbers, written."""
-    return drawn(_sized(size, dtype), *work)
-
-
-rule("aten.randn").derived(rand, says="Normal numbers, written.", work=NORMAL)
-rule("aten.normal.float_float").derived(
-    rand, says="Normal numbers, scaled and shifted.", order="_ _ size", work=MOVED
-)
-
-
-# Fills: only the tensor's shape and type are used, and parameters that are tensors.
-
-
-def filled(
-    a: TensorType, *parameters: Value, dtype: DType | None = None, work: tuple[int, int], **named: Value
-) -> Estimate:
-    """Numbers of a distribution, by so much work each."""
-    return drawn(a.like(dtype=dtype), *work, *tensors_of(parameters))
-
-
-for _names, _says, _work in (
-    (
-        "rand_like randint_like",
-        "Uniform numbers or integers of another tensor's shape, which is not read.",
-        UNIFORM,
-    ),
-    ("randn_like", "Normal numbers of another tensor's shape, which is not read.", NORMAL),
-    (
-        "random uniform _philox_uniform _philox_randint _fill_mem_eff_dropout_mask_",
-        "Uniform numbers or integers; scaling to bounds is not counted.",
-        UNIFORM,
-    ),
-    ("normal_functional normal_ _philox_normal", "Normal numbers, scaled and shifted.", MOVED),
-    ("log_normal", "The exponential of normal numbers.", (MOVED[0], MOVED[1] + 1)),
-    (
-        "exponential cauchy geometric",
-        "One evaluation of the distribution's inverse per element, scaled and shifted.",
-        (SCALED, 1),
-    ),
-    (
-        "bernoulli.p bernoulli_.float bernoulli.Tensor",
-        "One comparison per element; only probabilities that are a tensor are read.",
-        (1, 0),
-    ),
-):
-    rule(f"aten.{_names}").derived(filled, says=_says, work=_work)
-
-
 @rule("aten.normal")
 def normal(mean: Value, std: Value = 1.0) -> Estimate:
     """Normal numbers, scaled and shifted by tensors that are read."""
-    return elementwise(Work("normal", *MOVED), mean, std, result=float_result)
-
-
-@rule("aten.poisson", "aten._standard_gamma")
-def rejected(a: TensorType, *others: TensorType, flops: int = 0) -> Estimate:
-    """One evaluation per element."""
-    return drawn(a.like(), flops, 1, a, *others)
+    return elementwise(WORK["moved_normal_number"], mean, std, result=float_result)
 
 
 @rule("aten.binomial")
 def binomial(count: TensorType, prob: TensorType) -> Estimate:
     """One evaluation per element."""
-    return elementwise(Work("binomial", transcendentals=1), count, prob)
-
-
-rule("aten._sample_dirichlet").derived(
-    rejected, says="A gamma number per element, their sum and the division by it.", flops=2
-)
-rule("aten._standard_gamma_grad", "aten._dirichlet_grad").derived(
-    rejected, says="One evaluation per element of the sample's derivative by its parameter."
-)
+    return elementwise(WORK["rejected_number"], count, prob)
 
 
 @rule("aten.multinomial")
@@ -130,22 +63,14 @@ backward("aten._standard_gamma")(differentiate(WORK["standard_gamma"]))
 @rule("rngprims.philox_rand")
 def philox_rand(size: Shape, seed: TensorType, offset: TensorType, *, dtype: DType | None = None) -> Estimate:
     """Uniform numbers, and the offset of the next draw."""
-    return Estimate((_sized(size, dtype), offset.like((), INT64)), reads=(seed, offset))
+    out = TensorType(tuple(size), dtype or DEFAULT_FLOAT)
+    return Estimate((out, offset.like((), INT64)), reads=(seed, offset))
 
 
 @rule("aten._philox_key_split")
 def philox_key_split(key: TensorType, num_splits: Dim) -> Estimate:
     """Splits one key into several."""
     return Estimate((key.like((num_splits, *key.shape)),), reads=(key,))
-
-
-@rule("aten._sobol_engine_draw")
-def sobol_engine_draw(
-    quasi: TensorType, n: Dim, sobolstate: TensorType, dimension: Dim, *, dtype: DType | None
-) -> Estimate:
-    """Bit mixing and a scaling per element, and the state of the next draw."""
-    out = _sized((n, dimension), dtype)
-    return Estimate((out, quasi.like()), vector_flops=2 * out.numel, reads=(quasi, sobolstate))
 
 
 @rule("aten._sobol_engine_ff_", "aten._sobol_engine_scramble_", "aten._sobol_engine_initialize_state_")
