@@ -55,6 +55,12 @@ def scalar_tensor(s: Value, *, dtype: DType | None = None) -> Estimate:
     return Estimate((filled((), dtype or DEFAULT_FLOAT, s),))
 
 
+@rule("prims.scalar_tensor")
+def scalar_of_its_type(s: Value, *, dtype: DType | None = None) -> Estimate:
+    """One element written."""
+    return Estimate((TensorType((), dtype or result_type(s)),))
+
+
 @rule("aten.full_like")
 def full_like(x: TensorType, fill_value: Value, *, dtype: DType | None = None) -> Estimate:
     """One value written everywhere; the tensor itself is not read."""
@@ -83,7 +89,7 @@ def new_zeros_like(x: TensorType, other: TensorType, *, self_num_batch_dims: int
     return Estimate((filled((*x.shape[:self_num_batch_dims], *other.shape), x.dtype, 0),))
 
 
-@rule("aten.fill")
+@rule("aten.fill", "prims.fill")
 def fill(x: TensorType, value: Value) -> Estimate:
     """One value written everywhere; what was there is not read."""
     if not isinstance(value, TensorType):

@@ -36,10 +36,16 @@ def moved(x: TensorType, dtype: DType | None, copy: bool | None = False) -> Esti
     return converted(x, dtype) if copy or dtype not in (None, x.dtype) else free(x)
 
 
-@rule("aten.clone", "aten.contiguous", "aten.lift_fresh_copy", "aten.pin_memory", "aten._pin_memory")
+@rule("aten.clone contiguous lift_fresh_copy pin_memory _pin_memory", "prims.clone copy_strided device_put")
 def clone(x: TensorType, *unused: Value) -> Estimate:
     """A copy; `contiguous` is taken to be one, since strides are not known."""
     return converted(x)
+
+
+@rule("prims.convert_element_type")
+def convert_element_type(a: TensorType, dtype: DType) -> Estimate:
+    """One conversion per element; a copy if the type stays."""
+    return Estimate((a.like(dtype=dtype),), vector_flops=a.numel if dtype != a.dtype else 0, reads=(a,))
 
 
 rule("aten._to_copy").derived(
@@ -87,7 +93,7 @@ def to_cpu(tensors: Sequence[TensorType]) -> Estimate:
     return Estimate(tuple(x.like() for x in tensors), reads=tuple(tensors))
 
 
-@rule("aten.copy")
+@rule("aten.copy", "prims.copy_to")
 def copy(x: TensorType, src: TensorType) -> Estimate:
     """Overwrites the tensor, which is not read; one operation per converted element."""
     source = expanded(src, x.shape)
@@ -179,7 +185,7 @@ def joined(tensors: Sequence[TensorType], shape: Shape) -> Estimate:
     return Estimate((TensorType(shape, dtype),), vector_flops=work, reads=tuple(tensors))
 
 
-@rule("aten.cat", "aten.concat", "aten.concatenate", "aten._cat")
+@rule("aten.cat concat concatenate _cat", "prims.cat")
 def cat(tensors: Sequence[TensorType], dim: int = 0) -> Estimate:
     """Tensors joined along an axis they have."""
     present = [x for x in tensors if x.shape != (0,)] or list(tensors)  # of any shape, but for empty vectors

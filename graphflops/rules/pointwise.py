@@ -91,6 +91,7 @@ for _name in ("and", "or", "xor"):
 pointwise("__ilshift__", "bitwise_left_shift")
 pointwise("__irshift__", "bitwise_right_shift")
 pointwise("_conj_copy", "conj")
+pointwise("conj_physical", "conj", dialect="prims")
 pointwise("lerp", result=lambda a, b, weight: result_type(a, b))
 # ATen's `softplus` has scales.
 pointwise("softplus", "scaled_softplus")
@@ -196,7 +197,7 @@ backward("aten.clamp_min")(differentiate(WORK["clamp_min"], "a", "min"))
 backward("aten.clamp_max")(differentiate(WORK["clamp_max"], "a", "max"))
 
 
-@rule("aten.where")
+@rule("aten.where", "prims.where")
 def select(condition: TensorType, a: Value, b: Value) -> Estimate:
     """One selection per element; the type is promoted from the two that are chosen between."""
     return elementwise(

@@ -154,6 +154,9 @@ def flip(x: TensorType, *, dims: Sequence[int] = ()) -> Estimate:
     return copied(x)
 
 
+rule("prims.rev").derived(flip, order="x dims")
+
+
 @rule("aten.rot90")
 def rot90(x: TensorType, k: int = 1, dims: Sequence[int] = (0, 1)) -> Estimate:
     """A copy rotated by quarter turns; an odd number of them swaps the two axes."""
@@ -246,6 +249,7 @@ def diagonal_scatter(
     return overwritten(x, src, *tensors_of(parts.diagonal(x, offset, dim1, dim2).out))
 
 
+@rule("prims.as_strided_scatter", kind="view")
 @rule("aten.as_strided_scatter")
 def as_strided_scatter(x: TensorType, src: TensorType, size: Sequence[Dim]) -> Estimate:
     """A copy with a strided pattern of its memory replaced."""

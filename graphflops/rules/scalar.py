@@ -204,6 +204,12 @@ def item(x: TensorType) -> Estimate:
     return Estimate((data_dependent("item"),), reads=(x,), writes=())
 
 
+@rule("prims.item")
+def item_as_number(a: TensorType) -> Estimate:
+    """Reads the only element as a number."""
+    return Estimate((a.value if isinstance(a.value, (int, Expr)) else data_dependent("item"),), reads=(a,))
+
+
 @rule("aten.is_nonzero")
 def is_nonzero(x: TensorType) -> Estimate:
     """Reads and compares the only element, unless its value is known."""

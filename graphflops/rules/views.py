@@ -32,13 +32,13 @@ KIND = "view"
 # Other shapes of the same elements.
 
 
-@rule("aten.view", "aten._unsafe_view", "aten.reshape", "aten._reshape_alias", "aten._mkldnn_reshape")
+@rule("aten.view _unsafe_view reshape _reshape_alias _mkldnn_reshape", "prims.reshape resize")
 def view(x: TensorType, size: Sequence[Dim]) -> Estimate:
     """A view with another shape."""
     return free(same_elements(x, resolved(x, size)))
 
 
-@rule("aten.view.dtype")
+@rule("aten.view.dtype", "prims.view_of_dtype")
 def view_dtype(x: TensorType, dtype: DType) -> Estimate:
     """The same bytes read as another element type; the last axis takes up the difference in width."""
     old, new = x.dtype.bits, dtype.bits
@@ -79,7 +79,7 @@ def unflatten(x: TensorType, dim: int, sizes: Sequence[Dim]) -> Estimate:
     return free(x.view(replaced(x.shape, place, *resolved(x.like((x.shape[place],)), sizes))))
 
 
-@rule("aten.squeeze", "aten.squeeze_")
+@rule("aten.squeeze", "aten.squeeze_", "prims.squeeze")
 def squeeze(x: TensorType, dim: int | Sequence[int] | None = None) -> Estimate:
     """A view without the axes of length one."""
     chosen = axes(dim, x.rank)
@@ -126,7 +126,7 @@ def view_as_complex(x: TensorType) -> Estimate:
     return free(x.view(x.shape[:-1], complex_of(x.dtype)))
 
 
-@rule("aten.real", "aten.imag")
+@rule("aten.real imag", "prims.real imag")
 def part(x: TensorType) -> Estimate:
     """The real or imaginary parts of every element."""
     return free(x.view(x.shape, real_of(x.dtype)))
@@ -135,7 +135,7 @@ def part(x: TensorType) -> Estimate:
 # Axes in another order.
 
 
-@rule("aten.permute")
+@rule("aten.permute", "prims.transpose")
 def permute(x: TensorType, dims: Sequence[int]) -> Estimate:
     """Axes in the order given."""
     order = axes(dims, x.rank)
@@ -206,7 +206,7 @@ def meshgrid(tensors: Sequence[TensorType], *, indexing: str = "ij") -> Estimate
     return free(*(expanded(x.view(replaced(ones, place, x.numel)), shape) for place, x in pairs))
 
 
-@rule("aten.as_strided", "aten.as_strided_")
+@rule("aten.as_strided", "aten.as_strided_", "prims.as_strided")
 def as_strided(x: TensorType, size: Sequence[Dim], stride: Sequence[Dim]) -> Estimate:
     """A view with any strides over the memory of a tensor, which may show a part of it only.
 
@@ -216,6 +216,25 @@ def as_strided(x: TensorType, size: Sequence[Dim], stride: Sequence[Dim]) -> Est
     span = total((each - 1) * step for each, step in zip(size, stride, strict=True)) + 1
     places = prod(each for each, step in zip(size, stride, strict=True) if step != 0)
     return free(overlapping(replace(x, shape=(dim_min(span, places),), stored=None), size))
+
+
+@rule("prims.broadcast_in_dim")
+def broadcast_in_dim(a: TensorType, shape: Sequence[Dim]) -> Estimate:
+    """A view that repeats elements without storing them."""
+    out, stored = a.like(shape), a.numel if a.stored is None else a.stored
+    return free(out if same(stored, out.numel) else replace(out, stored=stored))
+
+
+@rule("prims.split_dim")
+def split_dim(a: TensorType, dim: int, outer_length: Dim) -> Estimate:
+    """A view with one axis split in two."""
+    return free(a.view(replaced(a.shape, dim, outer_length, floor_div(a.shape[dim], outer_length))))
+
+
+@rule("prims.collapse", "prims.collapse_view")
+def collapse(a: TensorType, start: int, end: int) -> Estimate:
+    """A view with the axes from `start` to `end`, both included, merged."""
+    return free(a.view((*a.shape[:start], prod(a.shape[start : end + 1]), *a.shape[end + 1 :])))
 
 
 @rule("aten.unfold")
