@@ -53,16 +53,14 @@ def inferred(node: Node, operands: Sequence[Value]) -> list[Value]:
 
 
 def _readable(proto: Any) -> Value:
+    def size(dim: Any, _: int) -> Dim:
+        is_known = dim.HasField("dim_value") and dim.dim_value >= 0
+        return int(dim.dim_value) if is_known else data_dependent("unknown")
+
     try:
-        return type_of(proto, _size)  # type: ignore[return-value]
+        return type_of(proto, size)  # type: ignore[return-value]
     except FileError:
         return None
-
-
-def _size(dim: Any, _: int) -> Dim:
-    if dim.HasField("dim_value") and dim.dim_value >= 0:
-        return int(dim.dim_value)
-    return data_dependent("unknown")
 
 
 def _without_sizes(onnx: Any, value: Value) -> Any:
@@ -190,7 +188,10 @@ class Declared(Mapping[str, object]):
         proto = self._protos[name].type
         text = proto.SerializeToString()
         if text not in self._read:
-            self._read[text] = self._type(proto)
+            try:
+                self._read[text] = type_of(proto, lambda dim, _: self._sizes.of_value(dim))
+            except FileError:
+                self._read[text] = UnknownType()
         return self._read[text]
 
     def __iter__(self) -> Iterator[str]:
@@ -198,12 +199,6 @@ class Declared(Mapping[str, object]):
 
     def __len__(self) -> int:
         return len(self._protos)
-
-    def _type(self, proto: Any) -> object:
-        try:
-            return type_of(proto, lambda dim, _: self._sizes.of_value(dim))
-        except FileError:
-            return UnknownType()
 
 
 def _number(size: int, where: str) -> int:
@@ -238,19 +233,15 @@ def ranges(model: Any, names: Collection[str], sizes: Iterable[Dim]) -> dict[str
 
 
 def _stated(model: Any) -> dict[str, Range]:
-    for entry in (*model.graph.metadata_props, *model.metadata_props):
-        if entry.key == _KEY and isinstance(entry.value, str):
-            return dict(islice(_pairs(entry.value), _MOST_STATED))
-    return {}
-
-
-def _pairs(text: str) -> Iterator[tuple[str, Range]]:
     """The entries of a printed dict of ranges: `{s17: VR[2, 64], 4*s18: VR[16, int_oo]}`."""
-    begins = 0
-    for match in _STATED.finditer(text):
+    entries = (*model.graph.metadata_props, *model.metadata_props)
+    texts = (entry.value for entry in entries if entry.key == _KEY and isinstance(entry.value, str))
+    text, begins, found = next(texts, ""), 0, dict[str, Range]()
+    for match in islice(_STATED.finditer(text), _MOST_STATED):
         low, high = map(_bound, match.groups())
-        yield text[begins : match.start()].strip("{, "), (low or None, high)  # sizes are never negative
+        found[text[begins : match.start()].strip("{, ")] = low or None, high  # sizes are never negative
         begins = match.end()
+    return found
 
 
 def _parsed(text: str) -> Dim:
