@@ -32,8 +32,11 @@ def host_benchmarks(device: str, rounds: int = _ROUNDS) -> dict[str, float]:
     The benchmarks take turns, so that each has a moment in which no other work slows the core that it runs on.
     """
     calls = {**_single_calls(device), **_programs(device)}
-    counts = {name: _count(call, device) for name, call in calls.items()}
-    found: dict[str, list[float]] = {name: [] for name in calls}
+    counts, found = dict[str, int](), dict[str, list[float]]()
+    for name, call in calls.items():  # as often as fills a round
+        _seconds(call, 3, device)
+        counts[name] = max(1, int(_ROUND_SECONDS / max(_seconds(call, 5, device), 1e-7)))
+        found[name] = []
     for _ in range(rounds):
         for name, call in calls.items():
             found[name].append(_seconds(call, counts[name], device))
@@ -112,13 +115,6 @@ class _Attention(nn.Module):  # type: ignore[misc]
         merged = attended.transpose(1, 2).reshape(batch, length, width)
         mixed: torch.Tensor = x + self.gelu(self.out(merged))
         return mixed
-
-
-def _count(call: Callable[[], object], device: str) -> int:
-    """How often a call is made in one round."""
-    for _ in range(3):
-        call()
-    return max(1, int(_ROUND_SECONDS / max(_seconds(call, 5, device), 1e-7)))
 
 
 def _seconds(call: Callable[[], object], count: int, device: str) -> float:
