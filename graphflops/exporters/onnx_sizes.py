@@ -11,6 +11,7 @@ import importlib
 import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Any, Union
 
@@ -49,18 +50,16 @@ def inferred(node: Node, operands: Sequence[Value]) -> list[Value]:
         found = inference.infer_node_outputs(schema, proto, types, opset_imports=imports)
     except Exception:  # noqa: BLE001 its failures do not matter: it is used only where no better type is known
         return []
-    return [_readable(found[name]) if name in found else None for name in results]
 
-
-def _readable(proto: Any) -> Value:
     def size(dim: Any, _: int) -> Dim:
         is_known = dim.HasField("dim_value") and dim.dim_value >= 0
         return int(dim.dim_value) if is_known else data_dependent("unknown")
 
-    try:
-        return type_of(proto, size)  # type: ignore[return-value]
-    except FileError:
-        return None
+    readable: dict[str, Any] = {}
+    for name in found:
+        with suppress(FileError):
+            readable[name] = type_of(found[name], size)
+    return [readable.get(name) for name in results]
 
 
 def _without_sizes(onnx: Any, value: Value) -> Any:

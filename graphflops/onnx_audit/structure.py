@@ -97,8 +97,19 @@ def invalid_call(model: Model) -> Iterator[Observation]:
         is_imported = domain_of(node.domain) in context.opset_imports
         if not is_imported or _is_unregistered(node, model) or _is_deprecated(node, model):
             continue
+        bare = node
+        if held(node) or nested(
+            node
+        ):  # without the content of its tensors and graphs, whose calls are checked apart
+            bare = type(node)()
+            bare.CopyFrom(node)
+            for tensor in held(bare):
+                _empty(tensor)
+            for graph in nested(bare):
+                graph.Clear()
+                graph.name = "nested"
         try:
-            checker.check_node(_bare(node), context)
+            checker.check_node(bare, context)
         except Exception as error:  # noqa: BLE001 its C++ may raise anything for a damaged message
             yield Observation(f"{_title(node)}: {_first_line(error)}", node)
 
@@ -272,20 +283,6 @@ def _is_deprecated(node: Any, model: Model) -> bool:
         return bool(defs.get_schema(node.op_type, min(max(opset, 1), _NEWEST), domain).deprecated)
     except defs.SchemaError:
         return False
-
-
-def _bare(node: Any) -> Any:
-    """The call without the content of its tensors and graphs; the calls in its graphs are checked separately."""
-    if not held(node) and not nested(node):
-        return node
-    copy = type(node)()
-    copy.CopyFrom(node)
-    for tensor in held(copy):
-        _empty(tensor)
-    for graph in nested(copy):
-        graph.Clear()
-        graph.name = "nested"
-    return copy
 
 
 def _empty(tensor: Any) -> None:

@@ -247,7 +247,15 @@ def digests(path: Path | str, smallest: int) -> dict[str, str]:
     with Path(path).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
         data = memoryview(mapped)
         try:
-            found = [(name, at, end) for name, at, end in _tensors(data) if end - at >= smallest]
+            found: list[tuple[str, int, int]] = []
+            for number, at, end, _ in fields(data, 0, len(data)):
+                for inner, start, stop, _ in fields(data, at, end) if number == _GRAPH else ():
+                    if inner != _INITIALIZER:
+                        continue
+                    parts = {field: (a, b) for field, a, b, _ in fields(data, start, stop)}
+                    name, held = parts.get(_NAME), [parts[field] for field in _DATA if field in parts]
+                    if name is not None and len(held) == 1 and held[0][1] - held[0][0] >= smallest:
+                        found.append((bytes(data[slice(*name)]).decode(errors="replace"), *held[0]))
             lengths = Counter(end - at for _, at, end in found)
             return {
                 name: hashlib.blake2b(data[at:end], digest_size=16).hexdigest()
@@ -258,17 +266,6 @@ def digests(path: Path | str, smallest: int) -> dict[str, str]:
             return {}
         finally:
             data.release()
-
-
-def _tensors(data: memoryview) -> Iterator[tuple[str, int, int]]:
-    """Name, and begin and end of the data, of each initializer of the program's own graph."""
-    for number, at, end, _ in fields(data, 0, len(data)):
-        for inner, start, stop, _ in fields(data, at, end) if number == _GRAPH else ():
-            if inner == _INITIALIZER:
-                parts = {field: (a, b) for field, a, b, _ in fields(data, start, stop)}
-                name, held = parts.get(_NAME), [parts[field] for field in _DATA if field in parts]
-                if name is not None and len(held) == 1:
-                    yield bytes(data[slice(*name)]).decode(errors="replace"), *held[0]
 
 
 _LARGEST_PROTOBUF = 2**31 - 1

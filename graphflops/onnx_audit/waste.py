@@ -271,7 +271,9 @@ def _adds_nothing(call: Call, model: Model) -> str:
         typed, number = (model.typed(call.operands[place]) for place in (kept, other))
         if typed is None or number is None or result is None or typed.shape != result.shape:
             continue
-        if _is_all(number, op.neutral):
+        entries = [*flat((number.value,))]
+        is_neutral = entries and all(each == op.neutral and not isinstance(each, bool) for each in entries)
+        if is_neutral if number.uniform is None else number.uniform == op.neutral:
             return call.operands[kept] if typed.dtype is result.dtype else ""
     return ""
 
@@ -299,14 +301,6 @@ def _copies(call: Call, model: Model) -> bool:
             return len([name for name in operands if name]) == 1
         case _:
             return call.operator.has("keeps_values")
-
-
-def _is_all(typed: TensorType, number: int) -> bool:
-    """True if every element is known to be the number."""
-    if typed.uniform is not None:
-        return typed.uniform == number
-    values = [*flat((typed.value,))]
-    return bool(values) and all(each == number and not isinstance(each, bool) for each in values)
 
 
 def _holds(wide: DType, narrow: DType) -> bool:

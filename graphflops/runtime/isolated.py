@@ -213,8 +213,13 @@ def answered(command: Sequence[str], seconds: float, path: str) -> msgspec.Raw:
             how = f"signal {-status}: torch or onnxruntime crashed, or the system ran out of memory"
         what = f"the process that ran it ended without an answer ({how})"
         raise RunError(f"{shown(path)}: {what}") from None
+    known = getattr(errors, answer.error, None)
+    if answer.error in _OF_PYTHON:
+        raise _OF_PYTHON[answer.error]()
+    if isinstance(known, type) and issubclass(known, GraphflopsError):
+        raise FileError(answer.message) if known is errors.NoRuleError else known(answer.message)
     if answer.error:
-        raise _error(answer)
+        raise RuntimeError(answer.message)
     return answer.found
 
 
@@ -225,15 +230,6 @@ def _first(stream: Any, most: int) -> bytes:
         while part := stream.read1(2**16):
             kept += part[: max(most - len(kept), 0)]
     return bytes(kept)
-
-
-def _error(answer: Answer) -> Exception:
-    if answer.error in _OF_PYTHON:
-        return _OF_PYTHON[answer.error]()
-    known = getattr(errors, answer.error, None)
-    if isinstance(known, type) and issubclass(known, GraphflopsError):
-        return known(answer.message) if known is not errors.NoRuleError else FileError(answer.message)
-    return RuntimeError(answer.message)
 
 
 def validate_ranks(

@@ -42,7 +42,11 @@ def validate_onnx(
     made = [name for node in model.graph.node if node.op_type != "Constant" for name in node.output if name]
     stated = {value.name for value in model.graph.output}
     model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in made if name not in stated)
-    session = _session(model, path)
+    try:
+        session = opened_session(model.SerializeToString(), os.path.dirname(os.path.abspath(path)))
+    except RunError as error:
+        advice = ": use --random-weights" if "xternal data" in str(error.__cause__) else ""
+        raise RunError(f"{shown(path)}: {error}{advice}") from None
     feed = {entry.name: inputs[entry.name] for entry in session.get_inputs() if entry.name in inputs}
     real: dict[str, tuple[str, tuple[int, ...]]] = {}
     for names in _portions(made, report):
@@ -111,14 +115,6 @@ def opened_session(model: bytes, folder: str, *, is_alike: bool = False) -> Any:
         return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     except Exception as error:
         raise RunError(f"onnxruntime does not load it: {line_of(error)}") from error
-
-
-def _session(model: onnx.ModelProto, path: str) -> Any:
-    try:
-        return opened_session(model.SerializeToString(), os.path.dirname(os.path.abspath(path)))
-    except RunError as error:
-        advice = ": use --random-weights" if "xternal data" in str(error.__cause__) else ""
-        raise RunError(f"{shown(path)}: {error}{advice}") from None
 
 
 def _run(session: Any, names: Sequence[str], feed: Mapping[str, Any]) -> list[Any]:

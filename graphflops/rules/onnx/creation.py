@@ -118,27 +118,20 @@ def range_(start: TensorType, limit: TensorType, delta: TensorType) -> Estimate:
     if len(ends) < len(found):
         return progression(data_dependent("range"), start.dtype)
     first, last, step = ends
-    estimate = progression(_steps(first, last, step), start.dtype)
-    (out,) = tensors_of(estimate.out)
-    known = filled(out, lambda at: converted(add(first, multiply(at[0], step)), out.dtype))
-    return Estimate((known,), vector_flops=estimate.vector_flops)
-
-
-def _steps(first: Number, last: Number, step: Number) -> Dim:
-    """How many steps fit into [first, last)."""
     require(step != 0, "a range needs a step that is not zero")
     try:
         span = subtract(last, first)
-        if not isinstance(span, float) and not isinstance(step, float):
-            count: Number = ceil_div(span, step)
-        else:
-            count = ceil(divide(span, step))
+        is_whole = not isinstance(span, float) and not isinstance(step, float)
+        fitting: Number = ceil_div(span, step) if is_whole else ceil(divide(span, step))  # type: ignore[arg-type]
+        count = larger(int(fitting) if isinstance(fitting, float) else fitting, 0)
     except (ArithmeticError, DimError, ValueError):  # an unknown fraction of symbolic sizes
-        are_open = any(isinstance(number, Expr) for number in (first, last, step))
+        are_open = any(isinstance(number, Expr) for number in ends)
         require(are_open, f"a range from {first} to {last} by {step} has no end")
-        return data_dependent("range")
-    steps = int(count) if isinstance(count, float) else count
-    return larger(steps, 0)
+        count = data_dependent("range")
+    estimate = progression(count, start.dtype)
+    (out,) = tensors_of(estimate.out)
+    known = filled(out, lambda at: converted(add(first, multiply(at[0], step)), out.dtype))
+    return Estimate((known,), vector_flops=estimate.vector_flops)
 
 
 @rule("onnx.OneHot")

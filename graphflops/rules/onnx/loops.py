@@ -70,7 +70,7 @@ def _choose(count: Dim, taken: int) -> Dim:
     return floor_div(prod(count - gone for gone in range(taken)), factorial)
 
 
-def turns_while(condition: Dim, turn: str) -> Dim | None:
+def turns_while(condition: Dim | None, turn: str) -> Dim | None:
     """How many turns are made when another follows as long as a comparison, made at the end of each, holds.
 
     None where the condition is no comparison whose sides draw nearer by the same amount in each turn.
@@ -249,10 +249,8 @@ class _Loop:
         """The iteration count; None if it depends on data."""
         if isinstance(goes_on, int):
             return self.limit if goes_on else 1
-        turns = None if goes_on is None else turns_while(goes_on, self.name)
-        if turns is None or self.limit is None:
-            return turns
-        return dim_min(turns, self.limit)
+        turns = turns_while(goes_on, self.name)
+        return turns if turns is None or self.limit is None else dim_min(turns, self.limit)
 
     def followed(self) -> list[Turn] | None:
         """All iterations, run one by one; None if there are too many or the last one depends on data."""

@@ -219,7 +219,13 @@ def _job_fit(job: KernelJob, kernel: KernelCount, problem: Products) -> TiledWor
         return TiledWork(kernel.flops, ("taps on padding skipped",))
     tile = tile_of(kernel.name)
     tiles = [tile] if tile else list(_TILES)
-    tiles += [small] if (small := instruction_of(kernel.name)) else []
+    if _GROUPED.search(
+        kernel.name
+    ):  # of one instruction, to which a kernel for several groups pads each group
+        match = _INSTRUCTION.search(kernel.name)
+        # 64 x 8 x 16: of a warp group, in half precision
+        rows, columns, depth = map(int, match.groups() if match else (64, 8, 16))
+        tiles.append(Tile(rows, columns, depth))
     found = _padded_fit(job, kernel, problem, tiles)
     if found is None and tile is not None:
         # Every block of the grid computes one tile, also past the sizes; or several blocks share the depth of a tile.
@@ -366,13 +372,3 @@ def tile_of(name: str) -> Tile | None:
         if match := pattern.search(name):
             return Tile(int(match[1]), int(match[2]), int(match[3]) if match[3] else None)
     return None
-
-
-def instruction_of(name: str) -> Tile | None:
-    """The tile of one instruction, to which a convolution kernel for several groups pads each group."""
-    if not _GROUPED.search(name):
-        return None
-    match = _INSTRUCTION.search(name)
-    # Of a warp group, in half precision.
-    rows, columns, depth = map(int, match.groups()) if match else (64, 8, 16)
-    return Tile(rows, columns, depth)

@@ -97,8 +97,14 @@ def lowered(node: Node, kind: str, operand: Callable[[Argument], Value]) -> Valu
         value = operand(arguments["source" if op.name == "copy" else "x"])
         return Value(value.tensor(kind).cast(kind), kind, value.natural)
     if op.name == "clamp":
-        bounds = [None if arguments.get(end) is None else operand(arguments[end]) for end in ("low", "high")]
-        return _clamp(operand(arguments["x"]), bounds[0], bounds[1], kind)
+        value = operand(arguments["x"])
+        text, natural = value.tensor(kind).cast(kind), value.natural
+        for end, function in (("low", "maximum"), ("high", "minimum")):
+            if arguments.get(end) is not None:
+                bound = operand(arguments[end])
+                text = f"tl.{function}({text}, {bound.cast(kind)})"
+                natural = (natural or bound.natural) if end == "low" else (natural and bound.natural)
+        return Value(text, kind, natural)
     if op.name == "pow":
         return _power(operand(arguments["a"]), arguments["b"], operand, kind)
     values = [operand(value) for value in node.args if not isinstance(value, (DType, Opaque, tuple))]
@@ -146,15 +152,6 @@ def _divide(values: Sequence[Value], name: str, mode: Argument, kind: str) -> Va
         return Value(f"{a} // {b}" if plain else f"floor_divide({a}, {b})", kind, natural)
     rounding = "tl.floor({})" if floor else "trunc({})" if mode == "trunc" else "{}"
     return Value(rounding.format(f"{a} / {b}"), kind, natural)
-
-
-def _clamp(value: Value, low: Value | None, high: Value | None, kind: str) -> Value:
-    text, natural = value.tensor(kind).cast(kind), value.natural
-    if low is not None:
-        text, natural = f"tl.maximum({text}, {low.cast(kind)})", natural or low.natural
-    if high is not None:
-        text, natural = f"tl.minimum({text}, {high.cast(kind)})", natural and high.natural
-    return Value(text, kind, natural)
 
 
 def _power(base: Value, exponent: Argument, operand: Callable[[Argument], Value], kind: str) -> Value | None:

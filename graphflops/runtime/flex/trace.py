@@ -184,7 +184,13 @@ def written(
     source = _HEAD + "\n\n".join(parts)
     key = hashlib.sha256(source.encode()).hexdigest()[:16]
     if key not in _known:
-        _known[key] = _compiled(source, key)
+        name = f"<graphflops attention {key}>"
+        space = {word: value for word, value in vars(library).items() if not word.startswith("_")}
+        space |= {"triton": triton, "tl": tl, "__name__": f"graphflops_attention_{key}"}
+        # Triton and tracebacks read the source of a function by its file name.
+        linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+        exec(compile(source, name, "exec"), space)
+        _known[key] = KernelFunctions(source, *map(space.get, ("score_mod", "score_grad", "mask_mod")))
     # in the form that a kernel reads: on the device, booleans as bytes
     moved = (tensor if tensor.device == device else tensor.to(device) for tensor in buffers)
     return Written(key, tuple(x.view(torch.uint8) if x.dtype == torch.bool else x for x in moved))
@@ -208,13 +214,3 @@ def _placed(tensors: Sequence[Tensor], buffers: list[Tensor]) -> list[Buffer]:
         dtype = str(tensor.dtype).removeprefix("torch.")
         placed.append(Buffer(place, tuple(tensor.shape), tuple(tensor.stride()), dtype))
     return placed
-
-
-def _compiled(source: str, key: str) -> KernelFunctions:
-    name = f"<graphflops attention {key}>"
-    helpers = {word: value for word, value in vars(library).items() if not word.startswith("_")}
-    space: dict[str, Any] = {**helpers, "triton": triton, "tl": tl, "__name__": f"graphflops_attention_{key}"}
-    # Triton and tracebacks read the source of a function by its file name.
-    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
-    exec(compile(source, name, "exec"), space)
-    return KernelFunctions(source, space.get("score_mod"), space.get("score_grad"), space.get("mask_mod"))

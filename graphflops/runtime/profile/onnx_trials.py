@@ -96,8 +96,10 @@ def _product(sizes: Product, clock: OnnxClock) -> Iterator[Trial]:
     if flops <= _MOST_FLOPS:
         read, written = sum(map(prod, shapes)), sizes.batch * sizes.m * sizes.n
         kernel = Kernel("matmul", "float32", flops, 0, _WIDTH * read, _WIDTH * written, sizes)
-        sets = clock.sets(_WIDTH * prod(shapes[1])) if sizes.batch == 1 else 1
-        yield Trial(kernel, partial(_cold, "MatMul", shapes, sets))
+        sets = range(clock.sets(_WIDTH * prod(shapes[1])) if sizes.batch == 1 else 1)
+        once = partial(_prepare, "MatMul", shapes, {}, sizes.batch == 1)
+        # whose weights are not in the cache when their turn comes
+        yield Trial(kernel, lambda: [call for _ in sets for call in once()])
 
 
 def _convolution(batch: int, channels: int, side: int, width: int, groups: int) -> Iterator[Trial]:
@@ -110,11 +112,6 @@ def _convolution(batch: int, channels: int, side: int, width: int, groups: int) 
         kernel = Kernel("convolution", "float32", flops, 0, _WIDTH * read, _WIDTH * prod(shapes[0]), sizes)
         attributes = {"group": groups, "pads": [width // 2] * 4}
         yield Trial(kernel, partial(_prepare, "Conv", shapes, attributes, True, _IN_A_ROW))
-
-
-def _cold(name: str, shapes: tuple[tuple[int, ...], ...], sets: int) -> Calls:
-    """Sessions whose weights are not in the cache when their turn comes."""
-    return [call for _ in range(sets) for call in _prepare(name, shapes, {}, len(shapes[0]) == 2)]
 
 
 def _prepare(

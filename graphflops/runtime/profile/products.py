@@ -196,8 +196,30 @@ def convolutions(clock: Clock) -> Iterator[Trial]:
 def _convolution_sizes(chance: Random, phase: Pass, device: str) -> tuple[Convolution, int]:
     """One convolution of a kind that models use, and its stride."""
     batch = chance.choice(_BATCHES if device == "cuda" else _BATCHES[:4])
-    make = chance.choices((_pointwise, _dense, _grouped, _stem, _sequence, _volume), (6, 8, 5, 2, 2, 1))[0]
-    rank, side, channels, filters, width, stride, groups = make(chance)
+    kinds = ("pointwise", "dense", "grouped", "stem", "sequence", "volume")
+    kind, rank, stride, groups = chance.choices(kinds, (6, 8, 5, 2, 2, 1))[0], 2, 1, 1
+    if kind in kinds[:3]:
+        side, channels = chance.choice(_IMAGES)
+    match kind:
+        case "pointwise":
+            channels *= chance.choice((1, 1, 2, 3))
+            filters, width = chance.choice((channels, 2 * channels, 4 * channels, channels // 4)), 1
+        case "dense":
+            filters, width = chance.choice((channels, channels, 2 * channels)), chance.choice((3, 3, 3, 5))
+            stride = chance.choice((1, 1, 2))
+        case "grouped":
+            groups, filters = chance.choice((channels, channels, channels, channels, 32)), channels
+            width, stride = chance.choice((3, 3, 5, 7)), chance.choice((1, 1, 2))
+        case "stem":
+            width, side, channels = chance.choice((3, 7, 4, 16)), 224, 3
+            filters, stride = chance.choice((32, 64, 96, 768)), width if width % 2 == 0 else 2
+        case "sequence":
+            rank, channels = 1, chance.choice((64, 384, 768))
+            groups, filters = channels if chance.random() < 0.3 else 1, channels
+            side, width = chance.choice((256, 1500, 3000, 16000)), chance.choice((1, 3, 7))
+        case "volume":
+            rank, channels, width = 3, chance.choice((32, 64, 128)), 3
+            side, filters = chance.choice((14, 28, 56)), channels
     pad = 0 if stride == width else width // 2
     result = (side + 2 * pad - width) // stride + 1
     is_last = chance.random() < 0.4 and rank > 1
@@ -206,41 +228,6 @@ def _convolution_sizes(chance: Random, phase: Pass, device: str) -> tuple[Convol
     is_patches = stride == width > 1
     sizes = Convolution(batch, channels, filters, *axes, groups, is_last, phase=phase, is_patches=is_patches)
     return sizes, stride
-
-
-# Each gives: spatial axes, side, channels, filters, width of the filter, stride, groups.
-def _pointwise(chance: Random) -> tuple[int, ...]:
-    side, channels = chance.choice(_IMAGES)
-    channels *= chance.choice((1, 1, 2, 3))
-    return 2, side, channels, chance.choice((channels, 2 * channels, 4 * channels, channels // 4)), 1, 1, 1
-
-
-def _dense(chance: Random) -> tuple[int, ...]:
-    side, channels = chance.choice(_IMAGES)
-    filters = chance.choice((channels, channels, 2 * channels))
-    return 2, side, channels, filters, chance.choice((3, 3, 3, 5)), chance.choice((1, 1, 2)), 1
-
-
-def _grouped(chance: Random) -> tuple[int, ...]:
-    side, channels = chance.choice(_IMAGES)
-    groups = chance.choice((channels, channels, channels, channels, 32))
-    return 2, side, channels, channels, chance.choice((3, 3, 5, 7)), chance.choice((1, 1, 2)), groups
-
-
-def _stem(chance: Random) -> tuple[int, ...]:
-    width = chance.choice((3, 7, 4, 16))
-    return 2, 224, 3, chance.choice((32, 64, 96, 768)), width, width if width % 2 == 0 else 2, 1
-
-
-def _sequence(chance: Random) -> tuple[int, ...]:
-    channels = chance.choice((64, 384, 768))
-    groups = channels if chance.random() < 0.3 else 1
-    return 1, chance.choice((256, 1500, 3000, 16000)), channels, channels, chance.choice((1, 3, 7)), 1, groups
-
-
-def _volume(chance: Random) -> tuple[int, ...]:
-    channels = chance.choice((32, 64, 128))
-    return 3, chance.choice((14, 28, 56)), channels, channels, 3, 1, 1
 
 
 def _convolution_calls(kind: torch.dtype, sizes: Convolution, stride: int, clock: Clock) -> Calls:
