@@ -50,7 +50,21 @@ def align(old: ComparedModule, new: ComparedModule, *, by_contents: bool = True)
         while pending:
             pending += _paired(*pending.pop(), pairs, left)
         if by_contents:
-            pending += _moved(pairs, left)
+            free = _Free(left[1], pairs)
+            found: list[ModulePair] = []
+            queue = sorted(
+                (root for root in left[0] if root not in pairs.new), key=lambda module: -module.size
+            )
+            for module in queue:  # which grows at its end
+                if module in pairs.new:
+                    continue
+                chosen = free.equal(module) or free.alike(module)
+                if chosen is None:
+                    queue.extend(module.children.values())
+                else:
+                    free.take(chosen)
+                    found.append((module, chosen))
+            pending += found
     return pairs
 
 
@@ -182,23 +196,6 @@ def _worth(mine: ComparedModule, other: ComparedModule) -> int:
     alike = _SAME_PLACE if differ(mine, other) else _SAME_TYPE
     worth = _EQUAL if mine.signature == other.signature else alike
     return worth + (_SAME_NAME if mine.name == other.name else 0)
-
-
-def _moved(pairs: Pairs, left: tuple[list[ComparedModule], list[ComparedModule]]) -> list[ModulePair]:
-    """Pairs of unmatched modules, the largest first: with equal contents, else of one type and similar."""
-    free = _Free(left[1], pairs)
-    found: list[ModulePair] = []
-    queue = sorted((root for root in left[0] if root not in pairs.new), key=lambda module: -module.size)
-    for module in queue:  # which grows at its end
-        if module in pairs.new:
-            continue
-        chosen = free.equal(module) or free.alike(module)
-        if chosen is None:
-            queue.extend(module.children.values())
-        else:
-            free.take(chosen)
-            found.append((module, chosen))
-    return found
 
 
 class _Free:
