@@ -57,21 +57,17 @@ class Program:
             shape = tuple([self.dim(size) for size in value.shape])
             return self.types.tensor(shape, dtype_of(value.dtype, name))
         if isinstance(value, (torch.SymInt, torch.SymBool)):
-            return self.symbolic(value)
+            try:
+                dim = self.dim(value)
+            except DimError:
+                if isinstance(value, torch.SymBool):
+                    return None  # a comparison of values that are not sizes
+                raise
+            return bool(dim) if isinstance(value, torch.SymBool) and isinstance(dim, int) else dim
         if isinstance(value, torch.SymFloat):
             hint = _hint(value)
             return float("nan") if hint is None else float(hint)
         return value if isinstance(value, (bool, int, float, complex, str)) else None
-
-    def symbolic(self, value: torch.SymInt | torch.SymBool) -> Any:
-        """A symbolic size or truth value; None for a comparison of values that are not sizes."""
-        try:
-            dim = self.dim(value)
-        except DimError:
-            if isinstance(value, torch.SymBool):
-                return None
-            raise
-        return bool(dim) if isinstance(value, torch.SymBool) and isinstance(dim, int) else dim
 
     def dim(self, size: Any) -> Dim:
         """A size, concrete or not."""
@@ -202,11 +198,12 @@ class Scope:
         outputs = tuple(self.outputs(node))
         args = tuple([self.argument(arg) for arg in node.args])
         kwargs = tuple([(name, self.argument(node.kwargs[name])) for name in _ordered(node)])
-        sources = self.program.sources
-        stacks = (
-            sources.shared(node.meta.get("stack_trace") or ""),
-            sources.stack(_stack(node.meta.get("nn_module_stack"))),
-        )
+        sources, entries = self.program.sources, []  # of the module stack, as a saved program spells them
+        for key, (path, kind) in (node.meta.get("nn_module_stack") or {}).items():
+            name = kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}"
+            entries.append(f"{key},{path},{name}")
+        trace = sources.shared(node.meta.get("stack_trace") or "")
+        stacks = trace, sources.stack(";".join(entries))
         module, module_type = sources.place(stacks[1])
         return Node(
             node.name, op, args, kwargs, outputs, module, module_type, sources.line(stacks[0]), *stacks
@@ -310,14 +307,3 @@ def _ordered(node: fx.Node) -> list[str]:
         return list(node.kwargs)
     known = [argument.name for argument in schema.arguments if argument.name in node.kwargs]
     return known + [name for name in node.kwargs if name not in known]
-
-
-def _stack(stack: Any) -> str:
-    """The module stack as a saved program spells it."""
-    if not stack:
-        return ""
-    entries = []
-    for key, (path, kind) in stack.items():
-        name = kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}"
-        entries.append(f"{key},{path},{name}")
-    return ";".join(entries)

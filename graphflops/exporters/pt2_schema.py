@@ -32,50 +32,33 @@ class NotJsonError(FileError):
     """A text is no JSON, or has bare NaN and Infinity."""
 
 
-class Hint(Struct, gc=False):
-    """Example value of a symbolic expression."""
+class Scalar(Struct, gc=False):
+    """A union: exactly one field is set; of a number the name of its value, a literal, or a symbolic expression."""
 
+    as_none: object = None
+    as_name: str | None = None
     as_int: int | None = None
-    as_bool: bool | None = None
     as_float: Float | None = None
+    as_bool: bool | None = None
+    as_string: str | None = None
+    as_expr: SymExpr | None = None
 
 
 class SymExpr(Struct, gc=False):
-    """A symbolic expression: `2*s0` in the oldest files, sympy's `srepr` since."""
+    """A symbolic expression, with an example value: `2*s0` in the oldest files, sympy's `srepr` since."""
 
     expr_str: str
-    hint: Hint | None = None
-
-
-class SymInt(Struct, gc=False):
-    """Recorded value of an integer, a size for one."""
-
-    as_int: int | None = None
-    as_expr: SymExpr | None = None
-
-
-class SymFloat(Struct, gc=False):
-    """Recorded value of a floating-point scalar."""
-
-    as_float: Float | None = None
-    as_expr: SymExpr | None = None
-
-
-class SymBool(Struct, gc=False):
-    """Recorded value of a truth value."""
-
-    as_bool: bool | None = None
-    as_expr: SymExpr | None = None
+    hint: Scalar | None = None
 
 
 class TensorMeta(Struct, gc=False):
     """Recorded type of a tensor."""
 
     dtype: int
-    sizes: list[SymInt]
+    sizes: list[Scalar]
     requires_grad: bool = False
-    strides: list[SymInt] = []  # msgspec makes a new list each time
-    storage_offset: SymInt | None = None
+    strides: list[Scalar] = []  # msgspec makes a new list each time
+    storage_offset: Scalar | None = None
     layout: int = 7
 
 
@@ -83,15 +66,6 @@ class Named(Struct, gc=False):
     """A reference to a tensor or a token."""
 
     name: str
-
-
-class SymArgument(Struct, gc=False):
-    """A scalar that may be symbolic: a reference or a literal."""
-
-    as_name: str | None = None
-    as_int: int | None = None
-    as_float: Float | None = None
-    as_bool: bool | None = None
 
 
 class OptionalTensor(Struct, gc=False):
@@ -135,8 +109,8 @@ class Argument(Struct, gc=False):
     as_tensor: Named | None = None
     as_int: int | None = None
     as_ints: list[int] | None = None
-    as_sym_int: SymArgument | None = None
-    as_sym_ints: list[SymArgument] | None = None
+    as_sym_int: Scalar | None = None
+    as_sym_ints: list[Scalar] | None = None
     as_none: object = None
     as_bool: bool | None = None
     as_float: Float | None = None
@@ -150,10 +124,10 @@ class Argument(Struct, gc=False):
     as_floats: list[Float] | None = None
     as_bools: list[bool] | None = None
     as_strings: list[str] | None = None
-    as_sym_bool: SymArgument | None = None
-    as_sym_bools: list[SymArgument] | None = None
-    as_sym_float: SymArgument | None = None
-    as_sym_floats: list[SymArgument] | None = None
+    as_sym_bool: Scalar | None = None
+    as_sym_bools: list[Scalar] | None = None
+    as_sym_float: Scalar | None = None
+    as_sym_floats: list[Scalar] | None = None
     as_memory_format: int | None = None
     as_layout: int | None = None
     as_custom_obj: CustomObject | None = None
@@ -198,9 +172,9 @@ class Graph(Struct, gc=False):
     # Each the text of a `Node`. They are decoded one at a time: all at once take twice the memory and time.
     nodes: list[Raw]
     tensor_values: dict[str, Raw]
-    sym_int_values: dict[str, SymInt]
-    sym_bool_values: dict[str, SymBool] = {}
-    sym_float_values: dict[str, SymFloat] = {}
+    sym_int_values: dict[str, Scalar]
+    sym_bool_values: dict[str, Scalar] = {}
+    sym_float_values: dict[str, Scalar] = {}
     custom_obj_values: dict[str, CustomObject] = {}
 
 
@@ -249,17 +223,7 @@ class LiteralSpec(Struct, gc=False):
     """A user input that the export fixed to one value."""
 
     name: str
-    value: Literal
-
-
-class Literal(Struct, gc=False):
-    """A union: the value of an input that the export fixed."""
-
-    as_none: object = None
-    as_int: int | None = None
-    as_float: Float | None = None
-    as_string: str | None = None
-    as_bool: bool | None = None
+    value: Scalar
 
 
 class UserInputSpec(Struct, gc=False):

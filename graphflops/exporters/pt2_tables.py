@@ -136,7 +136,6 @@ class Tables:
         return _Table(payloads, lambda path: self._archive.size(f"{folder}{path}"))
 
     def _checkpoint(self, member: str) -> _Table:
-        from graphflops.exporters.pt2_tables import MAX_PICKLE_BYTES, UnreadableError, tensors
 
         size = self._archive.size(member)
         if size == 0:
@@ -168,7 +167,7 @@ def _stored(signature: schema.Signature) -> Iterator[_Stored]:
             yield _Stored(constant.arg.name, constant.tensor_constant_name, "constants")
 
 
-def _size(size: schema.SymInt | None) -> Any:
+def _size(size: schema.Scalar | None) -> Any:
     return None if size is None else size.as_int if size.as_expr is None else size.as_expr.expr_str
 
 
@@ -298,7 +297,7 @@ def _payload(value: object) -> schema.Payload | None:
     dtype = _STORAGES.get(kind.name.removeprefix("torch ").removesuffix("Storage"), "")
     if value.name.endswith("v3"):
         dtype = value.operands[6].name.removeprefix("torch ")
-    counts = [schema.SymInt(as_int=number) for number in (*sizes, *strides, offset)]
+    counts = [schema.Scalar(as_int=number) for number in (*sizes, *strides, offset)]
     if dtype not in _NUMBERS or len(sizes) != len(strides) or not all(type(x.as_int) is int for x in counts):
         return None
     rank = len(sizes)

@@ -103,6 +103,9 @@ def graph_of(step: RecordedStep, origin: Origin) -> Graph:
     values = {f"v{entry.value}": step.values[entry.value] for entry in step.inputs}
     orders = {name: memory_order(value.shape, value.strides) for name, value in values.items()}
     groups = {group.name: Group(group.axis, tuple(group.ranks)) for group in step.groups}
+    given = ((call, operands(step, call)) for call in step.calls)
+    made = ((x, there) for call, there in given for x in call.results if x is not None)
+    views = [f"v{x}" for x, there in made if step.values[x].storage in there]  # in the memory of an operand
     return Graph(
         nodes=tuple(_nodes(step)),
         types=_types(step),
@@ -117,7 +120,7 @@ def graph_of(step: RecordedStep, origin: Origin) -> Graph:
             tuple([Storage(s.name, s.kind, s.first, s.last, s.bytes) for s in step.storages]),
             Mesh(dict(step.axes), groups, step.rank) if step.axes else None,
             {f"v{index}": tuple(value.strides) for index, value in enumerate(step.values)},
-            frozenset(_views(step)),
+            frozenset(views),
             tuple([call.wrapped for call in step.calls]),
             tuple([call.hooked for call in step.calls]),
             frozenset([f"v{index}" for index, value in enumerate(step.values) if is_counter(step, value)]),
@@ -125,13 +128,6 @@ def graph_of(step: RecordedStep, origin: Origin) -> Graph:
             frozenset([f"v{result}" for call in step.calls if call.stream for result in call.results]),
         ),
     )
-
-
-def _views(step: RecordedStep) -> Iterator[str]:
-    """Results that lie in the memory of an operand."""
-    for call in step.calls:
-        given = operands(step, call)
-        yield from (f"v{x}" for x in call.results if x is not None and step.values[x].storage in given)
 
 
 def _notes(step: RecordedStep) -> Iterator[Note]:

@@ -144,7 +144,9 @@ class OnnxPlaces:
             else:
                 rewritten = True
         if scopes:
-            rewritten = rewritten or _is_folded_norm(node.op_type, classes)
+            if node.op_type in _PRODUCTS and "batch_norm" in classes:  # perhaps folded into the product
+                recorded = _quoted(classes)
+                rewritten |= bool(recorded) and operator(recorded[-1]).name == "batch_norm"
             return (*self._module(scopes, classes), line), "rewritten" if rewritten else "recorded"
         return (self._by_name(node.name), "", line), "named" if "/" in node.name else "none"
 
@@ -153,11 +155,10 @@ class OnnxPlaces:
         outer = (scopes.rpartition(", ")[0], classes.rpartition(", ")[0])
         known = self._known.get(outer)
         if known is None:
-            paths, kinds = _quoted(scopes)[:-1], _quoted(classes)[:-1]
-            for path, kind in zip(paths, kinds, strict=False):
-                if _NO_STACK not in path:
-                    self.modules.setdefault(path, kind)
-            inner = [(path, kind) for path, kind in zip(paths, kinds, strict=False) if _NO_STACK not in path]
+            pairs = zip(_quoted(scopes)[:-1], _quoted(classes)[:-1], strict=False)
+            inner = [(path, kind) for path, kind in pairs if _NO_STACK not in path]
+            for path, kind in inner:
+                self.modules.setdefault(path, kind)
             known = self._known[outer] = inner[-1] if inner else ("", "")
         return known
 
@@ -175,14 +176,6 @@ class OnnxPlaces:
                 self.modules.setdefault(known, "")
             self._scopes[scope] = known
         return known
-
-
-def _is_folded_norm(kind: str, classes: str) -> bool:
-    """True for a product recorded as the batch norm that was folded into it."""
-    if kind not in _PRODUCTS or "batch_norm" not in classes:
-        return False
-    recorded = _quoted(classes)
-    return bool(recorded) and operator(recorded[-1]).name == "batch_norm"
 
 
 def _below(path: str, name: str) -> str:
@@ -226,7 +219,8 @@ def with_modules(
     nodes: Sequence[Node], inputs: Iterable[Input], outputs: Sequence[Output]
 ) -> tuple[Node, ...]:
     """The calls with their modules, for a joint graph that records none, and those of nested graphs in their arguments."""
-    owners = _owners(inputs)
+    weights = (entry for entry in inputs if entry.role in ("parameter", "buffer") and entry.target)
+    owners = {entry.name: entry.target.rpartition(".")[0] for entry in weights}
     if not any(output.role == "gradient" for output in outputs) or any(node.module for node in nodes):
         return _with_owners(nodes, owners)
     graph = Graph(tuple(nodes), {}, (), tuple(outputs))
@@ -266,11 +260,6 @@ def _leads(graph: Graph) -> dict[str, str]:
         for name in operands:
             serves.setdefault(name, set()).add(module)
     return leads
-
-
-def _owners(inputs: Iterable[Input]) -> dict[str, str]:
-    weights = (entry for entry in inputs if entry.role in ("parameter", "buffer") and entry.target)
-    return {entry.name: entry.target.rpartition(".")[0] for entry in weights}
 
 
 def _with_owners(nodes: Sequence[Node], owners: Mapping[str, str]) -> tuple[Node, ...]:

@@ -84,10 +84,9 @@ class Types:
             if (low is not None and value < low) or (high is not None and value > high):
                 yield f"the example of {shown(name, 80)} is {value:,}, outside of its range"
 
-    def sizes(self) -> Iterator[Dim]:
+    def sizes(self) -> list[Dim]:
         """Every size of every tensor type so far."""
-        for tensor in self._tensors.values():
-            yield from tensor.shape
+        return [size for tensor in self._tensors.values() for size in tensor.shape]
 
 
 def storage(shape: Sequence[Dim], strides: Sequence[int | None], role: str = "") -> Dim | None:
@@ -249,7 +248,15 @@ def with_parts(
         weight, typed = types.get(whole), types.get(part.name)
         if isinstance(weight, TensorType) and isinstance(typed, TensorType) and typed.dtype.is_floating:
             types[part.name] = replace(typed, requires_grad=weight.requires_grad)
-    return tuple(kept), tuple(_taken_apart(inputs, parts))
+    whole_inputs: list[Input] = []
+    waiting = [*reversed(inputs)]
+    while waiting:
+        entry = waiting.pop()
+        if entry.name in parts:
+            waiting.extend(reversed(parts[entry.name]))
+        else:
+            whole_inputs.append(entry)
+    return tuple(kept), tuple(whole_inputs)
 
 
 def _asked(node: Node) -> tuple[str, str]:
@@ -259,14 +266,3 @@ def _asked(node: Node) -> tuple[str, str]:
         if isinstance(whole, Ref) and isinstance(name, str):
             return whole.name, name
     return "", ""
-
-
-def _taken_apart(inputs: Sequence[Input], parts: Mapping[str, Sequence[Input]]) -> Iterator[Input]:
-    """The inputs, and in the place of each that has parts these."""
-    waiting = [*reversed(inputs)]
-    while waiting:
-        entry = waiting.pop()
-        if entry.name in parts:
-            waiting.extend(reversed(parts[entry.name]))
-        else:
-            yield entry
