@@ -216,9 +216,7 @@ class FallbackTypes:
 
     def compare(self, name: str, ours: Value, graph: Graph) -> None:
         """Record a value whose declared type provably differs from the derived one."""
-        if graph.declared is None or name not in graph.declared:
-            return
-        declared = graph.declared[name]
+        declared = (graph.declared or {}).get(name)
         if isinstance(ours, TensorType) and declared_otherwise(declared, ours):
             self.outdated.append(f"{shown(name)} is {ours}, declared as {declared}")
 

@@ -285,7 +285,15 @@ _FRAME = re.compile(r'^[ \t]*File "[^"\n]*", line \d+, in (\S+)\n([^\n]*)', re.M
 def with_checkpoints(graph: Graph, patterns: Sequence[str]) -> Graph:
     """The graph with its checkpoints marked, checkpointed graphs put in place; ModelError for a pattern without a match."""
     graph = _with_inlined(graph)
-    modules = _matched_modules(graph, patterns)
+    called = {node.module for node in graph.nodes if node.module}
+    paths = {path for module in called for path in (*modules_around(module), module)}
+    modules: set[str] = set()
+    for pattern in patterns:
+        hits = matched(pattern, paths)
+        if not hits:
+            some = ", ".join([*map(shown, sorted(paths)[:3]), "..."]) if paths else "none"
+            raise ModelError(f"--recompute {shown(pattern)} matches no module; the model has {some}")
+        modules |= hits
     marks: dict[str, int] = dict(graph.recomputed)
     number = max(marks.values(), default=-1)
     before: object = None
@@ -296,20 +304,6 @@ def with_checkpoints(graph: Graph, patterns: Sequence[str]) -> Graph:
             marks[node.name] = number
         before = key
     return replace(graph, recomputed=marks) if marks else graph
-
-
-def _matched_modules(graph: Graph, patterns: Sequence[str]) -> set[str]:
-    """Paths of the modules that the patterns match among those that are called."""
-    called = {node.module for node in graph.nodes if node.module}
-    paths = {path for module in called for path in (*modules_around(module), module)}
-    found: set[str] = set()
-    for pattern in patterns:
-        hits = matched(pattern, paths)
-        if not hits:
-            some = ", ".join([*map(shown, sorted(paths)[:3]), "..."]) if paths else "none"
-            raise ModelError(f"--recompute {shown(pattern)} matches no module; the model has {some}")
-        found |= hits
-    return found
 
 
 def _checkpoint_of(node: Node, modules: set[str]) -> tuple[str, str] | None:

@@ -219,8 +219,15 @@ class Reverse:
         if self.execution.is_last_operand_first(call):
             gradients.reverse()
         for number, ((place, fresh), size) in enumerate(gradients, 1):
-            buffer = self.held_by(call, operands[place], size, None if fresh else incoming)
-            name = self.parameters.get(operands[place], operands[place])
+            operand = operands[place]
+            if not fresh and incoming is not None:  # the memory of the result's
+                buffer = incoming
+                self.holders[buffer] += 1
+            else:
+                buffer = self.allocate(operand, size)
+                if operand in self.parameters and self.execution.transposes_gradient(call):
+                    self.views.add(buffer)
+            name = self.parameters.get(operand, operand)
             if name in self.gradients:
                 again.append((name, buffer))
             else:
@@ -235,16 +242,6 @@ class Reverse:
         self.meter.mark(call.node.name, buffers=buffers[-1])
         self.meter.drop_before(first)
         return again
-
-    def held_by(self, call: PricedCall, operand: str, size: Dim, incoming: int | None) -> int:
-        """The buffer of an operand's gradient: that of the result's, or a fresh one."""
-        if incoming is not None:
-            self.holders[incoming] += 1
-            return incoming
-        buffer = self.allocate(operand, size)
-        if operand in self.parameters and self.execution.transposes_gradient(call):
-            self.views.add(buffer)
-        return buffer
 
     def sizes_of(self, gradient: Backward) -> Sequence[Dim]:
         """Bytes of each gradient; equal calls share the object."""

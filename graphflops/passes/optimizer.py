@@ -98,8 +98,7 @@ def trained_inputs(program: PricedProgram) -> list[str]:
             reached.update(operands[place] for place, _ in call.gradient.gradients)
         elif call.estimate.unknown:
             reached.update(operands)
-    wanting = [name for name in parameters if name in reached]
-    return [name for name in wanting if wants(program.operands[name])]
+    return [name for name in parameters if name in reached and wants(program.operands[name])]
 
 
 class _Algorithm(NamedTuple):

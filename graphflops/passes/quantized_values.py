@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from graphflops.cost import Value
@@ -37,13 +37,12 @@ class Twin(NamedTuple):
         each = next((each for each in range(QUANTIZE + 1) if whole * each == work), DEQUANTIZE)
         return each * (self.type.numel if elements is None else elements)
 
-    def scales(self, values: Mapping[str, Value], gathered: Dim | None) -> Iterator[TensorType | Dim]:
+    def scales(self, values: Mapping[str, Value], gathered: Dim | None) -> list[TensorType | Dim]:
         """Scales and zero points that are read with it; of a table, those of the elements that are gathered."""
-        for value in scales(self.by, values):
-            if gathered is None or not value.rank:
-                yield value
-            else:
-                yield floor_div(value.nbytes * gathered, self.type.numel)
+        if gathered is None:
+            return [*scales(self.by, values)]
+        numel = self.type.numel
+        return [floor_div(x.nbytes * gathered, numel) if x.rank else x for x in scales(self.by, values)]
 
 
 def parameters(conversion: PricedCall) -> tuple[object, ...]:
@@ -52,12 +51,9 @@ def parameters(conversion: PricedCall) -> tuple[object, ...]:
     return arguments.get("scale"), arguments.get("zero_point")
 
 
-def scales(conversion: PricedCall, values: Mapping[str, Value]) -> Iterator[TensorType]:
+def scales(conversion: PricedCall, values: Mapping[str, Value]) -> list[TensorType]:
     """Scales and zero points that a conversion reads."""
-    for name in conversion.uses[1:]:
-        value = values.get(name)
-        if isinstance(value, TensorType):
-            yield value
+    return [x for name in conversion.uses[1:] if isinstance(x := values.get(name), TensorType)]
 
 
 def is_narrow(dtype: DType) -> bool:
