@@ -318,8 +318,14 @@ def _terms_text(terms: Terms) -> str:
     text = ""
     for monomial in sorted(terms, key=order):
         coefficient = terms[monomial]
-        sign = "-" if coefficient < 0 else "+"
-        term = _term_text(monomial, abs(coefficient))
+        sign, size = "-" if coefficient < 0 else "+", abs(coefficient)
+        factors = [str(size)] if size != 1 or not monomial else []
+        for atom in dict.fromkeys(monomial):
+            exponent = monomial.count(atom)
+            base = atom.text if atom.tight else f"({atom.text})"
+            factors.append(base if exponent == 1 else f"{base}**{exponent}")
+        # A lone // or % needs no parentheses between + and -.
+        term = monomial[0].text if size == 1 and len(monomial) == 1 else "*".join(factors)
         if text:
             text += f" {sign} {term}"
         elif sign == "-":  # a leading minus binds tighter than the // or % of a lone division
@@ -336,15 +342,3 @@ def _operand(dim: Operand) -> str:
         return str(dim) if dim >= 0 else f"({dim})"
     atom = dim.as_atom()
     return atom.text if atom is not None and atom.tight else f"({dim})"
-
-
-def _term_text(monomial: Monomial, size: int) -> str:
-    """A term without its sign; a lone // or % needs no parentheses between + and -."""
-    if size == 1 and len(monomial) == 1:
-        return monomial[0].text
-    factors = [str(size)] if size != 1 or not monomial else []
-    for atom in dict.fromkeys(monomial):
-        exponent = monomial.count(atom)
-        base = atom.text if atom.tight else f"({atom.text})"
-        factors.append(base if exponent == 1 else f"{base}**{exponent}")
-    return "*".join(factors)
