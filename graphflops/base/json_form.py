@@ -149,16 +149,13 @@ class JsonForms:
         if isinstance(annotation, type) and (
             issubclass(annotation, Record) or is_dataclass(annotation) or hasattr(annotation, "_fields")
         ):
-            return self._object(annotation)
+            form, keys = self.form(annotation), self.keys(annotation)
+            struct = declared(annotation, keys, is_omitting=not form.always)
+            write, read = writer(struct, keys), _reader(annotation, keys)
+            if form.is_shared:
+                return Kind(struct, remembered(write, id), remembered(read, lambda value: value))
+            return Kind(struct, write, read)
         return Kind(annotation)
-
-    def _object(self, cls: Any) -> Kind:
-        form, keys = self.form(cls), self.keys(cls)
-        struct = declared(cls, keys, is_omitting=not form.always)
-        write, read = writer(struct, keys), _reader(cls, keys)
-        if form.is_shared:
-            return Kind(struct, remembered(write, id), remembered(read, lambda value: value))
-        return Kind(struct, write, read)
 
 
 def declared(

@@ -15,7 +15,6 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from time import monotonic
-from types import FrameType
 from typing import Any, Literal, NamedTuple
 
 from graphflops.errors import LimitError, OptionError
@@ -85,11 +84,6 @@ class _Meter:
             what = f"the analysis takes more than {self.limits.work[kind]:,} {kind}"
             raise LimitPassed(what, _place(sys._getframe()), _ADVICE.get(kind, ""))
 
-    def late(self, where: str) -> LimitPassed:
-        spent = ", ".join(f"{amount:,} {kind}" for kind, amount in self.spent.items())
-        what = f"the analysis takes more than {self.limits.seconds:g} s, the --time-limit"
-        return LimitPassed(what, where, f" after {spent}" if spent else "")
-
 
 _meter: _Meter | None = None
 _entered: list[object] = []  # contexts that are never left
@@ -155,7 +149,9 @@ def _deadline(meter: _Meter) -> Iterator[None]:
         return
 
     def stop(_: int, frame: Any) -> None:
-        raise meter.late(_place(frame))
+        spent = ", ".join(f"{amount:,} {kind}" for kind, amount in meter.spent.items())
+        what = f"the analysis takes more than {seconds:g} s, the --time-limit"
+        raise LimitPassed(what, _place(frame), f" after {spent}" if spent else "")
 
     before = signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, seconds)
@@ -207,12 +203,8 @@ def cleanly_terminated() -> Iterator[None]:
     if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
         return
-    signal.signal(signal.SIGTERM, _exit)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(_EXIT))
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-def _exit(number: int, frame: FrameType | None) -> None:
-    sys.exit(_EXIT)
