@@ -95,7 +95,12 @@ def executable(path: str) -> str:
     Windows looks into the current folder first, and so does a PATH with an empty or relative part: there a pull request
     can put a git of its own. Folders in the checkout are skipped.
     """
-    checkout = _checkout(os.path.realpath(os.curdir))
+    checkout = os.path.realpath(
+        os.curdir
+    )  # the nearest folder around that has a `.git`; "" where there is none
+    while checkout and not os.path.exists(os.path.join(checkout, ".git")):
+        above = os.path.dirname(checkout)
+        checkout = above if above != checkout else ""
     for folder in path.split(os.pathsep):
         place = f"{os.path.realpath(folder)}{os.sep}"
         is_within = bool(checkout) and place.startswith(checkout.rstrip(os.sep) + os.sep)
@@ -106,12 +111,3 @@ def executable(path: str) -> str:
             if os.path.isfile(file) and os.access(file, os.X_OK):
                 return file
     raise FileError("git is not installed, so that revisions cannot be read")
-
-
-def _checkout(folder: str) -> str:
-    """The nearest folder around that has a `.git`; "" where there is none."""
-    while not os.path.exists(os.path.join(folder, ".git")):
-        if os.path.dirname(folder) == folder:
-            return ""
-        folder = os.path.dirname(folder)
-    return folder
