@@ -24,7 +24,7 @@ from graphflops.report import GraphLevel, Report, Row
 from graphflops.report.size_names import called
 from graphflops.structure.fold import Fold, Part, Turn, marks
 from graphflops.structure.queries import part as part_of
-from graphflops.structure.wiring import Use, Wiring, wiring
+from graphflops.structure.wiring import Use, wiring
 from graphflops.tensor import TensorType
 
 _NAMED = 3  # operators in the label of a run
@@ -45,7 +45,7 @@ class Program:
         told: Attributes = {"name": report.origin.path} if report.origin.path else {}
         told |= {"saved": True} if report.program is None else {}
         self.calls = graph = networkx.MultiDiGraph(level="call", **told, **self.measures.totals())
-        _add_nodes(graph, report, self.found, self.measures)
+        self._add_nodes()
         types: dict[int, Attributes] = {}
         for number, (maker, user, slot, value, typed) in enumerate(self.found.uses):
             known = types.get(id(typed))
@@ -53,6 +53,37 @@ class Program:
                 known = types[id(typed)] = self.measures.tensor(typed)
             weight = graph.nodes[maker]["kind"] == "weight"
             graph.add_edge(maker, user, number, slot=slot, value=value, weight=weight, count=1, **known)
+
+    def _add_nodes(self) -> None:
+        """Inputs and weights, calls in program order, results."""
+        graph, found, measures = self.calls, self.found, self.measures
+        for name, entry in found.inputs.items():
+            typed = found.types.get(entry.name)
+            of_type = {
+                key: value for key, value in measures.tensor(typed).items() if key in ("shape", "dtype")
+            }
+            label = {"label": entry.target or entry.name, "count": 1}
+            if entry.role in ("parameter", "buffer", "constant"):
+                holder = _told({"module": entry.target.rpartition(".")[0]})
+                own = {"kind": "weight", **holder, **measures.weight(entry, typed)}
+            else:
+                size = {} if typed is None else measures.amount("memory", typed.nbytes)
+                own = {"kind": "input", "role": entry.role, **size}
+            graph.add_node(name, **label, **own, **of_type)
+        live = measures.live()
+        for name, place in found.calls.items():
+            row = self.report.rows[place]
+            where = {"module": row.module, "module_type": row.module_type, "source": row.source}
+            memory = {"memory": live[place]} if place in live else {}
+            label = {
+                "label": operator(row.op).word,
+                "kind": "call",
+                "op": row.op,
+                "results": len(row.outputs),
+            }
+            graph.add_node(name, **label, count=1, **_told(where), **measures.row(row), **memory)
+        for name, output in found.outputs.items():
+            graph.add_node(name, label=output.target or name, kind="output", role=output.role, count=1)
 
     def modules(self, depth: int | None, names: Iterable[str] | None = None) -> networkx.MultiDiGraph:
         """The graph of modules, or of those of its calls, inputs and results that are named.
@@ -176,30 +207,6 @@ class _Modules:
                 sums |= self.measures.tensor(typed) | self.measures.amount("bytes", typed.nbytes * len(uses))
             weight = self.calls.nodes[uses[0].maker]["kind"] == "weight"
             self.graph.add_edge(maker, user, number, weight=weight, **sums)
-
-
-def _add_nodes(graph: networkx.MultiDiGraph, report: Report, found: Wiring, measures: Measures) -> None:
-    """Inputs and weights, calls in program order, results."""
-    for name, entry in found.inputs.items():
-        typed = found.types.get(entry.name)
-        of_type = {key: value for key, value in measures.tensor(typed).items() if key in ("shape", "dtype")}
-        label = {"label": entry.target or entry.name, "count": 1}
-        if entry.role in ("parameter", "buffer", "constant"):
-            holder = _told({"module": entry.target.rpartition(".")[0]})
-            own = {"kind": "weight", **holder, **measures.weight(entry, typed)}
-        else:
-            size = {} if typed is None else measures.amount("memory", typed.nbytes)
-            own = {"kind": "input", "role": entry.role, **size}
-        graph.add_node(name, **label, **own, **of_type)
-    live = measures.live()
-    for name, place in found.calls.items():
-        row = report.rows[place]
-        where = {"module": row.module, "module_type": row.module_type, "source": row.source}
-        memory = {"memory": live[place]} if place in live else {}
-        label = {"label": operator(row.op).word, "kind": "call", "op": row.op, "results": len(row.outputs)}
-        graph.add_node(name, **label, count=1, **_told(where), **measures.row(row), **memory)
-    for name, output in found.outputs.items():
-        graph.add_node(name, label=output.target or name, kind="output", role=output.role, count=1)
 
 
 def _told(texts: dict[str, str]) -> Attributes:
