@@ -221,12 +221,12 @@ def capture_to(path: str, name: Name, *, joint: bool = False, training: bool = F
             save({phase: export() for phase, export in found.items()}, path)
             return
         parts = {phase: os.path.join(folder, f"{phase}.pt2") for phase in found}
-        at_once([partial(_save_one, phase, export, parts[phase]) for phase, export in found.items()])
+
+        def save_one(phase: str) -> None:
+            save({phase: found[phase]()}, parts[phase])
+
+        at_once([partial(save_one, phase) for phase in found])
         join(parts, path)
-
-
-def _save_one(phase: str, export: Callable[[], Captured], path: str) -> None:
-    save({phase: export()}, path)
 
 
 def save(captured: Mapping[str, Captured], path: str) -> None:
