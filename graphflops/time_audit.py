@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -16,6 +15,7 @@ from msgspec.structs import replace
 from graphflops.attention.kernel import last_refusal, remedy
 from graphflops.base import units
 from graphflops.base.files import opened
+from graphflops.base.record import Record
 from graphflops.base.units import starred
 from graphflops.devices import Device, complete, device
 from graphflops.errors import FileError, OptionError, shown
@@ -46,8 +46,7 @@ class Waste(NamedTuple):
     fix: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Program:
+class _Program(Record, frozen=True):
     """A report with times, and the device that they are predicted for. graph_seconds: the time without waits for the CPU."""
 
     report: Report
@@ -131,10 +130,14 @@ def _unaligned(program: _Program) -> Iterator[Waste]:
     matrix and a vector do not run on tensor cores.
     """
     of_attention = {name for use in program.report.attentions for name in use.calls}  # see GF271
+
+    def up(size: int) -> int:
+        return -(-size // _ALIGNED) * _ALIGNED
+
     for row, sizes, _ in program.products():
         if row.matrix_dtype not in _HALF or 1 in (sizes.n, sizes.k) or row.node in of_attention:
             continue
-        wide = replace(sizes, n=_up(sizes.n), k=_up(sizes.k))
+        wide = replace(sizes, n=up(sizes.n), k=up(sizes.k))
         named = (("n", sizes.n, wide.n), ("k", sizes.k, wide.k))
         uneven = [f"{name} = {size:,}" for name, size, up in named if size != up]
         if uneven:
@@ -305,10 +308,6 @@ def _is_program_of_torch(path: str) -> bool:
     """Whether a file is an archive or a saved report, which the checks of ONNX files do not read."""
     with opened(path) as file:
         return file.read(2).lstrip()[:1] in (b"P", b"{")
-
-
-def _up(size: int) -> int:
-    return -(-size // _ALIGNED) * _ALIGNED
 
 
 def _product(dtype: str, sizes: Product) -> Kernel:

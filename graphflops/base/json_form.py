@@ -39,7 +39,6 @@ class Session:
         self.known: dict[Any, Any] = {}  # what was converted already, by class and key
 
     def formula(self, quantity: Expr) -> Formula:
-        """A quantity that depends on sizes."""
         found = self.known.get(quantity)
         if found is None:
             found = self.known[quantity] = Formula(evaluate(quantity, self.values), str(quantity))
@@ -102,14 +101,12 @@ class JsonForms:
         self._kinds: dict[Any, Kind] = {Dim: QUANTITY, **special}  # of types that are no such objects too
 
     def kind(self, annotation: Any) -> Kind:
-        """How values of an annotated type are written and read."""
         known = self._kinds.get(annotation)
         if known is None:
             known = self._kinds[annotation] = self._derived(annotation)
         return known
 
     def form(self, cls: type) -> Form:
-        """How the class differs from its fields."""
         return self._forms.get(cls, self._default)
 
     def keys(self, cls: type, *, without: tuple[str, ...] = ()) -> list[Key]:
@@ -191,7 +188,6 @@ def writer(struct: Any, keys: list[Key]) -> Convert:
 
 
 def _reader(cls: Any, keys: list[Key]) -> Convert:
-    """Makes an object of the class from the msgspec object."""
     names = [*_defaults(cls)]
     single = {key.source: key for key in keys if key.source in names}
     arrays = [(attrgetter(key.name), key) for key in keys if key.fields]

@@ -7,15 +7,14 @@ import importlib
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
+from graphflops.base.record import Record
 from graphflops.capturing.name import LIBRARIES, Name
 from graphflops.errors import ModelError, OptionError, shown
 
 
-@dataclass(frozen=True, slots=True)
-class Example:
+class Example(Record, frozen=True):
     """A module on the meta device with its inputs by name."""
 
     module: Any

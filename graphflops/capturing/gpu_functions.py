@@ -70,8 +70,6 @@ class Around(TorchFunctionMode):  # type: ignore[misc]
     """A mode that may be entered where it is off."""
 
     def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, within the mode."""
-
         def called(*args: Any, **kwargs: Any) -> Any:
             with self:
                 return function(*args, **kwargs)

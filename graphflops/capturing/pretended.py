@@ -229,11 +229,9 @@ class Stream:
         self.number = next(Stream.numbers)
 
     def record_event(self, event: Event | None = None) -> Event:
-        """An event of this moment."""
         return Event() if event is None else event
 
     def query(self) -> bool:
-        """All is done."""
         return True
 
     def synchronize(self, *_: Any) -> None:
@@ -258,7 +256,6 @@ class Event(Stream):
     record = Stream.synchronize
 
     def elapsed_time(self, _: Event) -> float:
-        """Nothing is measured."""
         return 0.0
 
 
@@ -307,7 +304,6 @@ class HostMemory(Around):
         return made
 
     def moved(self, func: Any, args: Any, given: Any) -> Any:
-        """What a function gives that may copy to the host, or back."""
         places = [one for one in (*args[1:], *given.values()) if isinstance(one, (str, torch.device))]
         is_away, is_async = self.recorder.is_on_host(args[0]), bool(given.get("non_blocking"))
         is_named = OnCpu.names_gpu and "cpu" in places[:1] and isinstance(places[0], str)

@@ -98,7 +98,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         return results
 
     def note(self, func: Any, args: Any, kwargs: Any, results: Any) -> None:
-        """A call is done."""
         tensors = [leaf for leaf in tree_leaves((args, kwargs, results)) if isinstance(leaf, torch.Tensor)]
         if not any(self.is_ours(tensor) for tensor in tensors):
             return
@@ -160,7 +159,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     # Values
 
     def argument(self, value: Any) -> Any:
-        """An argument as a file has it."""
         if isinstance(value, torch.Tensor):
             return {"v": self.value(value)} if self.is_ours(value) else {"o": f"tensor of {value.dtype}"}
         if value is None or isinstance(value, (bool, str)):
@@ -268,12 +266,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             self.away = True
 
     def is_on_host(self, tensor: Any) -> bool:
-        """Whether a tensor that others may wrap is in the host's memory."""
         tensor = getattr(tensor, "_local_tensor", tensor)
         return self.is_ours(tensor) and self.storages[self.storage(tensor)].kind in HOST_KINDS
 
     def is_gradient(self, tensor: torch.Tensor | None, name: str) -> None:
-        """A parameter has this gradient now."""
         tensor = getattr(tensor, "_local_tensor", tensor)
         if isinstance(tensor, torch.Tensor) and self.is_ours(tensor):
             memory = self.storages[self.storage(tensor)]

@@ -90,7 +90,6 @@ class Captured(NamedTuple):
     record: Record | None
 
     def graph(self) -> Graph:
-        """What is analyzed."""
         from graphflops.exporters.eager_record import with_record
         from graphflops.exporters.live import from_exported_program
 

@@ -166,7 +166,6 @@ class _Followed:
 
     @contextlib.contextmanager
     def hooks(self, recorder: Recorder | None) -> Iterator[None]:
-        """Notes what runs; tells a recorder where it is."""
         self.depth, self.recorder = 0, recorder
         if recorder is not None:
             recorder.after_backward = lambda: self.find_gradients(recorder)
@@ -216,7 +215,6 @@ class _Followed:
             self.recorder.is_updating = False
 
     def register(self, recorder: Recorder, inputs: list[tuple[str, torch.Tensor]]) -> None:
-        """Tells a recorder what is there before the step."""
         for place, root in enumerate(self.roots):
             self.name(place)  # again: the first step may have made modules
             shards = _shards(root)
@@ -241,7 +239,6 @@ class _Followed:
             recorder.before(tensor, "user", name)
 
     def find_gradients(self, recorder: Recorder) -> None:
-        """Tells a recorder which memory holds gradients now."""
         for root in self.roots:
             for name, parameter in root.named_parameters():
                 recorder.is_gradient(parameter.grad, plain(name))

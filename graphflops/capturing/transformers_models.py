@@ -258,7 +258,6 @@ class _Steps:
         return _example(self.name, self.model, inputs, results, open_axes)
 
     def left(self, output: Any) -> Any:
-        """What a step gives: its logits, and the tensors of its cache."""
         cache = getattr(output, self.argument, None)
         return output[0] if cache is None else (output[0], state(cache))
 
@@ -275,7 +274,6 @@ class Place(NamedTuple):
     value: Any
 
     def put(self, value: Any) -> None:
-        """Put another value there."""
         if isinstance(self.holder, (dict, list)):
             self.holder[self.key] = value
         else:

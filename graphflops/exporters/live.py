@@ -76,7 +76,6 @@ def capture(
 
 @contextlib.contextmanager
 def _returning_a_loss(module: torch.nn.Module) -> Iterator[None]:
-    """Makes the module return one number to differentiate."""
     own, patched = module.forward, module.__dict__.get("forward")
 
     @functools.wraps(own)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -70,7 +69,6 @@ class Program:
         return value if isinstance(value, (bool, int, float, complex, str)) else None
 
     def dim(self, size: Any) -> Dim:
-        """A size, concrete or not."""
         if isinstance(size, int):
             return size
         expression = size.node.expr
@@ -114,19 +112,6 @@ def dtype_of(dtype: torch.dtype, name: str) -> DType:
         raise FileError(f"value {shown(name)}: {error}") from None
 
 
-def described(arg: Any) -> str:
-    """The placeholder for an operand that is not read, as in a saved program."""
-    if isinstance(arg, (torch.memory_format, torch.layout)):
-        return str(arg).removeprefix("torch.")
-    if isinstance(arg, torch.device):
-        return str(arg)
-    if isinstance(arg, (torch._ops.OpOverload, torch._ops.HigherOrderOperator)):
-        return operator_name(arg)
-    if inspect.isclass(arg) or callable(arg):
-        return getattr(arg, "__qualname__", type(arg).__name__)
-    return type(arg).__name__
-
-
 def attribute_of(module: Any, path: str) -> Any:
     """The attribute at a dotted path; None where there is none."""
     for name in path.split("."):
@@ -148,7 +133,6 @@ class Scope:
         self._same: dict[str, str] = {}  # by name of a repeated getitem: the first of the same result
 
     def region(self, name: str) -> Graph:
-        """The graph, read as one nested in another."""
         inputs = []
         for node in self.module.graph.find_nodes(op="placeholder"):
             self.types[node.name] = self.program.value(node.name, node.meta.get("val"))
@@ -247,14 +231,12 @@ class Scope:
         return first
 
     def recorded(self, name: str, value: Any) -> str | None:
-        """Records a result's type; None for a result that does not exist."""
         if value is None:
             return None
         self.types[name] = self.program.value(name, value)
         return name
 
     def results(self) -> list[Argument]:
-        """What the graph returns."""
         (output,) = self.module.graph.find_nodes(op="output")
         returned = output.args[0]
         values = returned if isinstance(returned, (tuple, list)) else (returned,)
@@ -263,7 +245,6 @@ class Scope:
     # Arguments
 
     def argument(self, arg: Any) -> Argument:
-        """One operand."""
         if isinstance(arg, fx.Node):
             return self.reference(arg)
         if arg is None or isinstance(arg, (bool, int, float, complex, str)):
@@ -277,7 +258,12 @@ class Scope:
         if isinstance(arg, (torch.SymInt, torch.SymBool, torch.SymFloat)):
             found: Argument = self.program.value("", arg)
             return found
-        return Opaque(described(arg))
+        if isinstance(arg, (torch.memory_format, torch.layout, torch.device)):
+            return Opaque(str(arg).removeprefix("torch."))
+        if isinstance(arg, (torch._ops.OpOverload, torch._ops.HigherOrderOperator)):
+            return Opaque(operator_name(arg))
+        name = type(arg).__name__
+        return Opaque(getattr(arg, "__qualname__", name) if callable(arg) else name)
 
     def reference(self, node: fx.Node) -> Argument:
         if node.op == "get_attr":

@@ -100,7 +100,6 @@ class Scope:
     # Inputs and outputs
 
     def inputs(self, specs: Iterable[schema.InputSpec], shared: Mapping[str, str]) -> tuple[Input, ...]:
-        """Inputs of the whole program, with their roles."""
         entries = [self.input(spec, shared) for spec in specs]
         for entry in entries:
             self.define(entry.name)
@@ -113,7 +112,6 @@ class Scope:
         return tuple(entries)
 
     def input(self, spec: schema.InputSpec, shared: Mapping[str, str]) -> Input:
-        """One input of the whole program."""
         if spec.user_input is not None:
             names = results(spec.user_input.arg)
             if len(names) != 1 or names[0] is None:
@@ -146,7 +144,6 @@ class Scope:
         self.types[entry.name] = of_input(entry, known, strides, meta.requires_grad, is_sparse)
 
     def output(self, spec: schema.OutputSpec) -> Output:
-        """One output of the whole program."""
         if spec.user_output is not None:
             return Output(self.argument(spec.user_output.arg))
         for kind, (role, target) in _OUTPUTS.items():
@@ -242,13 +239,11 @@ class Scope:
         return names
 
     def define(self, name: str) -> None:
-        """Defines a value; raises FileError if it exists already."""
         if name in self.refs:
             raise FileError(f"defines value {shown(name)}, which exists already")
         self.refs[name] = Ref(name)
 
     def unused(self, name: str) -> str:
-        """The name, with a number behind it if it is taken."""
         candidate, count = name, self._numbers.get(name, 0)
         while candidate in self.node_names or candidate in self.refs:
             count += 1
@@ -259,7 +254,6 @@ class Scope:
     # Arguments
 
     def argument(self, arg: schema.Argument) -> Argument:
-        """One operand."""
         if arg.as_tensor is not None:
             return self.refs[arg.as_tensor.name]
         for kind, convert in _CONVERTERS.items():
@@ -287,7 +281,6 @@ class Scope:
         return known
 
     def scalar(self, item: schema.Scalar) -> Argument:
-        """A scalar: a reference to a value, or a literal."""
         if item.as_name is not None:
             return self.refs[item.as_name]
         if item.as_int is not None:

@@ -145,7 +145,6 @@ class Program:
         return known
 
     def meta(self, name: str, text: bytes | msgspec.Raw) -> schema.TensorMeta:
-        """The whole description of a value."""
         return schema.decode_part(self._meta_decoder, text, f"the type of value {shown(name)}")
 
     def size(self, name: str, size: schema.Scalar) -> Dim:

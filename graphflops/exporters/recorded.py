@@ -42,7 +42,7 @@ from graphflops.graph import (
     Storage,
 )
 from graphflops.ops.operator import operator, orders
-from graphflops.tensor import DTYPES, TensorType
+from graphflops.tensor import DTYPES
 
 _GUESSES = "the step reads numbers from its data, which a recording does not have: they are taken to be 1"
 _LARGEST = 2**48  # of sizes, strides and bytes
@@ -100,15 +100,23 @@ def _decoded(data: bytes, where: str) -> RecordedStep:
 
 def graph_of(step: RecordedStep, origin: Origin) -> Graph:
     """The step, which does not contradict itself, as a program."""
-    values = {f"v{entry.value}": step.values[entry.value] for entry in step.inputs}
-    orders = {name: memory_order(value.shape, value.strides) for name, value in values.items()}
+    values = {f"v{index}": value for index, value in enumerate(step.values)}
+    known, types = Types(), {}
+    for name, value in values.items():
+        plain, stored = (
+            known.tensor(tuple(value.shape), DTYPES[value.dtype]),
+            storage(value.shape, value.strides),
+        )
+        types[name] = plain if stored is None else known.variant(plain, False, stored)
+    first = [f"v{entry.value}" for entry in step.inputs]
+    orders = {name: memory_order(values[name].shape, values[name].strides) for name in first}
     groups = {group.name: Group(group.axis, tuple(group.ranks)) for group in step.groups}
     given = ((call, operands(step, call)) for call in step.calls)
     made = ((x, there) for call, there in given for x in call.results if x is not None)
     views = [f"v{x}" for x, there in made if step.values[x].storage in there]  # in the memory of an operand
     return Graph(
         nodes=tuple(_nodes(step)),
-        types=_types(step),
+        types=types,
         inputs=tuple(_inputs(step)),
         outputs=(),
         modules={path: kind for path, kind in step.modules if path},
@@ -119,12 +127,12 @@ def graph_of(step: RecordedStep, origin: Origin) -> Graph:
             tuple([call.phase for call in step.calls]),
             tuple([Storage(s.name, s.kind, s.first, s.last, s.bytes) for s in step.storages]),
             Mesh(dict(step.axes), groups, step.rank) if step.axes else None,
-            {f"v{index}": tuple(value.strides) for index, value in enumerate(step.values)},
+            {name: tuple(value.strides) for name, value in values.items()},
             frozenset(views),
             tuple([call.wrapped for call in step.calls]),
             tuple([call.hooked for call in step.calls]),
-            frozenset([f"v{index}" for index, value in enumerate(step.values) if is_counter(step, value)]),
-            {f"v{index}": (value.storage, value.begin, value.end) for index, value in enumerate(step.values)},
+            frozenset([name for name, value in values.items() if is_counter(step, value)]),
+            {name: (value.storage, value.begin, value.end) for name, value in values.items()},
             frozenset([f"v{result}" for call in step.calls if call.stream for result in call.results]),
         ),
     )
@@ -161,17 +169,6 @@ def _inputs(step: RecordedStep) -> Iterator[Input]:
     for entry in step.inputs:
         owner = first.setdefault(step.values[entry.value].storage, entry.target)
         yield Input(f"v{entry.value}", entry.role, entry.target, "" if owner == entry.target else owner)
-
-
-def _types(step: RecordedStep) -> dict[str, TensorType]:
-    known = Types()
-    types = {}
-    for index, value in enumerate(step.values):
-        shape = tuple(value.shape)
-        plain = known.tensor(shape, DTYPES[value.dtype])
-        stored = storage(shape, value.strides)
-        types[f"v{index}"] = plain if stored is None else known.variant(plain, False, stored)
-    return types
 
 
 def _argument(given: Any) -> Argument:

@@ -61,7 +61,6 @@ class Sources:
         self._texts: dict[str, str] = {}
 
     def shared(self, text: str) -> str:
-        """One object for all equal texts."""
         return self._texts.setdefault(text, text)
 
     def stack(self, recorded: str) -> str:

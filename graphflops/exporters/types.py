@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
 
 from msgspec.structs import replace
 
@@ -35,7 +34,6 @@ class Types:
         self._variants: dict[tuple[TensorType, bool, Dim | None], TensorType] = {}
 
     def tensor(self, shape: tuple[Dim, ...], dtype: DType) -> TensorType:
-        """The tensor type of a shape and element type."""
         key = (shape, dtype)
         known = self._tensors.get(key)
         if known is None:
@@ -190,7 +188,19 @@ def guards_of(codes: Iterable[str], inputs: Iterable[Input]) -> dict[str, Dim]:
     codes: in Python, as torch saves them. Those that say anything else than what sizes have to be are ignored.
     """
     users = [entry.name for entry in inputs if entry.role == "user"]
-    place_of = partial(_place, users)
+
+    def place_of(found: re.Match[str]) -> str:
+        """The axis, or the number that is passed in, by the name that torch makes of the path of an argument.
+
+        Strict exports count all arguments in one list, `flat_args`.
+        """
+        first, *rest = re.findall(r"\w+", found[1])
+        counted = "".join(rest)
+        name = "_".join((first, *rest)).lower()
+        if first == "flat_args" and name not in users and counted.isdecimal() and int(counted) < len(users):
+            name = users[int(counted)]
+        return name if found[2] is None else f"{name}[{int(found[2])}]"
+
     guards: dict[str, Dim] = {}
     for code in [*codes][:MOST_GUARDS]:
         places = {place_of(found) for found in _SIZE.finditer(code[:_LONGEST])}
@@ -204,19 +214,6 @@ def guards_of(codes: Iterable[str], inputs: Iterable[Input]) -> dict[str, Dim]:
         if isinstance(condition, Expr) and condition.symbols <= places:
             guards[_SIZE.sub(place_of, plain)] = condition
     return guards
-
-
-def _place(users: Sequence[str], found: re.Match[str]) -> str:
-    """The axis, or the number that is passed in, by the name that torch makes of the path of an argument.
-
-    Strict exports count all arguments in one list, `flat_args`.
-    """
-    first, *rest = re.findall(r"\w+", found[1])
-    counted = "".join(rest)
-    name = "_".join((first, *rest)).lower()
-    if first == "flat_args" and name not in users and counted.isdecimal() and int(counted) < len(users):
-        name = users[int(counted)]
-    return name if found[2] is None else f"{name}[{int(found[2])}]"
 
 
 _TAKES_PART = "export.access_subclass_inner_tensor.default"  # a weight, and the name of its part

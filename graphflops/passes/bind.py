@@ -99,7 +99,6 @@ class Binding(Struct):
         return dim.substitute(known)
 
     def learn(self, symbol: str, size: Dim) -> None:
-        """From here on, recorded sizes say `size` instead of `symbol`."""
         self.learned[symbol] = size
         self._settled.clear()
 

@@ -375,7 +375,6 @@ def _inlined(node: Node, types: dict[str, Any]) -> list[Node] | None:
 
 
 def _with_captures(graph: Graph, put: Callable[[Argument], Argument]) -> Graph:
-    """A nested graph whose values around it have new names."""
     names: Mapping[str, Argument] = {name: put(Ref(name)) for name in graph.captures}
     if all(value == Ref(name) for name, value in names.items()):
         return graph

@@ -48,13 +48,11 @@ class Meter:
         self.long = 0  # terms of long sums so far
 
     def take(self, name: str, size: Dim, kind: HeldKind, key: str | int | None = None) -> None:
-        """Hold memory from the next moment on."""
         if size != 0:
             self.live = self.changed(size)
             self.open[name if key is None else key] = (name, kind, len(self.rows), size)
 
     def drop(self, key: str | int) -> None:
-        """Release memory after the last moment."""
         if key in self.open:
             name, kind, first, size = self.open.pop(key)
             self.live = self.changed(size, is_less=True)
@@ -67,7 +65,6 @@ class Meter:
             self.take(node, size, "workspace", f"{_BEFORE}{place}")
 
     def drop_before(self, sizes: Sequence[Dim]) -> None:
-        """Release them."""
         for place in range(len(sizes)):
             self.drop(f"{_BEFORE}{place}")
 

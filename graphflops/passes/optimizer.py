@@ -30,7 +30,6 @@ class Parameter(NamedTuple):
     type: TensorType
 
     def buffer(self) -> Buffer:
-        """A tensor of its size."""
         return Buffer(self.name, self.type.nbytes)
 
 

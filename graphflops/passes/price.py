@@ -271,7 +271,6 @@ class Pricer:
         return price_call(rule, op, args, kwargs, in_place=in_place, wanted=wanted, training=self.training)
 
     def _resolved(self, argument: Any, values: Mapping[str, Value]) -> Any:
-        """An argument with types for references, and regions for nested graphs."""
         kind = type(argument)
         if kind is Ref:
             return values[argument.name]
@@ -384,7 +383,6 @@ def _alike(one: Value, other: Value) -> bool:
 
 
 def _reached(name: str, links: Links) -> set[str]:
-    """The names that pairs lead to."""
     import networkx
 
     graph = networkx.Graph(links)

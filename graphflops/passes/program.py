@@ -81,7 +81,6 @@ class PricedGraph(Record, frozen=True, eq=False):
 
     @property
     def name(self) -> str:
-        """The graph's name in its file."""
         return self.graph.name
 
 
@@ -137,7 +136,6 @@ class Names:
         self.numbers: Counter[str] = Counter()
 
     def fresh(self, origin: str) -> Dim:
-        """The next size of that origin."""
         while f"{origin}_{self.numbers[origin]}" in self.taken:
             self.numbers[origin] += 1
         self.numbers[origin] += 1

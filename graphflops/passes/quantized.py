@@ -85,7 +85,6 @@ class _Fusion:
             self.gone.update((*island.absorbed, *island.quantizers))
 
     def calls(self) -> list[PricedCall]:
-        """The calls that are left, each once its operands are made."""
         found, kept = self.found, []
         ends = {island.absorbed[-1]: island for island in found.islands.values() if island.absorbed}
         for place, call in enumerate(found.calls):

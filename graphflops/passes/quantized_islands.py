@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from graphflops.base.record import Record
 from graphflops.cost import Estimate, Value, free
 from graphflops.dims import Dim, total
 from graphflops.graph import Graph, Node, Ref
@@ -42,8 +42,7 @@ class End(NamedTuple):
     taken: tuple[str, ...] = ()  # quantized operands of these calls
 
 
-@dataclass(frozen=True, slots=True)
-class Island:
+class Island(Record, frozen=True):
     """Calls that run as one, by their places."""
 
     place: int  # of the call that gives its name

@@ -88,7 +88,6 @@ class Uses:
         self.folded = {place for place in range(len(calls)) if self._folds(place)}
 
     def outputs(self, place: int) -> list[str]:
-        """Names of the results of a call."""
         return [name for name in self.calls[place].node.outputs if name is not None]
 
     def dequantizes(self, place: int) -> bool:
@@ -102,13 +101,11 @@ class Uses:
         return is_float and converts(op, self.values[call.uses[0]])
 
     def type_of(self, name: str) -> TensorType:
-        """The type of a tensor."""
         value = self.values[name]
         assert isinstance(value, TensorType)
         return value
 
     def elements(self, place: int) -> Dim:
-        """Elements of all results."""
         return total(self.type_of(name).numel for name in self.outputs(place))
 
     def is_float(self, name: str) -> bool:

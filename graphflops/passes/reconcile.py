@@ -58,7 +58,6 @@ class Reconciler:
         self.equalities: dict[Meeting, bool] = {}
 
     def begin(self, graph: Graph, values: Mapping[str, Value]) -> None:
-        """Note which of the values that a graph starts from have known contents."""
         self.contents[graph] = {name for name, value in values.items() if _has_contents(value)}
 
     def numbered(self, node: Node, priced: Priced, values: Mapping[str, Value], graph: Graph) -> Priced:
@@ -165,7 +164,6 @@ class Reconciler:
     def _take_recorded(
         self, node: Node, priced: Priced, values: dict[str, Value], graph: Graph, autocast: bool
     ) -> None:
-        """Fix the type of each result of a file that records them."""
         derived, is_step, contents = priced.estimate.out, graph.step is not None, self.contents[graph]
         if priced.state != "unknown" and len(derived) != len(node.outputs):
             wanted = len(node.outputs)

@@ -232,7 +232,6 @@ class Measures:
         self.known: dict[tuple[str, int, int], Attributes] = {}
 
     def amount(self, name: str, quantity: Dim) -> Attributes:
-        """A quantity under its name, and its formula."""
         value = self.report.value(quantity)
         found: Attributes = {} if value is None else {name: value}
         if isinstance(quantity, Expr):
@@ -248,7 +247,6 @@ class Measures:
         return {"shape": called(shape, self.names), "dtype": typed.dtype.name, **moved}
 
     def row(self, row: Row) -> Attributes:
-        """What one call costs."""
         key = (row.state, id(row.cost), id(row.backward))
         if key not in self.known:
             self.known[key] = self.costs([row])
@@ -271,7 +269,6 @@ class Measures:
         return found
 
     def cost(self, cost: Cost) -> Attributes:
-        """Matrix FLOPs, vector FLOPs, and bytes read and written."""
         return {
             **self.amount("flops", cost.matrix_flops),
             **self.amount("vector_flops", cost.vector_flops),
@@ -294,7 +291,6 @@ class Measures:
         return found | ({"tied_to": entry.alias_of} if entry.alias_of else {})
 
     def totals(self) -> Attributes:
-        """What the whole program costs, as attributes of the graph: `total_flops`."""
         report, time = self.report, self.report.totals.time
         found = {
             **self.cost(report.totals.cost),

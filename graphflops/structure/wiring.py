@@ -92,7 +92,6 @@ class Wiring:
         return node
 
     def use(self, user: str, uses: Sequence[tuple[str, str]], makers: Makers) -> None:
-        """Edges from the makers of values to the node that reads them."""
         for slot, value in uses:
             for maker in makers.get(value, ()):
                 self.uses.append(Use(maker, user, slot, value, self.types.get(value)))
@@ -104,7 +103,6 @@ class Wiring:
                 self.call(node, makers)
 
     def call(self, node: Node, makers: Makers) -> None:
-        """One call and those nested in it."""
         place, row = self.place, self.rows[self.place]
         self.place += 1
         name = self.unique(row.node)

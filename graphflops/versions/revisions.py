@@ -143,7 +143,6 @@ class ModelFile(Record, frozen=True):
 
     @staticmethod
     def at(path: str, revision: str) -> ModelFile:
-        """The file at a revision, its path counted from the current folder."""
         return ModelFile(path, resolved(revision), revision)
 
 
