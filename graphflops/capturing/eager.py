@@ -282,11 +282,7 @@ def recorded(
                 held = {name: without_data(weight) for name, weight in weights.items()}
                 results = torch.func.functional_call(module, held, args, kwargs)
             interpreter = _Program(program.graph_module, exported)
-            leaves = iter(torch.utils._pytree.tree_leaves((args, kwargs)))
-            own = {**program.constants, **program.state_dict}
-            specs = [(x.kind.name, x.target) for x in program.graph_signature.input_specs]
-            given = [next(leaves) if kind == "USER_INPUT" else own[target] for kind, target in specs]
-            flat = [without_data(one) for one in given]
+            flat = [without_data(given) for given in _flat(program, args, kwargs)]
             with exported:
                 outputs = interpreter.run(*flat)
     except Exception:  # noqa: BLE001 - a module that asks for its data leaves no record; the lines of its code are read
@@ -294,6 +290,14 @@ def recorded(
     record = _matched(program, eager, exported, interpreter.memory)
     del results, outputs  # which outlive both runs
     return record
+
+
+def _flat(program: torch.export.ExportedProgram, args: Any, kwargs: Any) -> list[Any]:
+    """The inputs of a program in their order."""
+    given = iter(torch.utils._pytree.tree_leaves((args, kwargs)))
+    held = {**program.constants, **program.state_dict}
+    specs = program.graph_signature.input_specs
+    return [next(given) if spec.kind.name == "USER_INPUT" else held[spec.target] for spec in specs]
 
 
 def _matched(

@@ -183,17 +183,7 @@ def bottlenecks(graph: networkx.MultiDiGraph) -> Bottlenecks:
     sources = [name for name, data in flow.nodes(data=True) if data["kind"] == "input"]
     upstream = {end: needs(flow, [end]) for end in ends}
     end = max(ends, key=lambda name: len(upstream[name]), default="")
-    chains: dict[
-        str, list[str]
-    ] = {}  # by input, the nodes on every path to the end, in order, without these two
-    for name in sources:
-        if end and name in upstream[end]:
-            above, chains[name] = networkx.immediate_dominators(flow, name), []
-            node = above[end]
-            while node is not None and node != name:
-                chains[name].append(node)
-                node = above[node]
-            chains[name].reverse()
+    chains = {name: _dominators(flow, name, end) for name in sources if end and name in upstream[end]}
     source = max(chains, key=lambda name: len(chains[name]), default=None)
     if source is None:
         raise ModelError("no result of the program depends on an input")
@@ -215,6 +205,15 @@ def bottlenecks(graph: networkx.MultiDiGraph) -> Bottlenecks:
     found.sort(key=lambda one: (one.bytes is None, one.bytes, one.flops))
     beside = tuple([name for name in chains if name != source])
     return Bottlenecks(source, end, tuple(found), beside)
+
+
+def _dominators(flow: networkx.MultiDiGraph, source: str, end: str) -> list[str]:
+    """The nodes on every path from one to the other, in order, without these."""
+    above = networkx.immediate_dominators(flow, source)
+    found: list[str] = []
+    while (end := above[end]) is not None and end != source:
+        found.append(end)
+    return found[::-1]
 
 
 def data_flow(graph: networkx.MultiDiGraph) -> networkx.MultiDiGraph:
