@@ -86,42 +86,34 @@ class _Program(Record, frozen=True):
 def time_findings(
     report: Report, profile: Device, codes: frozenset[str], graph_seconds: Callable[[], float]
 ) -> list[Finding]:
-    """The findings about a report with times, the most costly first.
+    """The findings about a report with times, the most costly first: one for what equal calls of several layers waste.
 
     codes: of the checks to run. graph_seconds: the time of the program as a graph, which not every check asks for.
     """
-    whole = report.totals.time
-    if whole is None or not whole.seconds:
+    time = report.totals.time
+    if time is None or not time.seconds:
         return []
-    program = _Program(report, profile, graph_seconds)
-    found = [
-        finding
-        for check in SLOW_CHECKS
-        if check.code in codes
-        for finding in _folded(check, program, whole.seconds)
-    ]
-    return with_neighbours([finding for _, finding in sorted(found, key=lambda item: -item[0])], report.rows)
-
-
-def _folded(check: Check, program: _Program, whole: float) -> Iterator[tuple[float, Finding]]:
-    """One finding for what equal calls of several layers waste, with their time."""
-    seconds: Counter[tuple[str, str, str]] = Counter()
-    rows: dict[tuple[str, str, str], list[Row | None]] = {}
-    for row, wasted, message, fix in check.run(program):
-        key = ("" if row is None else starred(row.module), message, fix or check.fix)
-        seconds[key] += wasted
-        rows.setdefault(key, []).append(row)
-    for key, wasted in seconds.items():
-        share = wasted / whole
-        if share < _LEAST_SHARE:
-            continue
-        row, count = rows[key][0], len(rows[key])
-        times = f" ({count:,} calls)" if count > 1 else ""
-        saved = f"{units.seconds(wasted)} of {units.seconds(whole)} ({100 * share:.0f} %)"
-        text = f"{key[1]}{times}: {saved} could be saved"
-        place = ("", "", "", "") if row is None else (row.node, row.op, row.module, row.source)
-        severity: Severity = "warning" if share >= _NOTABLE_SHARE else "note"
-        yield wasted, Finding(check.code, check.name, severity, text, key[2], *place, seconds=wasted)
+    program, whole = _Program(report, profile, graph_seconds), time.seconds
+    found: list[Finding] = []
+    for check in [check for check in SLOW_CHECKS if check.code in codes]:
+        seconds: Counter[tuple[str, str, str]] = Counter()
+        rows: dict[tuple[str, str, str], list[Row | None]] = {}
+        for row, wasted, message, fix in check.run(program):
+            key = ("" if row is None else starred(row.module), message, fix or check.fix)
+            seconds[key] += wasted
+            rows.setdefault(key, []).append(row)
+        for key, wasted in seconds.items():
+            share = wasted / whole
+            if share < _LEAST_SHARE:
+                continue
+            row, count = rows[key][0], len(rows[key])
+            times = f" ({count:,} calls)" if count > 1 else ""
+            saved = f"{units.seconds(wasted)} of {units.seconds(whole)} ({100 * share:.0f} %)"
+            text = f"{key[1]}{times}: {saved} could be saved"
+            place = ("", "", "", "") if row is None else (row.node, row.op, row.module, row.source)
+            severity: Severity = "warning" if share >= _NOTABLE_SHARE else "note"
+            found.append(Finding(check.code, check.name, severity, text, key[2], *place, seconds=wasted))
+    return with_neighbours(sorted(found, key=lambda finding: -(finding.seconds or 0)), report.rows)
 
 
 def _unaligned(program: _Program) -> Iterator[Waste]:

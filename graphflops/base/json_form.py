@@ -255,12 +255,8 @@ def _list(each: Kind) -> Kind:
     write, read = each.write, each.read
     return Kind(
         list[each.json],  # type: ignore[name-defined]
-        (lambda _, values: [*values])
-        if write is None
-        else lambda session, values: [write(session, value) for value in values],
-        (lambda _, values: tuple(values))
-        if read is None
-        else lambda session, values: tuple([read(session, value) for value in values]),
+        lambda session, values: [*values] if write is None else [write(session, value) for value in values],
+        lambda session, values: tuple(values if read is None else [read(session, value) for value in values]),
     )
 
 
@@ -268,12 +264,8 @@ def _dict(each: Kind) -> Kind:
     write, read = each.write, each.read
     return Kind(
         dict[str, each.json],  # type: ignore[name-defined]
-        (lambda _, values: dict(values))
-        if write is None
-        else lambda session, values: {name: write(session, value) for name, value in values.items()},
-        None
-        if read is None
-        else lambda session, values: {name: read(session, value) for name, value in values.items()},
+        lambda session, values: {name: write(session, x) if write else x for name, x in values.items()},
+        read and (lambda session, values: {name: read(session, x) for name, x in values.items()}),
     )
 
 
@@ -294,6 +286,6 @@ def _optional(kind: Kind) -> Kind:
     write, read = kind.write, kind.read
     return Kind(
         Union[kind.json, None],
-        None if write is None else lambda session, value: None if value is None else write(session, value),
-        None if read is None else lambda session, value: None if value is None else read(session, value),
+        write and (lambda session, value: None if value is None else write(session, value)),
+        read and (lambda session, value: None if value is None else read(session, value)),
     )

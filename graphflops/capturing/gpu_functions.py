@@ -194,6 +194,13 @@ _Autocast = torch.amp.autocast_mode.autocast
 @contextlib.contextmanager
 def gpu_autocast() -> Iterator[None]:
     """Within it, `torch.autocast("cuda")` holds for tensors of the CPU, with the operators that it holds for on a GPU."""
+    init = _Autocast.__init__
+
+    def of_cpu(self: Any, device_type: str, dtype: Any = None, *args: Any, **kwargs: Any) -> None:
+        if device_type == "cuda":  # by default products are in float16 there
+            device_type, dtype = "cpu", dtype or torch.get_autocast_dtype("cuda")
+        init(self, device_type, dtype, *args, **kwargs)
+
     library = torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the CPU's own kernels are replaced, which is meant
@@ -206,19 +213,10 @@ def gpu_autocast() -> Iterator[None]:
             elif has_own and not is_treated:
                 library.impl(overload, torch.library.fallthrough_kernel, _KEY)
     try:
-        with mock.patch.object(_Autocast, "__init__", _of_cpu):
+        with mock.patch.object(_Autocast, "__init__", of_cpu):
             yield
     finally:
         library._destroy()
-
-
-def _of_cpu(
-    self: Any, device_type: str, dtype: Any = None, *args: Any, _init: Any = _Autocast.__init__, **kwargs: Any
-) -> None:
-    """The context of the CPU; by default products are in float16, as on a GPU."""
-    if device_type == "cuda":
-        device_type, dtype = "cpu", dtype or torch.get_autocast_dtype("cuda")
-    _init(self, device_type, dtype, *args, **kwargs)
 
 
 @lru_cache(maxsize=1)

@@ -139,7 +139,14 @@ def _exported(example: Example, *, joint: bool) -> Captured:
         except Exception as error:
             if shapes is None or "Constraints violated" not in str(error):
                 raise
-            program = export(_bounded(str(error), shapes))
+            # Open axes within the bounds that torch suggests; where it suggests to fix one, that is refused again.
+            suggested = str(error).partition("Suggested fixes:")[2]
+            fixes = re.findall(r"^ *\w+ = .+$", suggested, re.MULTILINE)
+            if fixes and not any(re.fullmatch(r" *\w+ = \d+ *", fix) for fix in fixes):
+                from torch.export.dynamic_shapes import refine_dynamic_shapes_from_suggested_fixes as refined
+
+                shapes = refined("\n".join(["Suggested fixes:", *fixes]), shapes)
+            program = export(shapes)
         return Captured(program, None if joint else recorded(module, ((), example.inputs), program))
 
 
@@ -156,16 +163,6 @@ def _for_torch(module: Any) -> Iterator[None]:
             if hasattr(home, asked) and not hasattr(home, asks_more):
                 stack.enter_context(mock.patch.object(home, asked, return_value=False))
         yield
-
-
-def _bounded(said: str, shapes: Any) -> Any:
-    """Open axes within the bounds that torch suggests; as they are where it suggests to fix one, which is refused then."""
-    from torch.export.dynamic_shapes import refine_dynamic_shapes_from_suggested_fixes as refined
-
-    fixes = re.findall(r"^ *\w+ = .+$", said.partition("Suggested fixes:")[2], re.MULTILINE)
-    if not fixes or any(re.fullmatch(r" *\w+ = \d+ *", fix) for fix in fixes):
-        return shapes
-    return refined("\n".join(["Suggested fixes:", *fixes]), shapes)
 
 
 def _examples(name: Name, *, training: bool) -> Mapping[str, Example]:
@@ -288,17 +285,19 @@ _SETTINGS = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_HUB_DISABLE
 _state = {"hooked": False, "offline": False}
 
 
-def _refuse(event: str, _: tuple[Any, ...]) -> None:
-    if _state["offline"] and event in _CALLS:
-        raise ModelError("the model wants to fetch something: capture reads no network; take that option out")
-
-
 @contextmanager
 def offline() -> Iterator[None]:
     """While it is entered, this process opens no connection: one that is tried raises ModelError."""
     os.environ.update(_SETTINGS)  # before the libraries are imported, which read them then
+
+    def refuse(event: str, _: tuple[Any, ...]) -> None:
+        if _state["offline"] and event in _CALLS:
+            raise ModelError(
+                "the model wants to fetch something: capture reads no network; take that option out"
+            )
+
     if not _state["hooked"]:
-        sys.addaudithook(_refuse)  # which Python never takes away again
+        sys.addaudithook(refuse)  # which Python never takes away again
         _state["hooked"] = True
     before, _state["offline"] = _state["offline"], True
     try:

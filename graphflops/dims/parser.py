@@ -152,26 +152,10 @@ class _Reader(RatioArithmetic):
             if summands:
                 value = total([value[0], *summands]), 1
                 summands = []
-            value = self.binary(op, value, operand)
+            if type(op) not in _BINARY:
+                raise DimError(f"{type(op).__name__} is not allowed in a size")
+            value = _BINARY[type(op)](self, value, operand)
         return (total([value[0], *summands]), 1) if summands else value
-
-    def binary(self, op: ast.operator, a: Ratio, b: Ratio) -> Ratio:
-        if isinstance(op, (ast.Add, ast.Sub)):  # a subtrahend comes negated
-            return self.add(a, b)
-        if isinstance(op, ast.Mult):
-            return self.times(a, b)
-        if isinstance(op, ast.Div):
-            return self.divided(a, b)
-        if isinstance(op, ast.FloorDiv):
-            return self.floor(self.divided(a, b)), 1
-        if isinstance(op, ast.Mod):
-            return self.remainder(a, b)
-        if isinstance(op, ast.Pow):
-            return self.power(a, b)
-        if isinstance(op, (ast.LShift, ast.RShift)):
-            name = "lshift" if isinstance(op, ast.LShift) else "rshift"
-            return call(name, self.argument(a), self.argument(b)), 1
-        raise DimError(f"{type(op).__name__} is not allowed in a size")
 
     def call(self, node: ast.Call, depth: int) -> Ratio:
         inner = node.func
@@ -267,6 +251,18 @@ _SPELLED: tuple[tuple[str, int, Callable[..., Ratio]], ...] = (
     ("Not", 1, lambda reader, a: (1 - reader.truth(a), 1)),
     ("Where where", 3, lambda reader, a, b, c: reader.choose(a, b, c)),
 )
+# A subtrahend comes negated.
+_BINARY: dict[type[ast.operator], Callable[..., Ratio]] = {
+    ast.Add: RatioArithmetic.add,
+    ast.Sub: RatioArithmetic.add,
+    ast.Mult: RatioArithmetic.times,
+    ast.Div: RatioArithmetic.divided,
+    ast.FloorDiv: lambda reader, a, b: (reader.floor(reader.divided(a, b)), 1),
+    ast.Mod: RatioArithmetic.remainder,
+    ast.Pow: RatioArithmetic.power,
+    ast.LShift: lambda reader, a, b: (call("lshift", reader.argument(a), reader.argument(b)), 1),
+    ast.RShift: lambda reader, a, b: (call("rshift", reader.argument(a), reader.argument(b)), 1),
+}
 _FIXED = {name: (count, action) for names, count, action in _SPELLED for name in names.split()}
 
 

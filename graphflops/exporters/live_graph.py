@@ -181,7 +181,11 @@ class Scope:
         op = operator_name(node.target)
         outputs = tuple(self.outputs(node))
         args = tuple([self.argument(arg) for arg in node.args])
-        kwargs = tuple([(name, self.argument(node.kwargs[name])) for name in _ordered(node)])
+        # Keywords in the order of the operator's schema, which is that of a saved program.
+        schema = getattr(node.target, "_schema", None)
+        known = () if schema is None else [x.name for x in schema.arguments if x.name in node.kwargs]
+        order = dict.fromkeys((*known, *node.kwargs))
+        kwargs = tuple([(name, self.argument(node.kwargs[name])) for name in order])
         sources, entries = self.program.sources, []  # of the module stack, as a saved program spells them
         for key, (path, kind) in (node.meta.get("nn_module_stack") or {}).items():
             name = kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}"
@@ -284,12 +288,3 @@ class Scope:
         if key not in graphs:
             graphs[key] = Scope(self.program, attribute_of(self.module, target)).region(target)
         return graphs[key]
-
-
-def _ordered(node: fx.Node) -> list[str]:
-    """Keywords in the order of the operator's schema, which is that of a saved program."""
-    schema = getattr(node.target, "_schema", None)
-    if schema is None:
-        return list(node.kwargs)
-    known = [argument.name for argument in schema.arguments if argument.name in node.kwargs]
-    return known + [name for name in node.kwargs if name not in known]

@@ -323,7 +323,11 @@ def decode(data: bytes, kind: type[Decoded], where: str) -> Decoded:
     except RecursionError:
         raise FileError(f"{where} nests too deep") from None
     except NotJsonError:
-        if (quoted := _quoted_numbers(data)) is None:
+        if b"NaN" not in data and b"Infinity" not in data:
+            raise
+        # Older releases wrote them bare.
+        quoted = _BARE_NUMBER.sub(lambda x: x[0] if x[0][:1] == b'"' else b'"' + x[0] + b'"', data)
+        if quoted == data:
             raise
     return decode(quoted, kind, where)
 
@@ -336,13 +340,3 @@ def decode_part(decoder: msgspec.json.Decoder[Decoded], text: bytes | Raw, where
         raise FileError(f"{where} does not follow the export schema: {shown(str(error), 300)}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise NotJsonError(f"{where} is not JSON: {shown(str(error), 200)}") from None
-
-
-def _quoted_numbers(data: bytes) -> bytes | None:
-    """The JSON with bare NaN and Infinity, which older releases wrote, quoted; None if there are none."""
-    if b"NaN" not in data and b"Infinity" not in data:
-        return None
-    quoted = _BARE_NUMBER.sub(
-        lambda found: found[0] if found[0][:1] == b'"' else b'"' + found[0] + b'"', data
-    )
-    return quoted if quoted != data else None

@@ -224,7 +224,17 @@ class Members:
                 f"{entry.size:,}: export the model again"
             )
         if entry.member not in self._memory:
-            self._memory[entry.member] = self._read(entry) if needed else memoryview(b"")
+            limits = left()
+            if not needed:
+                memory = memoryview(b"")
+            elif entry.start is None:
+                with Archive(self.path) as archive:
+                    memory = memoryview(bytearray(archive.read(entry.member)))
+            elif limits is not None and limits.memory is not None:  # too little, perhaps, for all of the file
+                memory = mapped(self.path, entry.start, entry.size)
+            else:
+                memory = self._file[entry.start : entry.start + entry.size]
+            self._memory[entry.member] = memory
         return Stored(dtype, sizes, strides, offset, self._memory[entry.member])
 
     @cached_property
@@ -246,15 +256,6 @@ class Members:
                         if member in archive.names:
                             found[name] = Entry(payload, member, archive.size(member), archive.place(member))
         return found
-
-    def _read(self, entry: Entry) -> memoryview:
-        limits = left()
-        if entry.start is None:
-            with Archive(self.path) as archive:
-                return memoryview(bytearray(archive.read(entry.member)))
-        if limits is not None and limits.memory is not None:  # too little, perhaps, for all of the file
-            return mapped(self.path, entry.start, entry.size)
-        return self._file[entry.start : entry.start + entry.size]
 
     @cached_property
     def _file(self) -> memoryview:

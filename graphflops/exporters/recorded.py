@@ -103,10 +103,8 @@ def graph_of(step: RecordedStep, origin: Origin) -> Graph:
     values = {f"v{index}": value for index, value in enumerate(step.values)}
     known, types = Types(), {}
     for name, value in values.items():
-        plain, stored = (
-            known.tensor(tuple(value.shape), DTYPES[value.dtype]),
-            storage(value.shape, value.strides),
-        )
+        plain = known.tensor(tuple(value.shape), DTYPES[value.dtype])
+        stored = storage(value.shape, value.strides)
         types[name] = plain if stored is None else known.variant(plain, False, stored)
     first = [f"v{entry.value}" for entry in step.inputs]
     orders = {name: memory_order(values[name].shape, values[name].strides) for name in first}

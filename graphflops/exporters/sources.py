@@ -74,7 +74,18 @@ class Sources:
         because the directories of the exporting machine say nothing about the model.
         """
         if trace not in self._lines:
-            self._lines[trace] = _innermost(trace)
+            self._lines[trace] = ""
+            for file, number in reversed(_FRAME.findall(trace)):
+                path = file.replace("\\", "/")
+                if _FOREIGN.search(path):
+                    continue
+                for folder in _PACKAGES:  # from an installed package on
+                    before, found, inner = path.rpartition(folder)
+                    if found and (not before or before.endswith("/")):
+                        path = inner
+                path = path.rpartition("/")[2] if _ABSOLUTE.match(path) else path
+                self._lines[trace] = f"{path}:{number}"
+                break
         return self._lines[trace]
 
     def place(self, stack: str) -> tuple[str, str]:
@@ -100,21 +111,6 @@ def module_path(recorded: str) -> str:
     if "@" in path:
         path = _CALL_NUMBER.sub("", path)
     return _EXPORT_ROOT.sub("", path) if path.startswith("_export_root") else path
-
-
-def _innermost(trace: str) -> str:
-    for file, line in reversed(_FRAME.findall(trace)):
-        path = file.replace("\\", "/")
-        if _FOREIGN.search(path):
-            continue
-        for folder in _PACKAGES:  # from an installed package on
-            before, found, inner = path.rpartition(folder)
-            if found and (not before or before.endswith("/")):
-                path = inner
-        if _ABSOLUTE.match(path):
-            path = path.rpartition("/")[2]
-        return f"{path}:{line}"
-    return ""
 
 
 class OnnxPlaces:

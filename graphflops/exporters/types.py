@@ -129,7 +129,15 @@ def collect(
         if isinstance(size, Expr):
             names.update(dict.fromkeys(sorted(size.symbols)))
     names.update({name: None for name in ranges if name.isidentifier()})
-    examples = _examples(hints)
+    # Examples: as recorded where a symbol stands alone, else solved from `2*s5 = 8`.
+    exprs = [
+        (size, hint) for size, hint in hints.items() if isinstance(size, Expr) and len(size.symbols) == 1
+    ]
+    examples = {str(size): hint for size, hint in exprs if size == symbol(min(size.symbols))}
+    for size, hint in exprs:
+        (name,) = size.symbols
+        if name not in examples and affine(size) and (found := solution(size, hint)) is not None:
+            examples[name] = found
     symbols = {}
     for name in names:
         low, high = ranges.get(name, (None, None))
@@ -163,17 +171,6 @@ def _axes(
             for name in sorted(size.symbols) if isinstance(size, Expr) else ():
                 (bare if size == symbol(name) else within).setdefault(name, []).append(place)
     return bare, within
-
-
-def _examples(hints: Mapping[Dim, int]) -> dict[str, int]:
-    """Example values of symbols: as recorded where one stands alone, else solved from `2*s5 = 8`."""
-    exprs = [(size, hint) for size, hint in hints.items() if isinstance(size, Expr)]
-    of_one = [(next(iter(size.symbols)), size, hint) for size, hint in exprs if len(size.symbols) == 1]
-    examples = {name: hint for name, size, hint in of_one if size == symbol(name)}
-    for name, size, hint in of_one:
-        if name not in examples and affine(size) and (found := solution(size, hint)) is not None:
-            examples[name] = found
-    return examples
 
 
 MOST_GUARDS = 500  # the others are not read: guards only refuse

@@ -111,22 +111,18 @@ def _merged(
     for name, size in found.items():
         for kept in size.symbols if isinstance(size, Expr) else ():
             gone[kept].append(name)
-    symbols = {
-        name: _joined(name, entry, {each: graph.symbols[each] for each in gone[name]}, found)
-        for name, entry in graph.symbols.items()
-        if name not in found
-    }
+    # With the ranges of those that are equal to it, and the places of all that are computed from it.
+    symbols = {}
+    for name, entry in graph.symbols.items():
+        if name not in found:
+            others = [graph.symbols[each] for each in gone[name]]
+            alike = [entry, *(x for x in others if found[x.name] is symbol(name))]
+            low = max([x.minimum for x in alike if x.minimum is not None], default=None)
+            high = min([x.maximum for x in alike if x.maximum is not None], default=None)
+            where = tuple(dict.fromkeys((*entry.where, *(place for x in others for place in x.where))))
+            symbols[name] = replace(entry, minimum=low, maximum=high, where=where)
     types = {name: put_in(value, found) for name, value in graph.types.items()}
     return replace(graph, types=types, symbols=symbols), found
-
-
-def _joined(name: str, entry: Symbol, gone: Mapping[str, Symbol], found: Mapping[str, Dim]) -> Symbol:
-    """A symbol with the ranges of those that are equal to it, and the places of all that are computed from it."""
-    alike = [entry, *(each for other, each in gone.items() if found[other] is symbol(name))]
-    lows = [each.minimum for each in alike if each.minimum is not None]
-    highs = [each.maximum for each in alike if each.maximum is not None]
-    where = tuple(dict.fromkeys((*entry.where, *(place for each in gone.values() for place in each.where))))
-    return replace(entry, minimum=max(lows, default=None), maximum=min(highs, default=None), where=where)
 
 
 def _followed(

@@ -85,7 +85,13 @@ class Uses:
             if is_fixed and self.stored.issuperset(call.uses):  # a constant, a part of a weight
                 self.stored.update(self.outputs(place))
         # Calls that quantize weights for conversions back, which is done once, when the model is loaded.
-        self.folded = {place for place in range(len(calls)) if self._folds(place)}
+        self.folded = set[int]()
+        for place, call in enumerate(calls):
+            results, is_of_stored = self.outputs(place), self.stored.issuperset(call.uses)
+            is_quantizing = call.node.operator.name == "quantize" and is_of_stored and bool(results)
+            if is_quantizing and self.is_read_only_by(results[0], self.dequantizes):
+                self.folded.add(place)
+                self.stored.update(results)
 
     def outputs(self, place: int) -> list[str]:
         return [name for name in self.calls[place].node.outputs if name is not None]
@@ -139,12 +145,3 @@ class Uses:
             return op.name == "quantize" and name == uses[0] and name not in uses[1:]
 
         return self.is_read_only_by(name, quantizes)
-
-    def _folds(self, place: int) -> bool:
-        """Whether a call quantizes weights for conversions back, which is done once, when the model is loaded."""
-        call, results = self.calls[place], self.outputs(place)
-        if call.node.operator.name != "quantize" or not self.stored.issuperset(call.uses) or not results:
-            return False
-        is_folded = self.is_read_only_by(results[0], self.dequantizes)
-        self.stored.update(results if is_folded else ())
-        return is_folded

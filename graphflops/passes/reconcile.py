@@ -211,8 +211,13 @@ class Reconciler:
             value = derived[place] if place < len(derived) else None
             if value is not None and not isinstance(value, UnknownType):
                 fallback.compare(name, value, graph)
-                if priced.outgrown:
-                    value = self._cut(node, value)
+                if priced.outgrown:  # sizes that have grown too large to compute with get names
+                    for size in outgrown(value):
+                        if size not in self.named:
+                            self.named[size] = self.names.fresh("size")
+                            text = "the expression of a size grows too large: the size is called"
+                            self.say("GF116", node, f"{text} {self.named[size]}")
+                    value = with_sizes(value, lambda x: self.named.get(x, x) if isinstance(x, Expr) else x)
             else:
                 if others is None:
                     others = fallback.of(node, self.resolve(node.args, values), derived, graph)
@@ -221,15 +226,6 @@ class Reconciler:
                     self._alone(node, name)
                 value = put_in(value, {n: self.fresh(n) for n in placeholders_in(sizes_in(value))})
             values[name] = value
-
-    def _cut(self, node: Node, value: Value) -> Value:
-        """The value with names for those of its sizes that have grown too large to compute with."""
-        for size in outgrown(value):
-            if size not in self.named:
-                self.named[size] = self.names.fresh("size")
-                text = f"the expression of a size grows too large: the size is called {self.named[size]}"
-                self.say("GF116", node, text)
-        return with_sizes(value, lambda dim: self.named.get(dim, dim) if isinstance(dim, Expr) else dim)  # type: ignore[no-any-return]
 
     def _learns(self, ours: Value, recorded: Value) -> bool:
         """Bind an unbacked symbol of the file (`u0`) to the size derived for it; True if there was one."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cache
 
 from graphflops.errors import FileError, shown
@@ -52,7 +52,6 @@ def git(
     output: object = None,
     check: bool = True,
     seconds: float | None = None,
-    environment: Mapping[str, str] | None = None,
 ) -> bytes:
     """What git prints; FileError, in git's words, where it fails and `check` is set.
 
@@ -64,7 +63,7 @@ def git(
             input=given,
             stdout=output or subprocess.PIPE,  # type: ignore[call-overload]
             stderr=subprocess.PIPE,
-            env={**os.environ, **_QUIET, **(environment or {})},
+            env={**os.environ, **_QUIET},
             check=False,
             timeout=seconds,
         )
@@ -95,9 +94,8 @@ def executable(path: str) -> str:
     Windows looks into the current folder first, and so does a PATH with an empty or relative part: there a pull request
     can put a git of its own. Folders in the checkout are skipped.
     """
-    checkout = os.path.realpath(
-        os.curdir
-    )  # the nearest folder around that has a `.git`; "" where there is none
+    # The nearest folder around that has a `.git`; "" where there is none.
+    checkout = os.path.realpath(os.curdir)
     while checkout and not os.path.exists(os.path.join(checkout, ".git")):
         above = os.path.dirname(checkout)
         checkout = above if above != checkout else ""
