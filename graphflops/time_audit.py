@@ -116,6 +116,21 @@ def time_findings(
     return with_neighbours(sorted(found, key=lambda finding: -(finding.seconds or 0)), report.rows)
 
 
+SLOW_CHECKS: list[Check] = []
+Run = Callable[[_Program], Iterator[Waste]]
+
+
+def _check(code: str, name: str, fix: str) -> Callable[[Run], Run]:
+    """A check whose findings are warnings at most; one that saves little of the time is a note."""
+
+    def register(run: Run) -> Run:
+        SLOW_CHECKS.append(Check(code, name, "time", "warning", fix, "report", run))
+        return run
+
+    return register
+
+
+@_check("GF270", "unaligned-product", "pad the size to a multiple of 8, better of 64")
 def _unaligned(program: _Program) -> Iterator[Waste]:
     """A matrix product in half precision whose columns or inner size are no multiple of 8. Tensor cores load rows of 16
     bytes; others run at a fraction of the peak: a vocabulary of 50,257 costs about eight times one of 50,304. Products of a
@@ -137,6 +152,12 @@ def _unaligned(program: _Program) -> Iterator[Waste]:
             yield Waste(row, program.saved(row, row.matrix_dtype, sizes, wide), text)
 
 
+@_check(
+    "GF271",
+    "unfused-attention",
+    "call scaled_dot_product_attention with is_causal or a contiguous mask, in half precision where heads share keys; "
+    "in ONNX use Attention of opset 23",
+)
 def _unfused(program: _Program) -> Iterator[Waste]:
     """Attention that stores its scores: written as several operators, or on operands that no fused kernel takes, such
     as a mask whose last axis is not contiguous. A fused kernel keeps the scores on chip.
@@ -155,6 +176,7 @@ def _unfused(program: _Program) -> Iterator[Waste]:
             yield Waste(row, own - fused, text, remedy(why))
 
 
+@_check("GF272", "float32-product", "run the product in half precision, or under autocast")
 def _float32_products(program: _Program) -> Iterator[Waste]:
     """Products in float32 in a program whose other products are in half precision. Without tensor cores they run at a tenth
     of the rate and move twice the bytes.
@@ -170,6 +192,10 @@ def _float32_products(program: _Program) -> Iterator[Waste]:
             yield Waste(row, saved, "a product in float32 among others in half precision")
 
 
+_OF_HEADS = "pass enable_gqa=True instead of repeating heads; in ONNX use Attention of opset 23"
+
+
+@_check("GF273", "heads-repeated", _OF_HEADS)
 def _repeated_heads(program: _Program) -> Iterator[Waste]:
     """Keys and values that are written out once for each query head that shares them. Attention kernels read shared heads in
     place.
@@ -197,6 +223,10 @@ def _copies(calls: Sequence[Row], makers: Mapping[str, Row]) -> list[Row]:
     return list(found.values())
 
 
+_OF_LAYOUTS = "convert model and input once: .to(memory_format=torch.channels_last)"
+
+
+@_check("GF274", "layout-converted", _OF_LAYOUTS)
 def _converted_layouts(program: _Program) -> Iterator[Waste]:
     """Convolutions on images in row-major order that convert their operands to channels-last for tensor cores, and their
     results back.
@@ -210,6 +240,7 @@ def _converted_layouts(program: _Program) -> Iterator[Waste]:
             yield Waste(row, moving, "a convolution converts its layout and back")
 
 
+@_check("GF275", "launch-bound", "use CUDA graphs or torch.compile, or a larger batch")
 def _waits_for_cpu(program: _Program) -> Iterator[Waste]:
     """A program whose kernels finish faster than the CPU launches them, so that the GPU waits. The module that waits longest
     is named.
@@ -228,6 +259,7 @@ def _waits_for_cpu(program: _Program) -> Iterator[Waste]:
     )
 
 
+@_check("GF276", "product-repeated", "compute it once and keep the result")
 def _repeated_products(program: _Program) -> Iterator[Waste]:
     """A product of the same two operands that an earlier call has computed already."""
     seen: set[tuple[str, tuple[str, ...]]] = set()
@@ -306,37 +338,3 @@ def _product(dtype: str, sizes: Product) -> Kernel:
     width, (m, n, k) = int(bytes_of(dtype)), (sizes.m, sizes.n, sizes.k)
     moved = width * sizes.batch
     return Kernel("matmul", dtype, 2 * sizes.batch * m * n * k, 0, moved * (m + n) * k, moved * m * n, sizes)
-
-
-def _check(code: str, name: str, run: Callable[[_Program], Iterator[Waste]], fix: str) -> Check:
-    """severity: the highest of its findings; one that saves little of the time is a note."""
-    return Check(code, name, "time", "warning", fix, "report", run)
-
-
-SLOW_CHECKS = (
-    _check("GF270", "unaligned-product", _unaligned, "pad the size to a multiple of 8, better of 64"),
-    _check(
-        "GF271",
-        "unfused-attention",
-        _unfused,
-        "call scaled_dot_product_attention with is_causal or a contiguous mask, in half precision where heads share keys; "
-        "in ONNX use Attention of opset 23",
-    ),
-    _check(
-        "GF272", "float32-product", _float32_products, "run the product in half precision, or under autocast"
-    ),
-    _check(
-        "GF273",
-        "heads-repeated",
-        _repeated_heads,
-        "pass enable_gqa=True instead of repeating heads; in ONNX use Attention of opset 23",
-    ),
-    _check(
-        "GF274",
-        "layout-converted",
-        _converted_layouts,
-        "convert model and input once: .to(memory_format=torch.channels_last)",
-    ),
-    _check("GF275", "launch-bound", _waits_for_cpu, "use CUDA graphs or torch.compile, or a larger batch"),
-    _check("GF276", "product-repeated", _repeated_products, "compute it once and keep the result"),
-)

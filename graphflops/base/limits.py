@@ -77,13 +77,6 @@ class _Meter:
         self.deadline = None if limits.seconds is None else monotonic() + limits.seconds
         self.spent: dict[Work, int] = {}
 
-    def spend(self, kind: Work, amount: int) -> None:
-        spent = self.spent.get(kind, 0) + amount
-        self.spent[kind] = spent
-        if spent > self.limits.work[kind]:
-            what = f"the analysis takes more than {self.limits.work[kind]:,} {kind}"
-            raise LimitPassed(what, _place(sys._getframe()), _ADVICE.get(kind, ""))
-
 
 _meter: _Meter | None = None
 _entered: list[object] = []  # contexts that are never left
@@ -91,8 +84,13 @@ _entered: list[object] = []  # contexts that are never left
 
 def spend(kind: Work, amount: int) -> None:
     """Counts work that is about to be done; raises LimitPassed where an analysis takes too much of it."""
-    if _meter is not None:
-        _meter.spend(kind, amount)
+    if _meter is None:
+        return
+    spent = _meter.spent[kind] = _meter.spent.get(kind, 0) + amount
+    most = _meter.limits.work[kind]
+    if spent > most:
+        what = f"the analysis takes more than {most:,} {kind}"
+        raise LimitPassed(what, _place(sys._getframe()), _ADVICE.get(kind, ""))
 
 
 def next_analysis() -> None:

@@ -201,15 +201,9 @@ def naming_modules(run: Followed, root: torch.nn.Module) -> Iterator[None]:
         run.module = around.pop()
 
     hooks = torch.nn.modules.module
-    handles = (
-        hooks.register_module_forward_pre_hook(enter),
-        hooks.register_module_forward_hook(leave, always_call=True),
-    )
-    try:
+    before = hooks.register_module_forward_pre_hook(enter)
+    with before, hooks.register_module_forward_hook(leave, always_call=True):
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def has_data(value: Any) -> bool:

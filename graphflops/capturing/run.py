@@ -198,10 +198,14 @@ def silence() -> Iterator[None]:
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        printed = io.StringIO()
+        with (
+            warnings.catch_warnings(),
+            contextlib.redirect_stdout(printed),
+            contextlib.redirect_stderr(printed),
+        ):
             warnings.simplefilter("ignore")
-            with contextlib.redirect_stderr(io.StringIO()):
-                yield
+            yield
     finally:
         logging.disable(before)
 

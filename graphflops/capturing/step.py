@@ -170,17 +170,12 @@ class _Followed:
         if recorder is not None:
             recorder.after_backward = lambda: self.find_gradients(recorder)
         modules = torch.nn.modules.module
-        handles = (
-            modules.register_module_forward_pre_hook(self.enter),
-            modules.register_module_forward_hook(self.leave, always_call=True),
-            OPTIMIZERS.register_optimizer_step_pre_hook(self.update),
-            OPTIMIZERS.register_optimizer_step_post_hook(self.updated),
-        )
-        try:
+        with contextlib.ExitStack() as handles:
+            handles.enter_context(modules.register_module_forward_pre_hook(self.enter))
+            handles.enter_context(modules.register_module_forward_hook(self.leave, always_call=True))
+            handles.enter_context(OPTIMIZERS.register_optimizer_step_pre_hook(self.update))
+            handles.enter_context(OPTIMIZERS.register_optimizer_step_post_hook(self.updated))
             yield
-        finally:
-            for handle in handles:
-                handle.remove()
 
     def enter(self, module: torch.nn.Module, _: Any) -> None:
         """A module begins; the outermost one names those in it."""

@@ -202,10 +202,9 @@ class Scope:
     def outputs(self, node: fx.Node) -> Iterable[str | None]:
         """Names of the results, flat, as a saved program has them: a `getitem`'s, else `NAME_unused_1`."""
         value = node.meta.get("val")
-        if isinstance(value, (tuple, list)):
-            yield from self.unpacked(node, node.name, enumerate(value))
-        elif isinstance(value, dict):
-            yield from self.unpacked(node, node.name, value.items())
+        if isinstance(value, (tuple, list, dict)):
+            entries = value.items() if isinstance(value, dict) else enumerate(value)
+            yield from self.unpacked(node, node.name, entries)
         elif not (isinstance(node.target, torch._ops.OpOverload) and (not node.target._schema.returns)):
             yield self.recorded(node.name, value)
 

@@ -122,8 +122,7 @@ class Scope:
             return Input(spec.constant_input.name, "user")
         for kind, (role, field) in _INPUTS.items():
             if (given := getattr(spec, kind)) is not None:
-                target = getattr(given, field) if field else ""
-                is_weight = role in ("parameter", "buffer")
+                target, is_weight = _target(given, field), role in ("parameter", "buffer")
                 return Input(given.arg.name, role, target, shared.get(target, "") if is_weight else "")
         raise FileError("an input of the program has a role that this graphflops does not know")
 
@@ -149,7 +148,7 @@ class Scope:
         for kind, (role, target) in _OUTPUTS.items():
             given = getattr(spec, kind)
             if given is not None:
-                return Output(self.refs[given.arg.name], role, getattr(given, target) if target else "")
+                return Output(self.refs[given.arg.name], role, _target(given, target))
         raise FileError("an output of the program has a role that this graphflops does not know")
 
     def region(self, name: str) -> Graph:
@@ -280,13 +279,6 @@ class Scope:
             self.program.nested[key] = known
         return known
 
-    def scalar(self, item: schema.Scalar) -> Argument:
-        if item.as_name is not None:
-            return self.refs[item.as_name]
-        if item.as_int is not None:
-            return item.as_int
-        return number(item.as_float) if item.as_float is not None else item.as_bool
-
 
 # By field of an InputSpec: the role, and the field of its name in the model.
 _INPUTS: dict[str, tuple[InputRole, str]] = {
@@ -308,6 +300,13 @@ _OUTPUTS: dict[str, tuple[OutputRole, str]] = {
 }
 
 
+def _target(spec: schema.Spec, field: str) -> str:
+    name: str | None = getattr(spec, field) if field else ""
+    if name is None:
+        raise FileError(f"the signature of the program names no {field}")
+    return name
+
+
 class _Defined(dict[str, Ref]):
     """References by name; looking up a name that is not defined raises FileError."""
 
@@ -318,9 +317,8 @@ class _Defined(dict[str, Ref]):
 Convert = Callable[[Scope, Any], Argument]
 _AS_IT_IS: Convert = lambda _, value: value  # noqa: E731 - as the others
 _LISTED: Convert = lambda _, items: tuple(items)  # noqa: E731
-_SCALAR: Convert = lambda scope, item: scope.scalar(item)  # noqa: E731
-_SCALARS: Convert = lambda scope, items: tuple([scope.scalar(item) for item in items])  # noqa: E731
-_OPTIONAL: Convert = lambda scope, x: scope.refs[x.as_tensor.name] if x.as_tensor else None  # noqa: E731
+_SCALAR: Convert = lambda scope, x: literal(x) if x.as_name is None else scope.refs[x.as_name]  # noqa: E731
+_SCALARS: Convert = lambda scope, items: tuple([_SCALAR(scope, item) for item in items])  # noqa: E731
 # By field of an operand, the most frequent first.
 _CONVERTERS: dict[str, Convert] = {
     "as_int": _AS_IT_IS,
@@ -334,8 +332,8 @@ _CONVERTERS: dict[str, Convert] = {
     "as_scalar_type": lambda scope, kind: dtype_of(kind, ""),
     "as_string": _AS_IT_IS,
     "as_device": lambda scope, item: Opaque(item.type + ("" if item.index is None else f":{item.index}")),
-    "as_optional_tensors": lambda scope, items: tuple([_OPTIONAL(scope, item) for item in items]),
-    "as_optional_tensor": _OPTIONAL,
+    "as_optional_tensors": lambda scope, items: tuple([scope.argument(item) for item in items]),
+    "as_optional_tensor": lambda scope, item: scope.argument(item),
     "as_graph": lambda scope, graph: scope.nested(graph),
     "as_floats": lambda scope, items: tuple([number(item) for item in items]),
     **dict.fromkeys(("as_bools", "as_strings"), _LISTED),

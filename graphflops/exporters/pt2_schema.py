@@ -68,13 +68,6 @@ class Named(Struct, gc=False):
     name: str
 
 
-class OptionalTensor(Struct, gc=False):
-    """An item of a list of optional tensors."""
-
-    as_tensor: Named | None = None
-    as_none: object = None
-
-
 class Device(Struct, gc=False):
     """A device, `cuda:1`."""
 
@@ -118,8 +111,8 @@ class Argument(Struct, gc=False):
     as_scalar_type: int | None = None
     as_string: str | None = None
     as_device: Device | None = None
-    as_optional_tensors: list[OptionalTensor] | None = None
-    as_optional_tensor: OptionalTensor | None = None
+    as_optional_tensors: list[Argument] | None = None
+    as_optional_tensor: Argument | None = None
     as_graph: GraphArgument | None = None
     as_floats: list[Float] | None = None
     as_bools: list[bool] | None = None
@@ -184,39 +177,16 @@ class ArgumentSpec(Struct, gc=False):
     arg: Argument
 
 
-class ParameterSpec(Struct, gc=False):
-    """A parameter as an input, an output that changes it, or the gradient with respect to it."""
+class Spec(Struct, gc=False):
+    """A tensor, token or object that is an input or output, and the name of what it is or belongs to, by its kind."""
 
     arg: Named
-    parameter_name: str
-
-
-class BufferSpec(Struct, gc=False):
-    """A buffer as an input, or an output that changes it."""
-
-    arg: Named
-    buffer_name: str
-    persistent: bool = True
-
-
-class ConstantSpec(Struct, gc=False):
-    """A tensor that the program closes over."""
-
-    arg: Named
-    tensor_constant_name: str
-
-
-class ObjectSpec(Struct, gc=False):
-    """An object of a user-defined class that the program closes over."""
-
-    arg: CustomObject
-    custom_obj_name: str
-
-
-class TokenSpec(Struct, gc=False):
-    """An ordering token of calls with side effects."""
-
-    arg: Named
+    parameter_name: str | None = None
+    buffer_name: str | None = None
+    persistent: bool = True  # of a buffer
+    tensor_constant_name: str | None = None
+    custom_obj_name: str | None = None
+    user_input_name: str | None = None
 
 
 class LiteralSpec(Struct, gc=False):
@@ -226,22 +196,15 @@ class LiteralSpec(Struct, gc=False):
     value: Scalar
 
 
-class UserInputSpec(Struct, gc=False):
-    """An output that belongs to a user input: its gradient, or its changed value."""
-
-    arg: Named
-    user_input_name: str
-
-
 class InputSpec(Struct, gc=False):
     """A union: the role of one input."""
 
-    parameter: ParameterSpec | None = None
-    buffer: BufferSpec | None = None
+    parameter: Spec | None = None
+    buffer: Spec | None = None
     user_input: ArgumentSpec | None = None
-    tensor_constant: ConstantSpec | None = None
-    custom_obj: ObjectSpec | None = None
-    token: TokenSpec | None = None
+    tensor_constant: Spec | None = None
+    custom_obj: Spec | None = None
+    token: Spec | None = None
     constant_input: LiteralSpec | None = None
 
 
@@ -249,13 +212,13 @@ class OutputSpec(Struct, gc=False):
     """A union: the role of one output."""
 
     user_output: ArgumentSpec | None = None
-    loss_output: TokenSpec | None = None
-    buffer_mutation: BufferSpec | None = None
-    gradient_to_parameter: ParameterSpec | None = None
-    gradient_to_user_input: UserInputSpec | None = None
-    user_input_mutation: UserInputSpec | None = None
-    parameter_mutation: ParameterSpec | None = None
-    token: TokenSpec | None = None
+    loss_output: Spec | None = None
+    buffer_mutation: Spec | None = None
+    gradient_to_parameter: Spec | None = None
+    gradient_to_user_input: Spec | None = None
+    user_input_mutation: Spec | None = None
+    parameter_mutation: Spec | None = None
+    token: Spec | None = None
 
 
 class Signature(Struct, gc=False):

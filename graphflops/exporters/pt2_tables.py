@@ -154,12 +154,10 @@ def _stored(signature: schema.Signature) -> Iterator[tuple[str, str, str]]:
     Buffers that are no part of the state are with the constants.
     """
     for spec in signature.input_specs:
-        if spec.parameter is not None:
-            yield spec.parameter.arg.name, spec.parameter.parameter_name, "weights"
-        elif (buffer := spec.buffer) is not None:
-            yield buffer.arg.name, buffer.buffer_name, "weights" if buffer.persistent else "constants"
-        elif (constant := spec.tensor_constant) is not None:
-            yield constant.arg.name, constant.tensor_constant_name, "constants"
+        if (one := spec.parameter or spec.buffer or spec.tensor_constant) is not None:
+            name = one.parameter_name or one.buffer_name or one.tensor_constant_name or ""
+            is_state = spec.parameter is not None or (spec.buffer is not None and one.persistent)
+            yield one.arg.name, name, "weights" if is_state else "constants"
 
 
 def with_aliases(

@@ -73,8 +73,6 @@ def _defined(given: Any) -> Iterator[str | None]:
         yield from results(given)
     elif isinstance(given, schema.Scalar):
         yield given.as_name
-    elif isinstance(given, schema.OptionalTensor):
-        yield None if given.as_tensor is None else given.as_tensor.name
     else:
         yield None if given is None else given.name
 

@@ -124,20 +124,10 @@ class OnnxPlaces:
 
     def of(self, node: Any) -> tuple[tuple[str, str, str], Evidence]:
         """Path and type of the innermost module, source line of a NodeProto, "" if unknown; what the module is known by."""
-        scopes = classes = line = ""
-        rewritten = False
-        for entry in node.metadata_props[:]:
-            key = entry.key
-            if key not in _READ or isinstance(value := entry.value, bytes):  # not UTF-8
-                continue
-            if key == _SCOPES:
-                scopes = value
-            elif key == _CLASSES:
-                classes = value
-            elif key == _TRACE:
-                line = self._sources.line(value)
-            else:
-                rewritten = True
+        entries = [(entry.key, entry.value) for entry in node.metadata_props[:] if entry.key in _READ]
+        told = {key: value for key, value in entries if isinstance(value, str)}  # else not UTF-8
+        scopes, classes, rewritten = told.get(_SCOPES, ""), told.get(_CLASSES, ""), _REWRITTEN in told
+        line = self._sources.line(told.get(_TRACE, ""))
         if scopes:
             if node.op_type in _PRODUCTS and "batch_norm" in classes:  # perhaps folded into the product
                 recorded = _quoted(classes)
@@ -163,10 +153,8 @@ class OnnxPlaces:
         known = self._scopes.get(scope)
         if known is None:
             parts = [part for part in scope.split("/") if part] if len(scope) <= _LONGEST_SCOPE else []
-            if len(parts) > _DEEPEST_SCOPE:
-                parts = []
             known = ""
-            for part in parts:
+            for part in parts if len(parts) <= _DEEPEST_SCOPE else ():
                 known = _below(known, part)
                 self.modules.setdefault(known, "")
             self._scopes[scope] = known

@@ -175,13 +175,11 @@ def _solved(difference: Dim, order: Mapping[str, int]) -> tuple[str, Dim]:
             continue
         name = monomial[0].name
         sum_of = symbol(name) - difference * coefficient
-        if isinstance(sum_of, int):
-            if sum_of > 0:
-                candidates.append((order[name], name, sum_of))
-            continue
-        if name in sum_of.symbols or min(sum_of.terms.values()) < 0:
-            continue
-        if all(len(m) < 2 and all(atom.kind in ("symbol", "//") for atom in m) for m in sum_of.terms):
+        is_sum = isinstance(sum_of, int) and sum_of > 0
+        if isinstance(sum_of, Expr) and name not in sum_of.symbols and min(sum_of.terms.values()) >= 0:
+            simple = (len(m) < 2 and all(x.kind in ("symbol", "//") for x in m) for m in sum_of.terms)
+            is_sum = all(simple)
+        if is_sum:
             candidates.append((order[name], name, sum_of))
     if not candidates:
         return "", 0

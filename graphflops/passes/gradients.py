@@ -139,11 +139,9 @@ def _fresh(back: Estimate) -> list[bool]:
     written = {id(value) for value in back.writes}
     fresh = []
     for value in back.out:
-        if id(value) in written:
-            fresh.append(True)
-            continue
-        match = _like(value, unclaimed) if isinstance(value, TensorType) else None
-        fresh.append(match is not None)
+        is_own = id(value) in written
+        match = None if is_own or not isinstance(value, TensorType) else _like(value, unclaimed)
+        fresh.append(is_own or match is not None)
         if match is not None:
             unclaimed.pop(match)
     return fresh
@@ -253,7 +251,15 @@ def checkpoints(
 
 def gradient_checkpoints(calls: Sequence[PricedCall], marks: Mapping[str, int]) -> list[Checkpoint]:
     """The checkpoints of a graph, by what the gradients of its calls read, wherever in memory that lies."""
-    return checkpoints(calls, marks, _kept) if marks else []
+
+    def kept(call: PricedCall) -> tuple[Sequence[str], Sequence[str]]:
+        """Positions, as texts, of what a call keeps for its gradient."""
+        if (gradient := call.gradient) is None:
+            return (), ()
+        results = [*map(str, gradient.results), *([""] if gradient.beside else [])]
+        return [*map(str, gradient.operands)], results
+
+    return checkpoints(calls, marks, kept) if marks else []
 
 
 def add_recomputation(calls: Sequence[PricedCall], rows: list[Row], marks: Mapping[str, int]) -> None:
@@ -265,14 +271,6 @@ def add_recomputation(calls: Sequence[PricedCall], rows: list[Row], marks: Mappi
                 own = rows[row]
                 again = own.cost if own.backward is None else own.backward + own.cost
                 rows[row] = own._replace(backward=again)
-
-
-def _kept(call: PricedCall) -> tuple[Sequence[str], Sequence[str]]:
-    """Positions, as texts, of what a call keeps for its gradient."""
-    if (gradient := call.gradient) is None:
-        return (), ()
-    own = [""] if gradient.beside else []
-    return [str(place) for place in gradient.operands], [*(str(place) for place in gradient.results), *own]
 
 
 _CHECKPOINTED = ("tag_activation_checkpoint", "wrap_activation_checkpoint")

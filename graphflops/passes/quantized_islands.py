@@ -96,31 +96,29 @@ class Islands(Uses):
         self.twins.clear()
         self.layouts.clear()
         for place, call in enumerate(self.calls):
-            x = call.uses[0] if call.uses else ""
+            x, names = call.uses[0] if call.uses else "", self.outputs(place)
             if self.dequantizes(place):
                 twin = Twin(x, self.type_of(x), call, x in self.stored)
-                self.twins.update((name, twin) for name in self.outputs(place))
-            elif has_layouts and x in self.twins and barred.isdisjoint(self.outputs(place)):
-                self._lay_out(place, call)
+                self.twins.update((name, twin) for name in names)
+            elif has_layouts and x in self.twins and barred.isdisjoint(names):
+                estimate = self._laid_out(call, names)
+                if estimate is None:
+                    continue
+                self.layouts[place] = estimate
+                for name, value in zip(call.node.outputs, estimate.out, strict=False):
+                    if name is not None and isinstance(value, TensorType):
+                        self.twins[name] = self.twins[x]._replace(name=name, type=value)
 
-    def _lay_out(self, place: int, call: PricedCall) -> None:
-        """Take a layout of a dequantized value for one of the quantized value, a cast of it for that value itself."""
-        names, twin, op = self.outputs(place), self.twins[call.uses[0]], call.node.operator
+    def _laid_out(self, call: PricedCall, names: Sequence[str]) -> Estimate | None:
+        """A layout of a dequantized value as one of the quantized value, a cast of it as that value itself."""
+        twin, op = self.twins[call.uses[0]], call.node.operator
         if not names or not all(map(self.is_float, names)):
-            return
+            return None
         if op.kind == "cast" and self.type_of(names[0]).dtype.bits >= _HALF:
-            estimate = free(twin.type)
-        elif self._lays_out(call) and not op.mutates:
-            priced = self._at_twins(call, call.uses[:1])
-            if priced is None:
-                return
-            estimate = priced.estimate
-        else:
-            return
-        self.layouts[place] = estimate
-        for name, value in zip(call.node.outputs, estimate.out, strict=False):
-            if name is not None and isinstance(value, TensorType):
-                self.twins[name] = twin._replace(name=name, type=value)
+            return free(twin.type)
+        is_layout = self._lays_out(call) and not op.mutates
+        priced = self._at_twins(call, call.uses[:1]) if is_layout else None
+        return None if priced is None else priced.estimate
 
     def _at_twins(self, call: PricedCall, taken: Collection[str]) -> Priced | None:
         """The price of a call at the quantized types of some operands; None where its rule does not take these."""

@@ -189,7 +189,10 @@ class Reconciler:
                 is_known = ours is not None or priced.state != "unknown"
                 is_fixed = node.operator.kind not in _KEPT_BY_DEVICE
                 is_compared = is_known and (is_fixed or name in graph.used or is_held)
-                chosen = autocast or (index > 0 and _is_wide_statistic(node, ours, recorded))
+                # A further result of a norm of 16 bits is in float32 on a GPU.
+                dtypes = getattr(ours, "dtype", None), getattr(recorded, "dtype", None)
+                is_wide = index > 0 and dtypes[0] in (FLOAT16, BFLOAT16) and dtypes[1] is FLOAT32
+                chosen = autocast or (is_wide and node.operator.kind == "normalisation")
                 value = self._agreed(node, ours, recorded, chosen, is_compared)
             values[name] = value
             if _has_contents(value):
@@ -299,14 +302,6 @@ def _is_smaller(recorded: Value, ours: Value) -> bool:
         return False
     pairs = (recorded.numel, ours.numel), (recorded.dtype.bits, getattr(ours.dtype, "bits", 0))
     return any(isinstance(ours, int) and isinstance(theirs, int) and theirs < ours for theirs, ours in pairs)
-
-
-def _is_wide_statistic(node: Node, ours: Value, recorded: Value) -> bool:
-    """Whether a further result of a norm of 16 bits is in float32, as on a GPU."""
-    if not isinstance(ours, TensorType) or not isinstance(recorded, TensorType):
-        return False
-    is_wide = ours.dtype in (FLOAT16, BFLOAT16) and recorded.dtype is FLOAT32
-    return is_wide and node.operator.kind == "normalisation"
 
 
 def place_of(node: Node) -> str:

@@ -312,9 +312,9 @@ class _Conversion(Record, frozen=True):
 
     def with_nested(self, node: Node, types: Mapping[str, Any]) -> Node:
         """The call with its nested graphs converted: their inputs are the operands behind them, in order."""
-        if not any(isinstance(argument, Graph) for argument in node.args):
+        first = next((place for place, x in enumerate(node.args) if isinstance(x, Graph)), None)
+        if first is None:
             return node
-        first = next(place for place, argument in enumerate(node.args) if isinstance(argument, Graph))
         operands = [types.get(ref.name) for ref in flat(node.args[first:]) if isinstance(ref, Ref)]
 
         def converted(argument: Any) -> Any:
