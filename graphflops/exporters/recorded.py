@@ -71,31 +71,28 @@ def read_step(
         members = [MEMBER, *(FURTHER.format(place) for place in range(1, len(archive.names)))]
         if archive.names != {*members}:
             raise FileError(f"{archive}: holds other members than a step: record it again")
-        digest, steps = hashlib.sha256(repr(mesh).encode() if mesh else b""), []
+        digest, steps = hashlib.sha256(repr(mesh).encode() if mesh else b""), list[RecordedStep]()
         for member in members if mesh else members[:1]:
             data = archive.read(member)
             digest.update(data)
-            steps.append(_decoded(data, f"{archive}: {member}"))
+            where = f"{archive}: {member}"
+            try:
+                found = msgspec.json.decode(data, type=_Version).format
+                if found != FORMAT:
+                    reads = f"this graphflops reads {FORMAT}: record it again"
+                    raise FileError(f"{where} has format {found}, {reads}")
+                steps.append(msgspec.json.decode(data, type=RecordedStep))
+                _check(steps[-1])
+            except Contradiction as error:
+                raise FileError(f"{where}: {shown(str(error), 200)}: record it again") from None
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, MemoryError) as error:
+                said = f"is not of the documented form ({shown(str(error), 100)}): record it again"
+                raise FileError(f"{where} {said}") from None
         step = steps[0]
         if mesh:
             step = at_mesh(steps, mesh)
             _check(step)
         return step, digest.hexdigest()
-
-
-def _decoded(data: bytes, where: str) -> RecordedStep:
-    try:
-        found = msgspec.json.decode(data, type=_Version).format
-        if found != FORMAT:
-            raise FileError(f"{where} has format {found}, this graphflops reads {FORMAT}: record it again")
-        step = msgspec.json.decode(data, type=RecordedStep)
-        _check(step)
-        return step
-    except Contradiction as error:
-        raise FileError(f"{where}: {shown(str(error), 200)}: record it again") from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, MemoryError) as error:
-        said = shown(str(error), 100)
-        raise FileError(f"{where} is not of the documented form ({said}): record it again") from None
 
 
 def graph_of(step: RecordedStep, origin: Origin) -> Graph:

@@ -132,20 +132,16 @@ class OnnxPlaces:
             if node.op_type in _PRODUCTS and "batch_norm" in classes:  # perhaps folded into the product
                 recorded = _quoted(classes)
                 rewritten |= bool(recorded) and operator(recorded[-1]).name == "batch_norm"
-            return (*self._module(scopes, classes), line), "rewritten" if rewritten else "recorded"
+            # Of the lists of scopes and their types, outermost first, the last of each is the call itself.
+            outer = (scopes.rpartition(", ")[0], classes.rpartition(", ")[0])
+            if outer not in self._known:
+                pairs = zip(_quoted(scopes)[:-1], _quoted(classes)[:-1], strict=False)
+                inner = [(path, kind) for path, kind in pairs if _NO_STACK not in path]
+                for path, kind in inner:
+                    self.modules.setdefault(path, kind)
+                self._known[outer] = inner[-1] if inner else ("", "")
+            return (*self._known[outer], line), "rewritten" if rewritten else "recorded"
         return (self._by_name(node.name), "", line), "named" if "/" in node.name else "none"
-
-    def _module(self, scopes: str, classes: str) -> tuple[str, str]:
-        """From the lists of scopes and their types, outermost first; the last of each is the call itself."""
-        outer = (scopes.rpartition(", ")[0], classes.rpartition(", ")[0])
-        known = self._known.get(outer)
-        if known is None:
-            pairs = zip(_quoted(scopes)[:-1], _quoted(classes)[:-1], strict=False)
-            inner = [(path, kind) for path, kind in pairs if _NO_STACK not in path]
-            for path, kind in inner:
-                self.modules.setdefault(path, kind)
-            known = self._known[outer] = inner[-1] if inner else ("", "")
-        return known
 
     def _by_name(self, name: str) -> str:
         """`/layers.0/attention/MatMul_1` was called in `layers.0.attention`."""

@@ -114,12 +114,20 @@ class Meter:
         if all(isinstance(mark, int) for mark in self.marks):
             most = max(self.marks)  # type: ignore[type-var]
             return Peak(most, self.marks[most])
-        ranked = self._ranked()
+        # The largest at the hints first; without an example, at sizes that make the leading term decide.
+        marks = [*self.marks]
+        found = evaluate_all(marks, self.known.hints)
+        if None in found:
+            names = {name for mark in marks if isinstance(mark, Expr) for name in mark.symbols}
+            others = evaluate_all(marks, {**dict.fromkeys(names, _SOME_SIZE), **self.known.hints})
+            found = [other if size is None else size for size, other in zip(found, others, strict=True)]
+        sizes = dict(zip(marks, found, strict=True))
+        ranked = sorted(marks, key=lambda mark: sizes[mark] or 0, reverse=True)
         if len(ranked) > _MOST_COMPARED:
             candidates = not_exceeded(ranked)
             sums = Sums(candidates)
-            found = [[value or 0 for value in sums.at(sizes)] for sizes in self._spread()]  # 0: has no value
-            largest = {candidates[values.index(max(values))] for values in found}
+            tried = [[value or 0 for value in sums.at(at)] for at in self._spread()]  # 0: has no value
+            largest = {candidates[values.index(max(values))] for values in tried}
             ranked = [ranked[0], *(mark for mark in ranked[1:] if mark in largest)]
         best: dict[Dim, Dim] = {}
         terms = (term for mark in ranked if isinstance(mark, Expr) for term in mark.terms)
@@ -150,17 +158,6 @@ class Meter:
             for varied in ({*names}, *({name} for name in alone if len(names) > 1))
             for size in _SAMPLED
         ]
-
-    def _ranked(self) -> list[Dim]:
-        """The sums, the largest at the hints first; without an example, at sizes that make the leading term decide."""
-        marks = [*self.marks]
-        found = evaluate_all(marks, self.known.hints)
-        if None in found:
-            names = {name for mark in marks if isinstance(mark, Expr) for name in mark.symbols}
-            others = evaluate_all(marks, {**dict.fromkeys(names, _SOME_SIZE), **self.known.hints})
-            found = [other if size is None else size for size, other in zip(found, others, strict=True)]
-        order = sorted(range(len(marks)), key=lambda place: found[place] or 0, reverse=True)
-        return [marks[place] for place in order]
 
 
 def _terms(mark: Dim) -> int:

@@ -74,7 +74,16 @@ class Islands(Uses):
         barred: set[str] = set()
         for turn in range(_TURNS):
             self._find_twins(barred, has_layouts=turn < _TURNS - 1)
-            self._find_islands()
+            self.islands.clear()
+            self.island_of.clear()
+            for place, call in enumerate(self.calls):
+                if place in self.island_of or place in self.layouts or place in self.folded:
+                    continue
+                island = self._island(place, call)
+                if island is not None:
+                    self.islands[place] = island
+                    parts = (place, *island.absorbed, *island.quantizers)
+                    self.island_of.update(dict.fromkeys(parts, island))
             lost = [name for place in self.layouts for name in self.outputs(place) if not self.is_taken(name)]
             if not lost:
                 return
@@ -128,17 +137,6 @@ class Islands(Uses):
 
     # Islands
 
-    def _find_islands(self) -> None:
-        self.islands.clear()
-        self.island_of.clear()
-        for place, call in enumerate(self.calls):
-            if place in self.island_of or place in self.layouts or place in self.folded:
-                continue
-            island = self._island(place, call)
-            if island is not None:
-                self.islands[place] = island
-                self.island_of.update(dict.fromkeys((place, *island.absorbed, *island.quantizers), island))
-
     def _island(self, place: int, call: PricedCall) -> Island | None:
         op, estimate = call.node.operator, call.estimate
         if op.kind in _UNFIT or self.dequantizes(place) or estimate.unknown or estimate.regions:
@@ -151,7 +149,16 @@ class Islands(Uses):
         floats = self.floats(call.uses)
         taken = [name for name in floats if name in self.twins]
         if op.name == "quantize":
-            return self._requantization(place, call) if taken == list(call.uses[:1]) else None
+            if taken != list(call.uses[:1]):
+                return None
+            # A quantized value that is quantized again: the same value where the scales are equal.
+            again, (out,) = self.twins[taken[0]], call.estimate.out
+            whole = free(out)
+            if parameters(call) != parameters(again.by):
+                reads = (again.type, *scales(again.by, self.values), *scales(call, self.values))
+                work = call.estimate.vector_flops + again.dequantizing(self.values)
+                whole = Estimate((out,), vector_flops=work, reads=reads)
+            return Island(place, frozenset(taken), (), (), {}, whole)
         if not taken:
             return self._scaled_sums(place, call) if estimate.matrix_flops != 0 else None
         if estimate.matrix_flops != 0:
@@ -165,17 +172,6 @@ class Islands(Uses):
         if all(name in self.twins or self.is_number(name) for name in floats):
             return self._between(place, call, taken)
         return None
-
-    def _requantization(self, place: int, call: PricedCall) -> Island:
-        """A quantized value that is quantized again: the same value where the scales are equal."""
-        twin, (out,) = self.twins[call.uses[0]], call.estimate.out
-        if parameters(call) == parameters(twin.by):
-            estimate = free(out)
-        else:
-            reads = (twin.type, *scales(twin.by, self.values), *scales(call, self.values))
-            work = call.estimate.vector_flops + twin.dequantizing(self.values)
-            estimate = Estimate((out,), vector_flops=work, reads=reads)
-        return Island(place, frozenset(call.uses[:1]), (), (), {}, estimate)
 
     def _integer_product(
         self, place: int, call: PricedCall, taken: Sequence[str], factors: Sequence[str]

@@ -270,12 +270,18 @@ def versions(path: str, span: RevisionRange | None, most: int) -> list[Version]:
     command = ["log", "--follow", "--raw", "--no-abbrev", "-z", "-M", *_OWN_DIFF, shown_as]
     text = git(*command, f"--max-count={most}", f"{old}..{new}" if old else new, "--", path)
     parts = iter([os.fsdecode(part).strip("\n") for part in text.split(b"\0")])
-    found = [_version(commit, parts) for commit in parts if commit]
+    found = []
+    for commit in filter(None, parts):
+        # One entry: date, subject, `:modes blobs status`, and one path, or two where it was renamed.
+        date, subject, raw, place = (next(parts) for _ in range(4))
+        blob, status = raw.split()[3:5]
+        before, place = (place, next(parts)) if status[:1] in "RC" else ("", place)
+        found.append(Version(commit, date, subject, place, "" if status == "D" else blob, before))
     if old:  # the file as it was where the range begins, if it was there
-        how, place = "--full-name", os.path.relpath(path) if os.path.isabs(path) else path
+        how, asked = "--full-name", os.path.relpath(path) if os.path.isabs(path) else path
         if found:
-            how, place = "--full-tree", found[-1].renamed_from or found[-1].path
-        if listed := git("ls-tree", "-z", how, old, "--", place):
+            how, asked = "--full-tree", found[-1].renamed_from or found[-1].path
+        if listed := git("ls-tree", "-z", how, old, "--", asked):
             about, _, name = listed.rstrip(b"\0").partition(b"\t")
             told = os.fsdecode(git("log", "-1", "--format=%cs%x00%s", old)).strip("\n")
             date, subject = told.split("\0")
@@ -283,14 +289,6 @@ def versions(path: str, span: RevisionRange | None, most: int) -> list[Version]:
     if not found:
         raise FileError(f"{shown(path)}: no commit of that range has such a file")
     return found[::-1]
-
-
-def _version(commit: str, parts: Iterator[str]) -> Version:
-    """One entry of the log: date, subject, `:modes blobs status`, and one path, or two where it was renamed."""
-    date, subject, raw, path = (next(parts) for _ in range(4))
-    blob, status = raw.split()[3:5]
-    before, path = (path, next(parts)) if status[:1] in "RC" else ("", path)
-    return Version(commit, date, subject, path, "" if status == "D" else blob, before)
 
 
 def there(path: str, commit: str | None) -> bool:
