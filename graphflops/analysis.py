@@ -267,7 +267,6 @@ def _time(
 
 
 def _runs(program: PricedProgram, execution: Execution, platform: Platform) -> Runs:
-    """Which calls run under an execution, and how their values lie."""
     if execution == "compiled":
         from graphflops.inductor.plan import Plans
 
@@ -323,7 +322,6 @@ def _priced(
 
 
 def _facts_of(graph: Graph) -> FindFact:
-    """What rules must know of calls beyond their operands."""
     visible = attention.facts_of(graph)
     if not graph.has_exchanges:
         return visible

@@ -54,7 +54,6 @@ class _Program(Record, frozen=True):
     graph_seconds: Callable[[], float]
 
     def size(self, quantity: object) -> int:
-        """A quantity as a number; 0 where a size has no value."""
         return self.report.value(quantity) or 0  # type: ignore[arg-type]
 
     def seconds(self, kernel: Kernel) -> float:

@@ -10,9 +10,8 @@ import msgspec
 import torch
 
 from graphflops.base import files
-from graphflops.capturing.example import library, unknown
 from graphflops.capturing.float8 import to_float8
-from graphflops.capturing.name import Name
+from graphflops.capturing.name import Name, library, unknown
 from graphflops.capturing.weights import stored
 from graphflops.errors import FileError, ModelError, OptionError, shown
 

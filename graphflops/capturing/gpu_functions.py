@@ -176,7 +176,6 @@ class _FusedRmsNorm(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
-        """Gradients of x and of the weight, where they are wanted."""
         x, weight, roots = ctx.saved_tensors
         wanted = [ctx.needs_input_grad[0], ctx.needs_input_grad[2]]
         call = _ATEN._fused_rms_norm_backward.default
@@ -221,7 +220,6 @@ def gpu_autocast() -> Iterator[None]:
 
 @lru_cache(maxsize=1)
 def _overloads() -> list[Any]:
-    """The operators that autocast treats somewhere."""
     found = []
     for name in sorted(torch._C._dispatch_get_all_op_names()):
         if name.startswith("aten::") and (_has(name, _KEY) or _has(name, "AutocastCUDA")):
@@ -310,7 +308,6 @@ class _Layers(torch.autograd.Function):  # type: ignore[misc]
     def forward(
         ctx: Any, name: str, options: _Options, each: int, x: Any, hx: Any, cx: Any, *params: Any
     ) -> Any:
-        """Result and last states."""
         with torch._C._AutoDispatchBelowAutograd():
             made = _ATEN._cudnn_rnn.default(x, params, each, None, hx, cx, *options)
             weights, is_copied = sum(weight.nbytes for weight in params), x.dtype == torch.bfloat16
@@ -323,7 +320,6 @@ class _Layers(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def backward(ctx: Any, of_out: Any, of_hy: Any, of_cy: Any) -> Any:
-        """Gradients of the operand, the states and the weights."""
         x, hx, cx, out, reserve, *params = ctx.saved_tensors
         needs = ctx.needs_input_grad
         mask = [*needs[3:6], any(needs[6:])]

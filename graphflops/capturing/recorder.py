@@ -221,7 +221,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     # Memory
 
     def storage(self, tensor: torch.Tensor) -> int:
-        """The number of a tensor's memory, which is followed from now on."""
         storage = tensor.untyped_storage()
         known = self.numbers.get(id(storage))
         return known[1] if known is not None and known[0]() is storage else self.follow(storage)

@@ -24,13 +24,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest import mock
 
-from graphflops.capturing.name import LIBRARIES, Name
+from graphflops.capturing.name import LIBRARIES, Example, Name, from_timm, from_torchvision
 from graphflops.errors import GraphflopsError, ModelError, innermost, shown
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
-    from graphflops.capturing.example import Example
     from graphflops.exporters.eager_record import Record
     from graphflops.graph import Graph
 
@@ -170,9 +169,7 @@ def _examples(name: Name, *, training: bool) -> Mapping[str, Example]:
         from graphflops.capturing import transformers_models
 
         return transformers_models.examples(name, training=training)
-    from graphflops.capturing import example
-
-    return {"model": example.from_timm(name) if name.library == "timm" else example.from_torchvision(name)}
+    return {"model": from_timm(name) if name.library == "timm" else from_torchvision(name)}
 
 
 def _said(name: Name, problem: str, function: Callable[[], Any]) -> Any:

@@ -19,8 +19,7 @@ import torch
 from msgspec.structs import replace
 
 from graphflops.capturing.configurations import model_of, parts
-from graphflops.capturing.example import Example, refuse_choices
-from graphflops.capturing.name import Choices, Name
+from graphflops.capturing.name import Choices, Example, Name, refuse_choices
 from graphflops.errors import ModelError, OptionError, shown
 
 # What forwards call their cache; the second from transformers 5.24 on.
@@ -244,7 +243,6 @@ class _Steps:
         return _example(self.name, self.model, inputs, results, open_axes)
 
     def prefill(self) -> Example:
-        """A prompt at once: logits, and the cache that it leaves."""
         sizes = self.sizes()
         inputs = self.prompt(sizes, 1 if self.is_encoder_decoder else self.chosen.length)
         open_axes: dict[int, dict[int, str]] = {}

@@ -330,7 +330,6 @@ def _atom_text(atom: Atom) -> str:
 
 
 def _operand(dim: Operand) -> str:
-    """The text of a dim as an operand of // or %."""
     if isinstance(dim, int):
         return str(dim) if dim >= 0 else f"({dim})"
     atom = dim.as_atom()

@@ -41,7 +41,6 @@ class Program:
         return contents
 
     def stored(self, tensor: torch.Tensor) -> Stored:
-        """A tensor with its memory; a tensor on a device is copied to the host."""
         storage = tensor.untyped_storage()
         if storage._cdata not in self._memories:
             flat = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
@@ -143,7 +142,6 @@ class Scope:
         return Graph(nodes, self.types, (*inputs, *self.constants), outputs, name=name, contents=contents)
 
     def type_input(self, entry: Input, node: fx.Node) -> None:
-        """Records an input's type; for a parameter, also whether it is trained."""
         value = node.meta.get("val")
         if entry.role in ("token", "object") and not isinstance(value, torch.Tensor):
             return

@@ -97,7 +97,6 @@ def _said(axes: Sequence[tuple[str, int]]) -> str:
 
 
 def _fixed(step: RecordedStep) -> tuple[Any, ...]:
-    """What must be the same on each mesh."""
     groups = [group.axis for group in step.groups]
     return step.rank, step.operators, step.modules, step.sources, groups, [*dict(step.axes)], step.guesses
 

@@ -227,7 +227,6 @@ class Scope:
         return tuple(args), tuple(kwargs)
 
     def results(self, outputs: list[schema.Argument]) -> tuple[str | None, ...]:
-        """Defines the results; their names, flat."""
         if len(outputs) == 1 and (tensor := outputs[0].as_tensor) is not None:
             self.define(tensor.name)
             return (tensor.name,)
@@ -261,7 +260,6 @@ class Scope:
         raise FileError("an operand is of a kind that this graphflops does not know")
 
     def nested(self, argument: schema.GraphArgument) -> Graph:
-        """A graph that is an argument; equal graphs are one object."""
         where = f"graph {shown(argument.name)}"
         if self.depth >= MAX_DEPTH:
             raise FileError(f"{where}: graphs nest deeper than {MAX_DEPTH}")

@@ -218,7 +218,6 @@ def _used_for(
 
 
 def _users(nodes: Sequence[Node], weights: Container[str]) -> dict[str, set[str]]:
-    """Modules whose calls use each weight."""
     users: dict[str, set[str]] = {}
     for node in nodes:
         for name in node.reads():

@@ -83,7 +83,6 @@ class Types:
                 yield f"the example of {shown(name, 80)} is {value:,}, outside of its range"
 
     def sizes(self) -> list[Dim]:
-        """Every size of every tensor type so far."""
         return [size for tensor in self._tensors.values() for size in tensor.shape]
 
 

@@ -226,5 +226,4 @@ def _is_descriptor(data: bytes, entry: _Entry) -> bool:
 
 
 def _two_ways(what: str) -> str:
-    """The message for an archive that two readers may read differently."""
     return f"can be read in two ways ({what}): torch may run another program; export or copy it again"

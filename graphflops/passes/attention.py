@@ -80,6 +80,5 @@ def _masked(row: Row, forward: Dim, backward: Dim) -> Row:
 
 
 def _total(program: PricedProgram, whole: Cost, pairs: Sequence[tuple[Cost | None, Cost | None]]) -> Dim:
-    """The total of masked FLOPs after those of some calls have grown."""
     more = [after for after, before in pairs if after is not None and after is not before]
     return summed_quantity("masked_flops", [whole, *more], program.names)

@@ -72,7 +72,6 @@ class Binding(Struct):
 
     @property
     def moved(self) -> bool:
-        """Whether recorded shapes no longer hold, so that derived ones count."""
         return bool(self.inputs)
 
     def value(self, graph: Graph, name: str) -> Value:

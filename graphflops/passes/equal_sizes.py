@@ -238,7 +238,6 @@ def group_sizes(graph: Graph) -> Mapping[str, Dim]:
 
 
 def _has_size(op: Op) -> bool:
-    """Whether it matters to a call how many devices are in its group."""
     return op.is_exchange and "to_one" not in op.facts
 
 

@@ -148,7 +148,6 @@ def _fresh(back: Estimate) -> list[bool]:
 
 
 def _like(value: TensorType, others: Sequence[TensorType]) -> int | None:
-    """Position of the first tensor of the same shape and element type."""
     alike = (x.shape == value.shape and x.dtype is value.dtype for x in others)
     return next((place for place, is_alike in enumerate(alike) if is_alike), None)
 

@@ -105,7 +105,6 @@ class Peaks:
         return () if is_first or graph is not self.program.main else trained_inputs(self.program)
 
     def inside(self, call: PricedCall) -> list[Peak]:
-        """Peaks of the graphs that run inside a call."""
         runs = [run for run, times in call.estimate.regions if times != 0 and isinstance(run, PricedGraph)]
         for run in runs:
             if run not in self.nested:

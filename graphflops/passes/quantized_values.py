@@ -138,8 +138,6 @@ class Uses:
         return readers[0] if len(readers) == 1 and name not in self.returned else None
 
     def is_quantized(self, name: str) -> bool:
-        """Whether all that read a value quantize it."""
-
         def quantizes(place: int) -> bool:
             op, uses = self.calls[place].node.operator, self.calls[place].uses
             return op.name == "quantize" and name == uses[0] and name not in uses[1:]

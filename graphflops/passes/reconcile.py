@@ -118,7 +118,6 @@ class Reconciler:
         self.say("GF131", node, text)
 
     def fresh(self, placeholder: str) -> Dim:
-        """The next size of that origin, or the value that the user gives for it."""
         return self.binding.told(self.names.fresh(placeholder.rstrip("?")))
 
     def reconcile(

@@ -55,7 +55,6 @@ class Program:
             graph.add_edge(maker, user, number, slot=slot, value=value, weight=weight, count=1, **known)
 
     def _add_nodes(self) -> None:
-        """Inputs and weights, calls in program order, results."""
         graph, found, measures = self.calls, self.found, self.measures
         for name, entry in found.inputs.items():
             typed = found.types.get(entry.name)
@@ -116,7 +115,6 @@ class _Modules:
         self.graph.graph |= {"level": "module"} | ({} if depth is None else {"depth": depth})
 
     def unique(self, name: str) -> str:
-        """The name, or one with a number where a node has it already."""
         unused, times = name, 1
         while unused in self.graph:
             times += 1

@@ -83,7 +83,6 @@ class Wiring:
         return name if times == 1 else self.unique(f"{name} ({times})")
 
     def input(self, name: str, entry: Input, graph: Graph) -> str:
-        """A node for an input of the program, or for a constant of a nested graph."""
         node = self.unique(name)
         self.inputs[node] = entry
         recorded = graph.types.get(entry.name)
