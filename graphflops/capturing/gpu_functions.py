@@ -71,8 +71,6 @@ class Around(TorchFunctionMode):  # type: ignore[misc]
     """A mode that may be entered where it is off."""
 
     def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, within the mode."""
-
         def called(*args: Any, **kwargs: Any) -> Any:
             with self:
                 return function(*args, **kwargs)
@@ -179,7 +177,6 @@ class _FusedRmsNorm(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
-        """Gradients of x and of the weight, where they are wanted."""
         x, weight, roots = ctx.saved_tensors
         wanted = [ctx.needs_input_grad[0], ctx.needs_input_grad[2]]
         call = _ATEN._fused_rms_norm_backward.default
@@ -234,6 +231,13 @@ _Autocast = torch.amp.autocast_mode.autocast
 @contextlib.contextmanager
 def gpu_autocast() -> Iterator[None]:
     """Within it, `torch.autocast("cuda")` holds for tensors of the CPU, with the operators that it holds for on a GPU."""
+    init = _Autocast.__init__
+
+    def of_cpu(self: Any, device_type: str, dtype: Any = None, *args: Any, **kwargs: Any) -> None:
+        if device_type == "cuda":  # by default products are in float16 there
+            device_type, dtype = "cpu", dtype or torch.get_autocast_dtype("cuda")
+        init(self, device_type, dtype, *args, **kwargs)
+
     library = torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the CPU's own kernels are replaced, which is meant
@@ -246,24 +250,14 @@ def gpu_autocast() -> Iterator[None]:
             elif has_own and not is_treated:
                 library.impl(overload, torch.library.fallthrough_kernel, _KEY)
     try:
-        with mock.patch.object(_Autocast, "__init__", _of_cpu):
+        with mock.patch.object(_Autocast, "__init__", of_cpu):
             yield
     finally:
         library._destroy()
 
 
-def _of_cpu(
-    self: Any, device_type: str, dtype: Any = None, *args: Any, _init: Any = _Autocast.__init__, **kwargs: Any
-) -> None:
-    """The context of the CPU; by default products are in float16, as on a GPU."""
-    if device_type == "cuda":
-        device_type, dtype = "cpu", dtype or torch.get_autocast_dtype("cuda")
-    _init(self, device_type, dtype, *args, **kwargs)
-
-
 @lru_cache(maxsize=1)
 def _overloads() -> list[Any]:
-    """The operators that autocast treats somewhere."""
     found = []
     for name in sorted(torch._C._dispatch_get_all_op_names()):
         if name.startswith("aten::") and (_has(name, _KEY) or _has(name, "AutocastCUDA")):
@@ -352,7 +346,6 @@ class _Layers(torch.autograd.Function):  # type: ignore[misc]
     def forward(
         ctx: Any, name: str, options: _Options, each: int, x: Any, hx: Any, cx: Any, *params: Any
     ) -> Any:
-        """Result and last states."""
         with torch._C._AutoDispatchBelowAutograd():
             made = _ATEN._cudnn_rnn.default(x, params, each, None, hx, cx, *options)
             weights, is_copied = sum(weight.nbytes for weight in params), x.dtype == torch.bfloat16
@@ -365,7 +358,6 @@ class _Layers(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def backward(ctx: Any, of_out: Any, of_hy: Any, of_cy: Any) -> Any:
-        """Gradients of the operand, the states and the weights."""
         x, hx, cx, out, reserve, *params = ctx.saved_tensors
         needs = ctx.needs_input_grad
         mask = [*needs[3:6], any(needs[6:])]

@@ -84,8 +84,9 @@ def pretended() -> Iterator[FakeTensorMode]:
 
         # Converting a module swaps its parameters, which torch refuses where weak references exist, as here.
         stack.enter_context(mock.patch.object(torch.utils, "weakref", mock.Mock(getweakrefs=lambda _: [])))
-        # It draws again until no number is out of bounds, which it reads.
-        stack.enter_context(mock.patch.object(torch.nn.init, "_no_grad_trunc_normal_", _as_it_is))
+        # It draws again until no number is out of bounds, which it reads: the tensor stays as it is.
+        drawn = mock.patch.object(torch.nn.init, "_no_grad_trunc_normal_", lambda tensor, *_, **__: tensor)
+        stack.enter_context(drawn)
         stack.enter_context(_uncompiled(fake))
         stack.enter_context(gpu_functions())
         stack.enter_context(gpu_autocast())
@@ -208,11 +209,6 @@ def _nothing(*_: Any, **__: Any) -> None:
     """In place of what ranks tell one another."""
 
 
-def _as_it_is(tensor: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
-    """In place of numbers that are drawn for a parameter."""
-    return tensor
-
-
 def _with_real_tensors() -> list[tuple[Any, str]]:
     """Methods of meshes that compute with tensors of ranks, and of DTensor, which finds whole shapes on its own."""
     if not dist.is_available():
@@ -278,11 +274,9 @@ class Stream:
         self.number = next(Stream.numbers)
 
     def record_event(self, event: Event | None = None) -> Event:
-        """An event of this moment."""
         return Event() if event is None else event
 
     def query(self) -> bool:
-        """All is done."""
         return True
 
     def synchronize(self, *_: Any) -> None:
@@ -307,7 +301,6 @@ class Event(Stream):
     record = Stream.synchronize
 
     def elapsed_time(self, _: Event) -> float:
-        """Nothing is measured."""
         return 0.0
 
 
@@ -356,18 +349,16 @@ class HostMemory(Around):
         return made
 
     def moved(self, func: Any, args: Any, given: Any) -> Any:
-        """What a function gives that may copy to the host, or back."""
         places = [one for one in (*args[1:], *given.values()) if isinstance(one, (str, torch.device))]
         is_away, is_async = self.recorder.is_on_host(args[0]), bool(given.get("non_blocking"))
         is_named = OnCpu.names_gpu and "cpu" in places[:1] and isinstance(places[0], str)
         if func is torch.Tensor.cpu or is_named:
-            return args[0] if is_away else self.kept(func(*args, **given), args[0], is_pinned=is_async)
+            if is_away:
+                return args[0]
+            dtype = func(*args, **given).dtype
+            copied = args[0].to("cpu", dtype, copy=True, non_blocking=is_async)  # torch copies none for a CPU
+            self.recorder.on_host(copied, is_pinned=is_async)
+            return copied
         if is_away and (places or func is torch.Tensor.cuda):
             return args[0].to("cpu", copy=True, non_blocking=is_async)
         return func(*args, **given)
-
-    def kept(self, made: Any, given: Any, *, is_pinned: bool) -> Any:
-        """What is copied to the host, which torch does not for a CPU."""
-        copied = given.to("cpu", made.dtype, copy=True, non_blocking=is_pinned)
-        self.recorder.on_host(copied, is_pinned=is_pinned)
-        return copied
