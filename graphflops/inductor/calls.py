@@ -7,22 +7,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from graphflops.dims import Dim, prod
-from graphflops.inductor.library_calls import (
-    convolution,
-    exchange,
-    product,
-)
+from graphflops.inductor.library_calls import convolution, exchange, product
 from graphflops.inductor.lowering import Lowered, Lowering
-from graphflops.inductor.rowwise import (
-    attention,
-    axis_of,
-    loss,
-    normalisation,
-    softmax,
-)
+from graphflops.inductor.rowwise import attention, axis_of, loss, normalisation, softmax
 from graphflops.kernels.kernel import FLOAT_BYTES, IMAGE_RANK, INDEX_BYTES, SINGLE
 from graphflops.passes.program import PricedCall
-from graphflops.tensor import BFLOAT16, DType, TensorType
+from graphflops.tensor import BFLOAT16, TensorType
 
 # Kinds whose results are computed element by element, and those of them that the partitioner may compute again.
 _AGAIN = frozenset({"elementwise", "comparison", "logic", "cast", "identity", "creation", "gather", "view"})
@@ -89,11 +79,14 @@ class ForwardLowering(Lowering):
         """Append what computes the results that have memory of their own."""
         operator, estimate = of.call.node.operator, of.call.estimate
         is_elementwise = (operator.kind in POINTWISE or operator.name == "one_hot") and len(of.made) == 1
+        # Whether Triton adds such values in memory (needs_fallback_due_to_atomic_add_limitations of inductor).
+        dtype, is_late = self.typed(of.made[0]).dtype, self.joint.platform.capability >= _ADDS_BFLOAT16
+        has_atomic = dtype.is_floating and (dtype != BFLOAT16 or is_late)
         if estimate.regions or estimate.unknown:
             self.extern(of)
         elif operator.kind in _FORWARD:
             _FORWARD[operator.kind](self, of)
-        elif operator.has("adds") and self.has_atomic(self.typed(of.made[0]).dtype):
+        elif operator.has("adds") and has_atomic:
             self.scatter(of)
         elif not is_elementwise:
             self.extern(of)
@@ -130,11 +123,6 @@ class ForwardLowering(Lowering):
         reads, parts, moved = (copied, *of.operands[1:]), {copied: {out: elements * FLOAT_BYTES}}, {copied}
         more: dict[str, Any] = {"adds": True, "parts": parts, "moved": frozenset(moved)}
         self.add(of, "pointwise", of.made, reads, elements, **more)
-
-    def has_atomic(self, dtype: DType) -> bool:
-        """Whether Triton adds values of this type in memory (needs_fallback_due_to_atomic_add_limitations of inductor)."""
-        is_late = self.execution.layouts.platform.capability >= _ADDS_BFLOAT16
-        return dtype.is_floating and (dtype != BFLOAT16 or is_late)
 
     def concatenated(self, of: Lowered) -> None:
         """Many tensors in one: each is copied by itself, into memory that is there from the first copy on."""

@@ -23,6 +23,7 @@ from graphflops.kernels.kernel import SINGLE
 
 _ALIGNED = 8  # channels that tensor cores read at once in half precision
 _IN_PLACE = ("all_reduce", "broadcast")
+_OF_LIBRARIES = frozenset({"product", "convolution", "attention"})  # kinds
 
 
 def product(low: Lowering, of: Lowered) -> None:
@@ -40,7 +41,8 @@ def product(low: Lowering, of: Lowered) -> None:
     has_bias = call.node.operator.name == "linear" and isinstance(call.node.arguments().get("bias"), Ref)
     if has_bias:  # added in the kernels that read the result: in float32, if none of these is of a library
         is_single = low.typed(of.names[1]).dtype.bits == SINGLE
-        if copies or (is_single and not low.is_read_by_library(call.node.outputs[0] or "")):
+        readers = low.readers_of(call.node.outputs[0] or "")
+        if copies or (is_single and all(other.node.operator.kind not in _OF_LIBRARIES for other in readers)):
             made = _without_bias(low, out)
             *reads, bias = reads
     more: dict[str, Any] = {"workspace": call.estimate.workspace, "views": views}
@@ -199,7 +201,9 @@ def exchange(low: Lowering, of: Lowered) -> None:
     """A collective. One that works in place does so on its operand, or on a copy where something else reads that."""
     is_over = of.call.node.operator.name in _IN_PLACE and len(of.made) == 1
     name, operands = of.names[0], of.operands
-    if is_over and (low.root.get(name, name) not in low.root or low.is_read_beside(of.call, name)):
+    owner = low.root.get(name, name)
+    is_read = any(other is not of.call and not low.views(other) for other in low.readers_of(owner))
+    if is_over and (owner not in low.root or is_read):
         bits = low.typed(name).dtype.bits
         operands = (low.copied(of, operands[0], low.nbytes(of.made[0]), "copy", bits, value=name),)
     low.add(of, "extern", of.made, operands, allocates=not is_over, is_over=is_over, is_exchange=True)
