@@ -15,9 +15,8 @@ from msgspec.structs import replace
 from graphflops.base.record import Record
 from graphflops.devices import Platform
 from graphflops.dims import Dim, evaluate, prod
-from graphflops.inductor.layout_choice import prefers_channels_last
 from graphflops.memory.on_gpu import OnGpu
-from graphflops.passes.program import PricedCall, PricedGraph
+from graphflops.passes.program import PricedCall
 from graphflops.report import HeldKind
 from graphflops.tensor import TensorType
 
@@ -158,7 +157,7 @@ def instructions(call: PricedCall) -> int:
 class Lowering:
     """Appends the operators of a graph's forward to a joint graph. execution: the calls with their layouts."""
 
-    def __init__(self, graph: PricedGraph, execution: OnGpu, joint: JointGraph) -> None:
+    def __init__(self, execution: OnGpu, joint: JointGraph, *, channels_last: bool) -> None:
         self.joint, self.execution = joint, execution
         self.values, self.training, self.typed = execution.values, execution.training, execution.layouts.typed
         self.root = execution.owners()
@@ -166,11 +165,10 @@ class Lowering:
         self.of_libraries: set[str] = set()  # results that libraries made
         self.pointwise: set[str] = set()  # results of pointwise operators
         self.version: dict[str, str] = {}  # by owner of memory: the tensor that an in-place call made of it
-        calls, inputs = execution.calls, len(graph.graph.inputs)
-        self.channels_last = prefers_channels_last(calls, self.values, inputs, training=self.training)
+        self.channels_last = channels_last  # whether the convolutions of the program run so
         self.readers: dict[str, list[PricedCall]] = {}
         self.maker: dict[str | None, str] = {}  # by result, the call
-        for call in calls:
+        for call in execution.calls:
             self.maker.update(dict.fromkeys(call.node.outputs, call.node.name))
             for name in call.uses:
                 self.readers.setdefault(name, []).append(call)

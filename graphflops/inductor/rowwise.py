@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from graphflops.dims import Dim, prod
-from graphflops.inductor.layout_choice import aligned_bytes
+from graphflops.inductor.library_calls import aligned_bytes
 from graphflops.inductor.lowering import GradientLowering, Lowered, Lowering
 from graphflops.kernels.attention import AttentionMemory
 from graphflops.kernels.kernel import FLOAT_BYTES

@@ -12,7 +12,7 @@ from graphflops.errors import DimError
 from graphflops.execution.fast_path import calls_of_module, is_module
 from graphflops.inductor.calls import places_of_interpolation
 from graphflops.inductor.fusing import Kernel as PlannedKernel
-from graphflops.inductor.layout_choice import aligned, image_and_weight, is_of_images, is_turned
+from graphflops.inductor.library_calls import aligned, image_and_weight, is_of_images, is_turned
 from graphflops.inductor.lowering import JointGraph, Op
 from graphflops.inductor.plan import Plan, Plans
 from graphflops.kernels.call import ConcreteCall, OpenSizeError, Sizes
