@@ -148,7 +148,7 @@ class Reconciler:
         if self.derives or self.binding.moved:
             return
         for a, b, is_broadcast in met:
-            sizes = evaluate(a, self.binding.examples), evaluate(b, self.binding.examples)
+            sizes = evaluate(a, self.binding.hints), evaluate(b, self.binding.hints)
             if not is_broadcast and None not in sizes and sizes[0] != sizes[1]:
                 self.say(
                     "GF102", node, f"requires {a} = {b}, which are {sizes[0]} and {sizes[1]} in the file"
