@@ -217,6 +217,19 @@ def test_what_torch_says_of_data_is_asserted(tmp_path: Path) -> None:
         assert str(report.totals.cost.matrix_flops) == "18*u1 + 60"  # 2 * 5 * 2 * 3; 2 * u1 * 3 * 3
 
 
+def test_a_boolean_is_at_most_one(tmp_path: Path) -> None:
+    """torch records that of it, and asserts it of a number that is made of the boolean."""
+
+    class Gate(torch.nn.Module):
+        def forward(self, x: torch.Tensor, is_open: torch.Tensor) -> torch.Tensor:
+            return x * is_open.item()
+
+    exported = torch.export.export(Gate(), (torch.ones(2, 3), torch.tensor(True)))
+    for one in (exported, exported.run_decompositions()):
+        torch.export.save(one, tmp_path / "a.pt2")
+        assert not contradictions(analyze(tmp_path / "a.pt2"))
+
+
 class Rows(torch.nn.Module):
     """The first n rows, of which the program asserts that there are more than 1, or as many in the input."""
 
