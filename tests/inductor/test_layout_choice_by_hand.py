@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from graphflops.inductor.layout_choice import (
+from graphflops.inductor.library_calls import (
     aligned_bytes,
     image_and_weight,
     is_of_images,

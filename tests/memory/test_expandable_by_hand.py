@@ -13,7 +13,12 @@ def test_segments_follow_one_another_at_multiples_of_2_mib() -> None:
     allocator = Allocator()
     first, second, small, third = *lengths(allocator, 21, 5), allocator.allocate(1), allocator.allocate(2**25)
     assert [block.address // MIB for block in (first, second, small, third)] == [2, 24, 44, 46]
-    assert allocator.segments == {2 * MIB: 22 * MIB, 24 * MIB: 20 * MIB, 44 * MIB: 2 * MIB, 46 * MIB: 32 * MIB}
+    assert allocator.segments == {
+        2 * MIB: 22 * MIB,
+        24 * MIB: 20 * MIB,
+        44 * MIB: 2 * MIB,
+        46 * MIB: 32 * MIB,
+    }
 
 
 def test_a_new_allocator_has_nothing() -> None:
@@ -104,7 +109,9 @@ def test_a_free_block_before_unmapped_pages_grows_into_them() -> None:
 
 def test_pages_are_kept_that_a_used_block_begins_or_ends_in() -> None:
     allocator = ExpandableAllocator()
-    blocks = lengths(allocator, 10, 10, 40, 5, 15)  # pages of 20: one of two blocks, two of one, and one of two
+    blocks = lengths(
+        allocator, 10, 10, 40, 5, 15
+    )  # pages of 20: one of two blocks, two of one, and one of two
     for place in (1, 3):
         allocator.free(blocks[place])
     allocator.empty_cache()
