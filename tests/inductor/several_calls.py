@@ -22,7 +22,7 @@ Call = tuple[Any, ...]
 
 
 def program_of_calls(
-    given: dict[str, TensorType], *calls: Call, results: tuple[str, ...] = ()
+    given: dict[str, TensorType], *calls: Call, results: tuple[str, ...] = (), **more: Any
 ) -> PricedProgram:
     """A training step where an operand wants a gradient. results: those of the program, if not that of the last call."""
     names = {*given, *(name for call in calls for name in call[0].split())}
@@ -43,7 +43,7 @@ def program_of_calls(
     )
     outputs = results or (str(nodes[-1].outputs[0]),)
     inputs = tuple(Input(name, "user") for name in given)
-    graph = Graph(nodes, given, inputs, tuple(Output(Ref(name)) for name in outputs))
+    graph = Graph(nodes, given, inputs, tuple(Output(Ref(name)) for name in outputs), **more)
     wanted = tuple(name for name, value in given.items() if value.requires_grad)
     training = Training(grad_inputs=wanted, optimizer="none") if wanted else None
     return price(graph, bind(graph, {}, {}), facts_of, training=training)
