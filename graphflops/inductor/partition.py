@@ -70,7 +70,7 @@ class Partition:
         """Names of tensors that the backward does not compute again."""
         banned = set(self.joint.inputs)
         for op in self.ops:
-            if op.is_gradient or op.must_recompute or not self._is_forward(op):
+            if op.must_recompute or not self._is_forward(op):
                 continue
             read = sum(self.joint.bytes(name) for name in op.reads)
             is_smaller = self.joint.bytes(op.outputs[0]) * _SMALLER < read

@@ -189,3 +189,54 @@ def test_what_runs_a_graph_holds_a_value_until_its_last_use() -> None:
     assert execution.has_fast_paths is False
     assert execution.held_until({}) == {}
     assert Eager.has_fast_paths
+
+
+def test_buffers_of_the_gradients_of_a_sequence_that_is_transposed() -> None:
+    """Both kernels of the convolution copy the gradient of its result."""
+    copy, turn = 4 * 2 * 4 * 48, ("z", "transpose.int", "y", 1, 2)
+    execution = eager(SEQUENCE, CONV, turn)
+    call = execution.calls[0]
+    assert execution.gradient_buffers(call, False) == ((), ((copy,), (copy,)))
+    assert execution.backward_bytes(call) == copy
+    assert execution.repeated_bytes(call) == 2 * copy
+    execution = eager(SEQUENCE, CONV)
+    call = execution.calls[0]
+    assert execution.gradient_buffers(call, False) == ((), ((0,), (0,)))
+    assert (execution.backward_bytes(call), execution.repeated_bytes(call)) == (0, copy)
+
+
+def test_buffers_of_gradients_that_are_formulas() -> None:
+    """The product of gradient and result of a softmax, and a cosine, are tensors of their own."""
+    for call, count in ((("y", "softmax.int", "x", -1), 1200), (("y", "sin.default", "x"), 1200)):
+        execution = eager({"x": g(40, 30)}, call)
+        one = execution.calls[0]
+        is_softmax = call[1] == "softmax.int"
+        assert execution.gradient_buffers(one, False) == ((4 * count,), ([],))
+        assert execution.backward_bytes(one) == 4 * count
+        assert execution.repeated_bytes(one) == 4 * count * (2 if is_softmax else 1)
+        assert execution.gradient_buffers(one, True) == ((), ((4 * count * (2 if is_softmax else 1),),))
+
+
+def test_calls_without_a_gradient_need_no_buffers() -> None:
+    execution = eager({"x": t(40, 30)}, ("y", "softmax.int", "x", -1))
+    (call,) = execution.calls
+    assert execution.gradient_buffers(call, False) == ((), ((0,),))
+    execution = eager({"x": t(8, 64), "w": t(64, 16)}, ("y", "mm.default", "x", "w"))
+    (call,) = execution.calls
+    assert execution.gradient_buffers(call, False) == ((), ((0,),))
+    assert not execution.sums_afterwards(call)
+
+
+def test_a_convolution_adds_its_bias_with_the_rest() -> None:
+    given = {"x": g(2, 8, 50), "w": g(4, 8, 3), "b": g(4)}
+    execution = eager(given, (*CONV, "b"))
+    (call,) = execution.calls
+    assert not execution.sums_afterwards(call)
+    assert not execution.transposes_gradient(call)
+    assert len(execution.gradient_buffers(call, False)[1]) == 3
+
+
+def test_views_that_are_overwritten_are_copied_before_the_buffers_of_the_call() -> None:
+    calls = A, PART, ("w", "mul_.Tensor", "v", 2.0)
+    execution = eager({"x": g(4, 64)}, *calls)
+    assert execution.gradient_buffers(execution.calls[-1], False) == ((), ([WHOLE_AND_PART],))
