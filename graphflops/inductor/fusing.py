@@ -321,7 +321,7 @@ def split_lengths(
 
 
 def _part_count(results: int, length: int, platform: Platform, *, is_inner: bool) -> int:
-    if length <= _LEAST_EACH or results >= 2 * _LEAST_EACH * platform.multiprocessors:
+    if results >= 2 * _LEAST_EACH * platform.multiprocessors:
         return 1
     if is_inner or results == 1:
         if results >= 2 * platform.multiprocessors or length <= _INNER_WHOLE:

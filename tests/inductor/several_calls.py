@@ -22,7 +22,11 @@ Call = tuple[Any, ...]
 
 
 def program_of_calls(
-    given: dict[str, TensorType], *calls: Call, results: tuple[str, ...] = (), **more: Any
+    given: dict[str, TensorType],
+    *calls: Call,
+    results: tuple[str, ...] = (),
+    parameters: str = "",
+    **more: Any,
 ) -> PricedProgram:
     """A training step where an operand wants a gradient. results: those of the program, if not that of the last call."""
     names = {*given, *(name for call in calls for name in call[0].split())}
@@ -42,15 +46,15 @@ def program_of_calls(
         for made, op, *operands in calls
     )
     outputs = results or (str(nodes[-1].outputs[0]),)
-    inputs = tuple(Input(name, "user") for name in given)
+    inputs = tuple(Input(name, "parameter" if name in parameters.split() else "user", name) for name in given)
     graph = Graph(nodes, given, inputs, tuple(Output(Ref(name)) for name in outputs), **more)
     wanted = tuple(name for name, value in given.items() if value.requires_grad)
     training = Training(grad_inputs=wanted, optimizer="none") if wanted else None
     return price(graph, bind(graph, {}, {}), facts_of, training=training)
 
 
-def plan_of_calls(given: dict[str, TensorType], *calls: Call, results: tuple[str, ...] = ()) -> Plan:
-    program = program_of_calls(given, *calls, results=results)
+def plan_of_calls(given: dict[str, TensorType], *calls: Call, **more: Any) -> Plan:
+    program = program_of_calls(given, *calls, **more)
     return Plans(program, HOPPER).plan(program.main, training=program.training is not None)
 
 

@@ -143,3 +143,12 @@ def test_nothing_is_no_reduction_of_nothing() -> None:
     joint.add(op("reduction", "a", "x", elements=0, kept=0), {})
     joint.add(op("extern", "b", "x", elements=-1), {})
     assert [found.kind for found in joint.ops] == ["reduction", "extern"]
+
+
+def test_weights_are_not_the_programs_own() -> None:
+    """A plan counts what the user gives; of weights, and of sizes that are given, it knows the bytes alone."""
+    product = ("y", "mm.default", "x", "w")
+    plan = plan_of_calls({"x": t(4, 8), "w": t(8, 16)}, product, parameters="w")
+    assert plan.joint.inputs == {"x": 4 * 32, "w": 4 * 128}
+    assert [plan.joint.bytes(name) for name in "xwy"] == [4 * 32, 0, 4 * 64]
+    assert [plan.joint.sizes[name] for name in "xw"] == [4 * 32, 0]

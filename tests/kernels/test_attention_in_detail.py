@@ -164,6 +164,8 @@ def test_all_that_its_gradient_runs() -> None:
         (21, 40, (40, 21), "uneven"),
         (22, 1, (1, 22), "uneven"),
         (24, 40, None, ""),
+        (24, 2, (1, 24), "row"),
+        (22, 2, (2, 22), "masked"),
     ],
 )
 def test_masks_of_cudnn(keys: int, queries: int, mask: Any, variant: str) -> None:
@@ -190,3 +192,12 @@ def test_memory_of_heads_that_are_filled_up(kernel: Any, width: int) -> None:
     padded = 128 if kernel == "efficient" else QUERIES  # queries of a whole block
     assert found.backward == 4 * HEADS * (padded * width + QUERIES)
     assert (found.parts, found.saved_parts, found.gradient_parts) == ((), [2 * PAIRS], (0, 0))
+
+
+@pytest.mark.parametrize(("strides", "read"), [({}, K), ({1: (2 * KEYS * WIDTH, 0, WIDTH, 1)}, K // 6)])
+def test_heads_that_are_repeated_by_a_copy_are_all_read(strides: Any, read: int) -> None:
+    """Of keys that all six heads share a tensor that repeats them has one."""
+    query, key, value = operands("bfloat16")
+    key = t(2, 6, KEYS, WIDTH, dtype="bfloat16", stored=K // 6)
+    (kernel,) = forward(SDPA, query, key, value, kernel="flash", strides=strides)
+    assert kernel.read_bytes == 2 * (Q + read + K)
