@@ -84,9 +84,10 @@ def changes(base: str, wanted: Callable[[str], bool], cache: str | None) -> Iter
 
     wanted: whether a path is meant. cache: a folder where reports of the base are kept from one run to the next.
     """
-    pairs = [(old, new) for old, new in changed(base, None, []) if wanted(new or old or "")]
-    for old, new in sorted(pairs, key=lambda pair: pair[1] or pair[0] or ""):
-        yield _change(base, old, new, cache)
+    pairs = ((new or old or "", old, new) for old, new in changed(base, None, []))
+    for path, old, new in sorted(pairs, key=lambda pair: pair[0]):
+        if wanted(path):
+            yield _change(base, old, new, cache)
 
 
 def _change(base: str, old: str | None, new: str | None, cache: str | None) -> ModelChange:
@@ -339,10 +340,10 @@ def _side(limit: Limit) -> str:
 
 
 def _as_strict(new: Limit, old: Limit) -> bool:
-    if isinstance(new.most, int) or isinstance(old.most, int):
-        if not isinstance(new.most, int) or not isinstance(old.most, int):
-            return False
+    if isinstance(new.most, int) and isinstance(old.most, int):
         return new.most >= old.most if new.is_least else new.most <= old.most
+    if isinstance(new.most, int) or isinstance(old.most, int):
+        return False
     return new.most.share <= old.most.share and new.most.number <= old.most.number
 
 
