@@ -7,13 +7,14 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Union
 
 import msgspec
 
 from graphflops.base.files import content
 from graphflops.base.patterns import matches_file
-from graphflops.budget.amounts import AllowedGrowth, Unit, amount, growth, percent
+from graphflops.budget.amounts import amount, growth, percent
 from graphflops.budget.measure import OF_DEVICES, OF_MODULES, SERVED, UNITS, Limit
 from graphflops.errors import FileError, OptionError, shown
 from graphflops.report import Execution
@@ -286,9 +287,7 @@ def _budget(path: str, at: str, entry: _Entry) -> Budget:
     for quantity in OF_DEVICES:
         if getattr(entry, quantity) is not None and not entry.device:
             _wrong(path, f"{inside}{quantity}", 'needs a device: add device = "h200"')
-    coverage = None
-    if entry.coverage is not None:
-        coverage = _checked(path, f"{inside}coverage", percent, entry.coverage)
+    asked = entry.coverage
     return Budget(
         models=tuple(_listed(entry.models)),
         sizes=sizes,
@@ -297,7 +296,7 @@ def _budget(path: str, at: str, entry: _Entry) -> Budget:
             (pattern, tuple(_limits(path, f'{inside}modules."{pattern}".', quantities, OF_MODULES)))
             for pattern, quantities in entry.modules.items()
         ),
-        coverage=coverage,
+        coverage=None if asked is None else _checked(path, f"{inside}coverage", percent, asked),
         forbid=tuple(_listed(entry.forbid)),
         unknown=tuple(_listed(entry.unknown)),
     )
@@ -318,14 +317,10 @@ def _limits(path: str, inside: str, entry: _Quantities, names: Sequence[str]) ->
     for quantity in names:
         given: _Amounts | None = getattr(entry, quantity)
         for text in [] if given is None else given if isinstance(given, list) else [given]:
-            unit, is_least = UNITS[quantity], quantity in SERVED and SERVED[quantity].is_more_better
-
-            def most(text: str | float, unit: Unit = unit, is_least: bool = is_least) -> int | AllowedGrowth:
-                if isinstance(text, str) and text.lstrip().startswith("+") and not is_least:
-                    return growth(text, unit)
-                return amount(text, unit)
-
-            yield Limit(quantity, _checked(path, f"{inside}{quantity}", most, text), str(text))
+            is_least = quantity in SERVED and SERVED[quantity].is_more_better
+            is_growth = isinstance(text, str) and text.lstrip().startswith("+") and not is_least
+            reader = partial(growth if is_growth else amount, unit=UNITS[quantity])
+            yield Limit(quantity, _checked(path, f"{inside}{quantity}", reader, text), str(text))
 
 
 def _checked(path: str, at: str, reader: Callable[[Any], Any], text: object) -> Any:

@@ -11,9 +11,8 @@ from graphflops.commands import files, model_options, options
 from graphflops.errors import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
-    from graphflops.graph import Graph
     from graphflops.report import Report
 
 
@@ -97,26 +96,23 @@ def _one(
         return report
     from graphflops.derived.resize import Sweep
     from graphflops.fitting.cells import with_cells
+    from graphflops.loading import analyze as analyzed
+    from graphflops.loading import is_report, opened
 
-    report_of = _at_sizes(program, given) if report.device else None
+    report_of = None  # the analysis at other sizes by symbol; a saved report has no times at them
+    if report.device and not is_report(program):
+        graph = opened(program, model_name=given["model_name"])
+        own = {name: value for name, value in given.items() if name not in files.OF_THE_FILE}
+
+        def report_of(dims: Mapping[str, int]) -> Report:
+            return analyzed(graph, **{**own, "dims": {**given["dims"], **dims}})
+
     with files.Progress("predicting times") as progress:
         sweep = with_cells(Sweep.of(report, sweeps, report_of, progress))
     output.write(sweep)
     for note in sweep.notes:
         click.echo(f"graphflops: {note}", err=True)
     return report
-
-
-def _at_sizes(model: str | Graph, given: dict[str, Any]) -> Callable[[Mapping[str, int]], Report] | None:
-    """The analysis of a model at other sizes by symbol; None for a saved report, which has no times at them."""
-    from graphflops.loading import analyze as analyzed
-    from graphflops.loading import is_report, opened
-
-    if is_report(model):
-        return None
-    program = opened(model, model_name=given["model_name"])
-    options = {name: value for name, value in given.items() if name not in files.OF_THE_FILE}
-    return lambda dims: analyzed(program, **{**options, "dims": {**given["dims"], **dims}})
 
 
 def _per_item(

@@ -74,7 +74,38 @@ class Tree:
         self.shapes: dict[Hashable, int] = {}  # by types, names, costs and parameters, submodules included
         self.totals: list[_Totals] = []  # by number of the shape
         self.shape_of: dict[TreeModule, int] = {}
-        self.by_path = _grown(report, ledger, idle)
+        # The modules that calls are made in and that hold parameters, by path; those around them hang on the first
+        root = TreeModule("", "", report.modules.get("", ""))
+        by_path = {"": root}
+
+        def at(path: str) -> TreeModule:
+            found = by_path.get(path)
+            if found is None:
+                parts = path.split(".", DEEPEST - 1)
+                found, so_far = root, ""
+                for part in parts:
+                    so_far = f"{so_far}.{part}" if so_far else part
+                    if part not in found.children:
+                        found.children[part] = TreeModule(part, so_far, report.modules.get(so_far, ""))
+                    found = found.children[part]
+                by_path[path] = found
+            return found
+
+        works = [
+            idle or kind.state == "unknown" or bool(kind.forward) or bool(kind.backward)
+            for kind in ledger.kinds
+        ]
+        for path, counts in ledger.counts(lambda row: row.module).items():
+            module = at(path)
+            for kind, times in counts.items():
+                if works[kind]:
+                    module.own[kind] = module.own.get(kind, 0) + times
+        for row in report.rows:
+            module = by_path[row.module]
+            module.type = module.type or row.module_type
+        for path, parameters in report.parameter_modules.items():
+            at(path).parameters += parameters
+        self.by_path = by_path
         self.root = self.by_path[""]
         self.known = self._shape(self.root)
 
@@ -238,37 +269,3 @@ def _span(names: Sequence[str]) -> str:
 
 def _times(names: Sequence[str]) -> str:
     return f" (x{len(names)})" if len(names) > 1 else ""
-
-
-def _grown(report: Report, ledger: Ledger, idle: bool) -> dict[str, TreeModule]:
-    """The modules that calls are made in and that hold parameters, by path; those around them hang on the first."""
-    root = TreeModule("", "", report.modules.get("", ""))
-    by_path = {"": root}
-
-    def at(path: str) -> TreeModule:
-        found = by_path.get(path)
-        if found is None:
-            parts = path.split(".", DEEPEST - 1)
-            found, so_far = root, ""
-            for part in parts:
-                so_far = f"{so_far}.{part}" if so_far else part
-                if part not in found.children:
-                    found.children[part] = TreeModule(part, so_far, report.modules.get(so_far, ""))
-                found = found.children[part]
-            by_path[path] = found
-        return found
-
-    works = [
-        idle or kind.state == "unknown" or bool(kind.forward) or bool(kind.backward) for kind in ledger.kinds
-    ]
-    for path, counts in ledger.counts(lambda row: row.module).items():
-        module = at(path)
-        for kind, times in counts.items():
-            if works[kind]:
-                module.own[kind] = module.own.get(kind, 0) + times
-    for row in report.rows:
-        module = by_path[row.module]
-        module.type = module.type or row.module_type
-    for path, parameters in report.parameter_modules.items():
-        at(path).parameters += parameters
-    return by_path

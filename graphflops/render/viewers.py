@@ -41,22 +41,18 @@ def chrome_trace(report: Report) -> str:
     """
     if not report.device:
         raise OptionError("--format chrome-trace: the report has no times: name a device with --device")
-    return trace([*_names(report), *_events(report)], {"execution": report.execution})
+    tracks = {_PHASES: "phases", _MODULES: "modules", _CALLS: "calls"}
+    tracks |= {_COLLECTIVES: "collectives"} if report.network else {}
+    process = f"{summary.title(report)} on {safe(report.device, 60)}, predicted"
+    names = [meta("thread_name", track, name) for track, name in tracks.items()]
+    events = [meta("process_name", 0, process), *names, *_events(report)]
+    return trace(events, {"execution": report.execution})
 
 
 def trace(events: Sequence[dict[str, Any]], about: dict[str, Any]) -> str:
     """Events as the file that Perfetto reads, with what is to be known of it."""
     other = {"exporter": f"graphflops {__version__}", **about}
     return inert(msgspec.json.encode({"displayTimeUnit": "ns", "otherData": other, "traceEvents": events}))
-
-
-def _names(report: Report) -> Iterator[dict[str, Any]]:
-    yield meta("process_name", 0, f"{summary.title(report)} on {safe(report.device, 60)}, predicted")
-    tracks = {_PHASES: "phases", _MODULES: "modules", _CALLS: "calls"}
-    if report.network:
-        tracks[_COLLECTIVES] = "collectives"
-    for track, name in tracks.items():
-        yield meta("thread_name", track, name)
 
 
 def meta(kind: str, track: int, name: str, process: int = 1) -> dict[str, Any]:
