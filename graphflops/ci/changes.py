@@ -271,10 +271,11 @@ def page(
 def _sections(changes: Sequence[ModelChange], share: int) -> Iterator[str]:
     for change in changes:
         head = f"\n### {escaped(change.path)}"
+        offer = f"\n{escaped(change.offer)}\n" if change.offer else ""
         if change.error:
             yield f"{head}: not analyzed\n\n{escaped(change.error)}\n"
         elif change.comparison is not None:
-            yield f"{head}\n\n{markdown(change.comparison, limit=share)}{_offer(change)}"
+            yield f"{head}\n\n{markdown(change.comparison, limit=share)}{offer}"
         elif change.report is not None:
             report = change.report
             flops = report.value(report.total().matrix_flops)
@@ -284,13 +285,9 @@ def _sections(changes: Sequence[ModelChange], share: int) -> Iterator[str]:
             yield f"{head}: new\n\n{escaped(headline(report))} · {least}{known} FLOPs{escaped(at)}\n"
             if doubt := contradicted(report):
                 yield f"\n{escaped(doubt)}\n"
-            yield _offer(change)
+            yield offer
         else:
             yield f"{head}: gone\n"
-
-
-def _offer(change: ModelChange) -> str:
-    return f"\n{escaped(change.offer)}\n" if change.offer else ""
 
 
 def loosened(old: BudgetFile, new: BudgetFile) -> Iterator[str]:
@@ -328,15 +325,12 @@ def _of_one(old: Budget, new: Sequence[Budget]) -> Iterator[str]:
 
 def _larger(scope: str, old: Limit, new: Sequence[Limit]) -> Iterator[str]:
     others = [one for one in new if (one.quantity, one.relative) == (old.quantity, old.relative)]
+    side = "at least" if old.is_least else "at most"
+    was = f"{old.quantity}{scope} was {side} {shown(old.text, 60)}"
     if not others:
-        yield f"{old.quantity}{scope} was {_side(old)} {shown(old.text, 60)}, has no such limit now"
+        yield f"{was}, has no such limit now"
     elif not any(_as_strict(one, old) for one in others):
-        was, now = shown(old.text, 60), shown(others[0].text, 60)
-        yield f"{old.quantity}{scope} was {_side(old)} {was}, is {_side(old)} {now} now"
-
-
-def _side(limit: Limit) -> str:
-    return "at least" if limit.is_least else "at most"
+        yield f"{was}, is {side} {shown(others[0].text, 60)} now"
 
 
 def _as_strict(new: Limit, old: Limit) -> bool:

@@ -310,8 +310,7 @@ def snapshot(report: Report) -> bytes:
     """The last phase, a training step where there is one, from an empty allocator on; ModelError where a size is open."""
     if not report.memory_use:
         raise OptionError("a memory snapshot is of a device: name one with --device, such as h200")
-    entry = report.memory_use[-1]
-    timeline = entry.timeline
+    timeline = (entry := report.memory_use[-1]).timeline
     sizes = [
         size
         for size in evaluate_all([held.bytes for held in timeline.held], report.values)

@@ -17,14 +17,14 @@ import msgspec
 from graphflops.base.units import exact, interval, is_index, spans
 from graphflops.budget.measure import TOP, Measures
 from graphflops.cost import QUANTITIES, REPORTED, Cost
-from graphflops.derived.timeline import Span, timeline
+from graphflops.derived.timeline import timeline
 from graphflops.dims import Dim
 from graphflops.errors import OptionError
 from graphflops.open_sizes import of_report
 from graphflops.render import summary
 from graphflops.render.ledger import Ledger, traffic
 from graphflops.render.text import count_of, inert, operator_name, safe, short_type
-from graphflops.report import Report, Row
+from graphflops.report import Report
 from graphflops.report.contradictions import contradictions
 from graphflops.report.size_names import collapsed, named
 from graphflops.version import __version__
@@ -79,18 +79,14 @@ def _events(report: Report) -> Iterator[dict[str, Any]]:
                 yield from modules.enter("", span.start)
             phase = span.phase
             yield from modules.enter(row.module if span.row >= 0 else "", span.start)
-            yield _call(row, span)
+            event = complete("outside of calls", _CALLS, span.start, span.end)
+            facts: dict[str, str] = {}
+            if time := span.time:
+                event = complete(operator_name(row.op), _CALLS, span.start, span.end)
+                facts = {"node": row.node, "module": row.module, "source": row.source, "kernel": time.kernel}
+                facts |= {"limited by": time.bound, "90 % interval": interval(time.low, time.high)}
+            yield {**event, "args": {name: safe(text) for name, text in facts.items() if text}}
     yield from modules.enter("", max((span.end for span in spans if span.row >= 0), default=0.0))
-
-
-def _call(row: Row, span: Span) -> dict[str, Any]:
-    time = span.time
-    if time is None:
-        return {**complete("outside of calls", _CALLS, span.start, span.end), "args": {}}
-    event = complete(operator_name(row.op), _CALLS, span.start, span.end)
-    facts = {"node": row.node, "module": row.module, "source": row.source, "kernel": time.kernel}
-    facts |= {"limited by": time.bound, "90 % interval": interval(time.low, time.high)}
-    return {**event, "args": {name: safe(text) for name, text in facts.items() if text}}
 
 
 def complete(name: str, track: int, start: float, end: float, process: int = 1) -> dict[str, Any]:

@@ -24,8 +24,7 @@ from typing import Any, Literal
 from graphflops.errors import GraphflopsError, OptionError, shown
 from graphflops.scan import store
 from graphflops.scan.jobs import Job, Result, is_url
-from graphflops.scan.measure import TableName, Task, failed, state_of
-from graphflops.scan.worker import Ended, ended_at_exit, isolated
+from graphflops.scan.worker import Ended, TableName, Task, ended_at_exit, failed, isolated, state_of
 from graphflops.version import tool
 
 _ATTEMPTS = 2  # a process may also have been killed by someone else
