@@ -87,10 +87,11 @@ def _run(env: Mapping[str, str]) -> int:
     changed = list(changes(base, partial(_wanted, inputs, budget), cache)) if base else None
     text = page(changed, found.found if found else None, notes)
     _append(env.get("GITHUB_STEP_SUMMARY"), text)
-    _annotate(found)
-    if inputs.sarif and found is not None:
-        with open(inputs.sarif, "w", encoding="utf-8") as file:
-            file.write(sarif(found.findings, locate=located))
+    if found is not None:
+        _annotate(found)
+        if inputs.sarif:
+            with open(inputs.sarif, "w", encoding="utf-8") as file:
+                file.write(sarif(found.findings, locate=located))
     broken = found is not None and found.broken
     past = bool(loose) or broken or any(change.past(inputs.threshold) for change in changed or ())
     written = _commented(env, inputs, found_event, past, changed, found.found if found else None, notes)
@@ -224,10 +225,8 @@ def _call(
         raise CommentError(f"{method}: {error}") from None
 
 
-def _annotate(found: Checked | None) -> None:
+def _annotate(found: Checked) -> None:
     """Prints errors as annotations of the source lines that they are about, if the checkout has these."""
-    if found is None:
-        return
     files = located(source_files(found.found))
     every = ((model, finding) for model in found.found for finding in model.findings)
     errors = [(model, finding) for model, finding in every if finding.severity == "error"]

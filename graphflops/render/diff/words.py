@@ -68,7 +68,17 @@ def device_lines(comparison: Comparison) -> Iterator[str]:
         took = f"{after} as before" if before == after else f"{before} → {after}"
         beside = ", ".join(filter(None, (percent, interval(change.low, change.high))))
         yield f"time {took} ({beside}) {where}" if beside else f"time {took} {where}"
-    yield from _served(comparison)
+    # What changes for requests to a decoder: what each keeps, and how many fit beside one another.
+    said = []
+    served = comparison.serving
+    programs = (served.before, served.after) if served else ({}, {})
+    for quantity in QUANTITIES:
+        old, new = (side.get(quantity.name) for side in programs)
+        if not quantity.is_step and old and new is not None and old != new:
+            times = f"{new / old:.1f}x" if new >= 2 * old else f"{100 * (new / old - 1):+.0f} %"
+            said.append(f"{quantity.head} {quantity.said(old)} → {quantity.said(new)} ({times})")
+    if said and served:
+        yield f"serving {', '.join(said)}" + (f" at {served.context:,} tokens each" if served.context else "")
     figures = [
         _changed("device_bytes", comparison.totals[phase]["device_bytes"], what, least)
         for phase, what in (("forward", "runs in"), ("step", "trains in"))
@@ -76,21 +86,6 @@ def device_lines(comparison: Comparison) -> Iterator[str]:
     ]
     if figures:
         yield f"memory {', '.join(figures)} on {safe(comparison.new.memory_use[0].device, 60)}"
-
-
-def _served(comparison: Comparison) -> Iterator[str]:
-    """What changes for requests to a decoder: what each keeps, and how many fit beside one another."""
-    if (change := comparison.serving) is None:
-        return
-    said = []
-    for quantity in QUANTITIES:
-        old, new = change.before.get(quantity.name), change.after.get(quantity.name)
-        if quantity.is_step or not old or new is None or old == new:
-            continue
-        times = f"{new / old:.1f}x" if new >= 2 * old else f"{100 * (new / old - 1):+.0f} %"
-        said.append(f"{quantity.head} {quantity.said(old)} → {quantity.said(new)} ({times})")
-    if said:
-        yield f"serving {', '.join(said)}" + (f" at {change.context:,} tokens each" if change.context else "")
 
 
 def compared_at(comparison: Comparison) -> list[str]:
