@@ -233,7 +233,7 @@ DIAGNOSTICS = {
     "GF125": "assumed-lifetimes", "GF126": "fused-conversions", "GF127": "value-mismatch",
     "GF128": "record-ignored", "GF129": "recorded-lifetimes", "GF130": "read-differently",
     "GF131": "declared-alone", "GF132": "guessed-numbers", "GF133": "offloaded-tensors",
-    "GF134": "exported-otherwise", "GF135": "own-streams",
+    "GF134": "exported-otherwise", "GF135": "own-streams", "GF136": "recorded-uncompiled",
 }  # fmt: skip
 
 
