@@ -113,9 +113,8 @@ class Program:
         defaults = frozenset(value.name for value in proto.input) & kept if has_defaults else frozenset()
         self.store(proto, scope, original_names(proto), defaults)
         outputs = self.body(proto, scope)
-        nodes, inputs, modules = placed(
-            self.finished(self.root), self.inputs, self.places.modules, self._evidence
-        )
+        calls = self.finished(self.root)
+        nodes, inputs, modules = placed(calls, self.inputs, self.places.modules, self._evidence)
         tensors = [typed for typed in self.types.values() if isinstance(typed, TensorType)]
         open_ = [size for typed in tensors for size in typed.shape if not isinstance(size, int)]
         return Graph(
@@ -245,9 +244,9 @@ class Program:
             declared=Declared(body.declared, self.sizes),
             fallback_types=inferred,
         )
-        self._calls[graph] = len(body.nodes) + sum(
-            self._calls[part] for node in body.nodes for _, value in node.kwargs for part in graphs_in(value)
-        )
+        values = (value for node in body.nodes for _, value in node.kwargs)
+        inside = sum(self._calls[part] for value in values for part in graphs_in(value))
+        self._calls[graph] = len(body.nodes) + inside
         return graph
 
     def finished(self, body: Body) -> tuple[Node, ...]:
@@ -273,9 +272,8 @@ class Program:
         functions = self.functions
         if functions is not None and (function := functions.find(domain, kind, proto.overload)) is not None:
             if functions.hides(op, domain, scope.opsets.get(domain, 1)):
-                self.differs(
-                    name, f"{shown(function.name)} is a function of the file and an operator of runtimes"
-                )
+                called = shown(function.name)
+                self.differs(name, f"{called} is a function of the file and an operator of runtimes")
             functions.enter(function, len(operands), scope, name)
             self.write_out(function, call, operands, scope, name, place)
             return
@@ -349,9 +347,8 @@ class Program:
         kind = kind_of(proto)
         if proto.ref_attr_name:
             if not scope.call:
-                raise FileError(
-                    f"{shown(node)} takes the attribute {shown(proto.name)} of a function that it is not in"
-                )
+                taken = f"takes the attribute {shown(proto.name)}"
+                raise FileError(f"{shown(node)} {taken} of a function that it is not in")
             if self.functions is None or proto.ref_attr_name not in scope.attributes:
                 return ()
             # the value that the function's caller gives; a graph is captured, and counted, once more

@@ -39,9 +39,8 @@ def opsets_of(imports: Iterable[Any]) -> dict[str, int]:
         domain = domain_of(entry.domain)
         known = found.setdefault(domain, entry.version)
         if known != entry.version:
-            raise FileError(
-                f"opsets {known} and {entry.version} of {shown(domain or 'ai.onnx')} are imported"
-            )
+            both = f"{known} and {entry.version}"
+            raise FileError(f"opsets {both} of {shown(domain or 'ai.onnx')} are imported")
     return found
 
 
@@ -318,11 +317,9 @@ class Functions:
             raise FileError(f"the function {shown(function.name)} calls itself")
         if len(scope.functions) >= MOST_NESTED_CALLS:
             raise FileError(f"functions that call one another nest deeper than {MOST_NESTED_CALLS} calls")
-        if operands > len(function.inputs):
-            taken = len(function.inputs)
-            raise FileError(
-                f"{shown(name)} gives {operands} operands to {shown(function.name)}, which takes {taken}"
-            )
+        if operands > (taken := len(function.inputs)):
+            given = f"{shown(name)} gives {operands} operands"
+            raise FileError(f"{given} to {shown(function.name)}, which takes {taken}")
         self.count(1 + function.calls)
         self._operands += function.operands + len(scope.opsets)
         if self._operands > MOST_OPERANDS:

@@ -36,9 +36,8 @@ def inferred(node: Node, operands: Sequence[Value]) -> list[Value]:
     onnx = importlib.import_module("onnx")
     inference = importlib.import_module("onnx.shape_inference")
     try:
-        schema = onnx.defs.get_schema(
-            called.word, called.version, "" if called.dialect == "onnx" else called.dialect
-        )
+        domain = "" if called.dialect == "onnx" else called.dialect
+        schema = onnx.defs.get_schema(called.word, called.version, domain)
         inputs = [f"i{place}" if operand is not None else "" for place, operand in enumerate(operands)]
         results = [f"o{place}" for place in range(len(node.outputs))]
         known = schema.attributes

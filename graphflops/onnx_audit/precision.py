@@ -33,9 +33,8 @@ def unfolded_batch_norm(model: Model) -> Iterator[Observation]:
             continue
         if maker.operator.has("activation") or maker.value("weight") not in model.view.stored:
             continue
-        if model.view.only_user(maker.result) is call and all(
-            name in model.view.stored for name in call.operands[1:]
-        ):
+        are_stored = all(name in model.view.stored for name in call.operands[1:])
+        if model.view.only_user(maker.result) is call and are_stored:
             text = f"{shown(call.name)} can be folded into {shown(maker.name)}"
             edits = (Edit("folded", call.result),)
             flops, moved, stored = model.freed(call, [maker.result])
@@ -78,9 +77,8 @@ def float32_island(model: Model) -> Iterator[Observation]:
     if sum(work.get(name, 0) for name in _HALVES) <= work.get("float32", 0):
         return
     for call in model.view.calls:
-        if call.row.matrix_dtype == "float32" and any(
-            _was_half(name, model, _MOST_STEPS) for name in call.operands if name
-        ):
+        operands = call.operands if call.row.matrix_dtype == "float32" else ()
+        if any(_was_half(name, model, _MOST_STEPS) for name in operands if name):
             flops = call.cost.matrix_flops
             text = f"{shown(call.name)} ({shown(call.operator.word)}) runs in float32 on values that were half precision"
             yield Observation(text, call, flops, call.bytes, model.graded(flops, call.bytes))
@@ -245,9 +243,8 @@ def _shared(call: Call, seen: Observation, model: Model) -> Observation:
         many, _ = copies(name, model.view)
         chain = source_of(name, model.view)[1][len(many) - 1 :] if many else ()
         shapes = {first_of(each): types[first_of(each)].shape for each in chain if first_of(each) in types}
-        fitting = [
-            one for one, shape in shapes.items() if len(shape) == 4 and shape[2:] == types[name].shape[2:]
-        ]
+        last = types[name].shape[2:]
+        fitting = [one for one, shape in shapes.items() if len(shape) == 4 and shape[2:] == last]
         if not fitting or model.view.only_user(name) is not call or len(call.operands) > 4:
             return seen
         edits.append(Edit("instead", name, fitting[0]))

@@ -47,9 +47,8 @@ class Step:
     @property
     def nests(self) -> bool:
         """True if it runs nested graphs whose calls are steps too; the functions of an attention are not run as steps."""
-        return not self.node.operator.has_score_function and any(
-            isinstance(item, RunnableGraph) for item in flat((*self.args, *self.kwargs.values()))
-        )
+        items = () if self.node.operator.has_score_function else flat((*self.args, *self.kwargs.values()))
+        return any(isinstance(item, RunnableGraph) for item in items)
 
 
 @dataclass
@@ -127,8 +126,9 @@ class Execution:
             if len(results) != wanted:
                 raise RunError(f"it returned {count} results, the program expects {wanted}")
         except torch.OutOfMemoryError:
+            where = f"out of memory on {self.weights.device}"
             raise ModelError(
-                f"{shown(name)} ({shown(node.op)}): out of memory on {self.weights.device}: give smaller sizes by --dim"
+                f"{shown(name)} ({shown(node.op)}): {where}: give smaller sizes by --dim"
             ) from None
         except TooManyTurnsError:
             raise

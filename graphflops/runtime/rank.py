@@ -211,9 +211,8 @@ class Replay(Execution):
         self.where = device
         self.pending: dict[int, Any] = {}  # collectives that nothing waited for, by the memory that they use
         self.reductions: dict[str, Any] = {}
-        self.beside_host: set[int] = (
-            set()
-        )  # the memory of numbers that calls add to lists of counters on the host
+        # the memory of numbers that calls add to lists of counters on the host
+        self.beside_host: set[int] = set()
         for call in step.calls:
             first, *others = call.args or [None]
             counters = [step.values[one["v"]].storage for one in first] if _is_values(first) else []

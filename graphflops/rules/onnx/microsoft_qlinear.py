@@ -220,10 +220,8 @@ def quantized_product(
     """A product of quantized operands: a subtraction per element of `zeroed`, `per_result` operations per result."""
     out, factor = only_result(product), product.reads[0]
     assert isinstance(factor, TensorType)
-    vector = per_result * out.numel + total(x.numel for x in zeroed)
-    return product.plus(
-        out=(out.like(dtype=dtype),), vector_flops=vector, reads=reads, matrix_dtype=arithmetic(factor)
-    )
+    vector, kind = per_result * out.numel + total(x.numel for x in zeroed), arithmetic(factor)
+    return product.plus(out=(out.like(dtype=dtype),), vector_flops=vector, reads=reads, matrix_dtype=kind)
 
 
 @rule("onnx.QLinearMatMul", product=("a", "b"))

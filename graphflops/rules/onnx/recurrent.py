@@ -38,10 +38,9 @@ def dynamic_quantize_lstm(of: Operands, **attributes: Any) -> Estimate:
     x, w, r, *others = of
     turned = (x.view((x.shape[0], x.shape[2], x.shape[1])) for x in (w, r))
     estimate = lstm(x, *turned, *others[:-4], **attributes)
-    states = prod(x.shape[:2]) * r.shape[0] * r.shape[1]
-    return estimate.plus(
-        vector_flops=(MIN_MAX + QUANTIZE) * (x.numel + states), reads=tuple(others[-4:]), matrix_dtype=INT8
-    )
+    quantized = x.numel + prod(x.shape[:2]) * r.shape[0] * r.shape[1]
+    vector = (MIN_MAX + QUANTIZE) * quantized
+    return estimate.plus(vector_flops=vector, reads=tuple(others[-4:]), matrix_dtype=INT8)
 
 
 @rule("com.microsoft.AttnLSTM", product=("x", "w", "r"))
@@ -100,9 +99,8 @@ def layer(cell: Cell, of: Operands, layout: int, results: int) -> Estimate:
     require(x.rank == 3 and w.rank == 3 and r.rank == 3, f"a recurrent layer of {w} and {r} does not fit {x}")
     directions, rows, hidden = r.shape
     meet(rows, cell.gates * hidden, f"{rows} rows do not form {cell.gates} gates of {hidden}")
-    require(
-        isinstance(directions, int) and not differ(w.shape[0], directions), f"{directions} directions of {w}"
-    )
+    fits = isinstance(directions, int) and not differ(w.shape[0], directions)
+    require(fits, f"{directions} directions of {w}")
     assert isinstance(directions, int)
     batch, steps = x.shape[:2] if layout else x.shape[1::-1]
     biases = () if bias is None else (bias.like((rows,)),) * 2
@@ -216,9 +214,8 @@ def linear_attention(
     for given, numbers in ((of.decay, (kv_num_heads, kv_num_heads * width)), (of.beta, (1, kv_num_heads))):
         fits = given is None or not all(differ(given.shape[-1], number) for number in numbers)
         require(fits, f"{given} for {kv_num_heads} heads of {width}")
-    part = recurrence(
-        batch * rows, kv_num_heads, width, depth, update_rule, of.decay.numel if of.decay else 0
-    )
+    decays = of.decay.numel if of.decay else 0
+    part = recurrence(batch * rows, kv_num_heads, width, depth, update_rule, decays)
     more = batch * rows * (q_num_heads - kv_num_heads) * depth  # query heads that share a state
     state = TensorType((batch, kv_num_heads, width, depth), (of.past_state or of.query).dtype)
     sharing = Estimate(matrix_flops=2 * more * width, vector_flops=more)

@@ -219,9 +219,8 @@ def _job_fit(job: KernelJob, kernel: KernelCount, problem: Products) -> TiledWor
         return TiledWork(kernel.flops, ("taps on padding skipped",))
     tile = tile_of(kernel.name)
     tiles = [tile] if tile else list(_TILES)
-    if _GROUPED.search(
-        kernel.name
-    ):  # of one instruction, to which a kernel for several groups pads each group
+    # of one instruction, to which a kernel for several groups pads each group
+    if _GROUPED.search(kernel.name):
         match = _INSTRUCTION.search(kernel.name)
         # 64 x 8 x 16: of a warp group, in half precision
         rows, columns, depth = map(int, match.groups() if match else (64, 8, 16))

@@ -201,10 +201,9 @@ def _run(
     tiles = tiles_for(name, q, v, (problem.rows, problem.columns))
     programs = programs_of(name, tiles, q, k)
     counts = counters(programs, problem.count, q)
-    regular = (
-        x.data_ptr() % 16 == 0 and _regular(x.shape, x.stride(), x.element_size(), x.device) for x in loaded
-    )
-    use = tiles.descriptors and all(regular)  # the tensor copy engine accepts all tensors
+    regular = (_regular(x.shape, x.stride(), x.element_size(), x.device) for x in loaded)
+    # the tensor copy engine accepts all tensors
+    use = tiles.descriptors and all(x.data_ptr() % 16 == 0 for x in loaded) and all(regular)
     # The default of torch, unless the user lowers it.
     exact = torch.get_float32_matmul_precision() == "highest"
     constants = _constants(

@@ -84,9 +84,8 @@ def _layer_norm(x: torch.Tensor) -> Callable[[], object]:
 def _batch_norm(is_training: bool) -> Callable[[torch.Tensor], Callable[[], object]]:
     def make(x: torch.Tensor) -> Callable[[], object]:
         image = x[: len(x) // 64 * 64].view(-1, 64, x.shape[1], 1)
-        mean, variance, weight = (
-            fill(64, device=x.device, dtype=x.dtype) for fill in (torch.zeros, torch.ones, torch.ones)
-        )
+        fills = (torch.zeros, torch.ones, torch.ones)
+        mean, variance, weight = (fill(64, device=x.device, dtype=x.dtype) for fill in fills)
         given = image, weight, weight, mean, variance
         return partial(torch.batch_norm, *given, is_training, 0.1, 1e-5, is_training)
 
