@@ -14,7 +14,7 @@ from graphflops.cost import Estimate
 from graphflops.dims import Dim, differ, dim_max, floor_div, meet, prod
 from graphflops.rules import recurrent as shared
 from graphflops.rules.matmul import matmul
-from graphflops.rules.onnx.attention import by_head, merged
+from graphflops.rules.onnx.attention import by_head
 from graphflops.rules.onnx.entries import applied, fused, work
 from graphflops.rules.onnx.microsoft_decoder import NORMED
 from graphflops.rules.operands import Operands, takes
@@ -209,17 +209,15 @@ def linear_attention(
     for the key: one product more, a difference and a scaling of the value.
     """
     q, k, v = by_head(of.query, q_num_heads), by_head(of.key, kv_num_heads), by_head(of.value, kv_num_heads)
-    (batch, _, rows, width), depth = k.shape, v.shape[-1]
+    batch, _, rows, width = k.shape
     meet(q.shape[-1], width, f"query and key widths differ: {q.shape[-1]} and {width}")
     for given, numbers in ((of.decay, (kv_num_heads, kv_num_heads * width)), (of.beta, (1, kv_num_heads))):
         fits = given is None or not all(differ(given.shape[-1], number) for number in numbers)
         require(fits, f"{given} for {kv_num_heads} heads of {width}")
-    decays = of.decay.numel if of.decay else 0
-    part = recurrence(batch * rows, kv_num_heads, width, depth, update_rule, decays)
-    more = batch * rows * (q_num_heads - kv_num_heads) * depth  # query heads that share a state
-    state = TensorType((batch, kv_num_heads, width, depth), (of.past_state or of.query).dtype)
-    sharing = Estimate(matrix_flops=2 * more * width, vector_flops=more)
-    return fused((merged(q, depth), state), part, sharing, reads=(*of,))
+    heads = {"q_num_heads": q_num_heads, "kv_num_heads": kv_num_heads}
+    estimate = linear_attention_of_rows(*of, update_rule=update_rule, **heads)
+    sharing = batch * rows * (q_num_heads - kv_num_heads) * v.shape[-1]  # query heads that share a state
+    return estimate.plus(vector_flops=sharing)
 
 
 @rule("com.microsoft.GatedDeltaNet")
