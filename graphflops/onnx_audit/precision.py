@@ -115,12 +115,11 @@ def idle_quantization(model: Model) -> Iterator[Observation]:
             continue
         same = [_known(first, name, model) == _known(second, name, model) for name in ("scale", "zero_point")]
         if all(same) and first.argument("axis") == second.argument("axis"):
-            flops, moved, stored = model.freed(second, [first.value("x")])
             text = f"{shown(first.name)} and {shown(second.name)} undo each other"
             before, after = (model.typed(name) for name in (first.value("x"), second.result))
             alike = before is not None and after is not None and before.dtype is after.dtype
-            edits = (Edit("instead", second.result, first.value("x")),) if alike else ()
-            yield Observation(text, second, flops, moved, model.graded(flops, moved), edits, stored=stored)
+            edits = [Edit("instead", second.result, first.value("x"))] if alike else []
+            yield model.saving(text, second, model.freed(second, [first.value("x")]), *edits)
 
 
 def _known(call: Call, argument: str, model: Model) -> object:

@@ -152,10 +152,9 @@ def unreachable_call(model: Model) -> Iterator[Observation]:
     for call in reversed(dead):
         if call.row.state == "free":
             continue
-        text = f"no output depends on {shown(call.name)}"
-        flops, moved, stored = model.freed(call, (), gone)
-        severity, edits = model.graded(flops, moved), (Edit("dropped", call.result),)
-        yield Observation(text, call, flops, moved, severity, edits if call.result else (), stored=stored)
+        edits = [Edit("dropped", call.result)] if call.result else []
+        freed = model.freed(call, (), gone)
+        yield model.saving(f"no output depends on {shown(call.name)}", call, freed, *edits)
 
 
 @check("GF218", "size-not-free", "note")
