@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 _OLDEST_IR_WITH_DEFAULTS = 4  # before it, every initializer had to be listed as an input
 _MOST_NOTES = 20  # of one kind
+_DIFFER = "readers differ in which of the two counts"
 
 
 class Program:
@@ -109,10 +110,6 @@ class Program:
         said = self._notes.setdefault(code, [])
         if len(said) < _MOST_NOTES:
             said.append(Note(code, node, message))
-
-    def differs(self, node: str, message: str) -> None:
-        """Note that readers of the file see two programs in it."""
-        self.note("GF130", node, f"{message}: readers differ in which of the two counts")
 
     # Stored tensors
 
@@ -251,7 +248,8 @@ class Program:
         if functions is not None and (function := functions.find(domain, kind, proto.overload)) is not None:
             if functions.hides(op, domain, scope.opsets.get(domain, 1)):
                 called = shown(function.name)
-                self.differs(name, f"{called} is a function of the file and an operator of runtimes")
+                text = f"{called} is a function of the file and an operator of runtimes: {_DIFFER}"
+                self.note("GF130", name, text)
             functions.enter(function, len(operands), scope, name)
             self.write_out(function, call, operands, scope, name, place)
             return
@@ -274,8 +272,8 @@ class Program:
             self._operators[domain, kind, opset] = known
             outer = onnx_scope.opsets_of(self.model.opset_import).get(domain) if scope.functions else opset
             if outer is not None and known != onnx_spelling(domain, kind, outer):
-                text = f"{kind} is of opset {opset} in a function, of opset {outer} around it"
-                self.differs(scope.call, text)
+                text = f"{kind} is of opset {opset} in a function, of opset {outer} around it: {_DIFFER}"
+                self.note("GF130", scope.call, text)
         return known
 
     def write_out(

@@ -285,7 +285,7 @@ class Replay(Execution):
     def settle(self, tensor: Any) -> None:
         """Wait for the collective that uses the memory of a tensor."""
         if self.pending and isinstance(tensor, torch.Tensor):
-            work = self.pending.pop(_address(tensor), None)
+            work = self.pending.pop(tensor.untyped_storage()._cdata, None)
             if work is not None:
                 work.wait()
 
@@ -313,7 +313,7 @@ class Replay(Execution):
             is_left = self.device.type != "cuda" or all(given.get(name, True) for name in _ASYNCHRONOUS)
             if isinstance(work, torch.ScriptObject) and is_left:
                 tensors = (leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor))
-                self.pending.update((_address(tensor), work) for tensor in tensors)
+                self.pending.update((tensor.untyped_storage()._cdata, work) for tensor in tensors)
             return tuple(written(overload, args, kwargs)) or returned
 
         return run
@@ -344,11 +344,6 @@ class Replay(Execution):
 def _is_values(given: Any) -> bool:
     """Whether an argument of a recorded call is a list of values."""
     return isinstance(given, list) and all(isinstance(one, dict) and "v" in one for one in given)
-
-
-def _address(tensor: torch.Tensor) -> int:
-    address: int = tensor.untyped_storage()._cdata
-    return address
 
 
 class _Seen(TorchDispatchMode):  # type: ignore[misc]

@@ -94,7 +94,7 @@ def _indexed(x: TensorType, indices: TensorType, axis: int) -> int:
     return place
 
 
-@rule("onnx.GatherND")
+@rule("onnx.GatherND", "com.microsoft.GatherND")
 def gather_nd(x: TensorType, indices: TensorType, *, batch_dims: int = 0) -> Estimate:
     """One slice per index vector; a vector holds positions along the leading axes behind the batch."""
     deep = _depth(x, indices, batch_dims)
@@ -270,7 +270,7 @@ def slice_(
 # Borders.
 
 
-@rule("onnx.Pad")
+@rule("onnx.Pad", "com.microsoft.Pad")
 def pad(
     x: TensorType,
     pads: Numbers = None,

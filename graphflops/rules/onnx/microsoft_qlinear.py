@@ -179,7 +179,7 @@ def dequantizing(zero_point: TensorType | None) -> int:
     return DEQUANTIZE - (zero_point is None)
 
 
-@rule("onnx.QuantizeLinear")
+@rule("onnx.QuantizeLinear", "com.microsoft.QuantizeLinear")
 def quantize_linear(
     x: TensorType, y_scale: TensorType, y_zero_point: TensorType | None = None, *, output_dtype: int = 0
 ) -> Estimate:
@@ -189,7 +189,7 @@ def quantize_linear(
     return convert(x, dtype, quantizing(dtype, y_zero_point), y_scale, y_zero_point)
 
 
-@rule("onnx.DequantizeLinear")
+@rule("onnx.DequantizeLinear", "com.microsoft.DequantizeLinear")
 def dequantize_linear(
     x: TensorType, x_scale: TensorType, x_zero_point: TensorType | None = None, *, output_dtype: int = 0
 ) -> Estimate:
@@ -234,9 +234,6 @@ def qlinear_conv(of: Operands, **geometry: Any) -> Estimate:
     require_scales(of.w.shape[:1], of.w_scale, of.w_zero_point)
     return quantized_product(product, of.x, of.w, dtype=of.y_zero_point.dtype, reads=of.but("x w bias"))
 
-
-rule("com.microsoft.QuantizeLinear")(quantize_linear)
-rule("com.microsoft.DequantizeLinear")(dequantize_linear)
 
 Quantized = tuple[TensorType, "TensorType | None"]  # a tensor and its zero point
 

@@ -11,7 +11,7 @@ from graphflops.dims import Dim, ceil_div, floor_div, meet, prod
 from graphflops.rules import fourier, solve
 from graphflops.rules.embedding import embedding
 from graphflops.rules.lapack import n_log_n
-from graphflops.rules.onnx.activation import gelu, pointwise, rows_of, swish
+from graphflops.rules.onnx.activation import pointwise, rows_of, swish
 from graphflops.rules.onnx.creation import range_ as onnx_range
 from graphflops.rules.onnx.entries import (
     Numbers,
@@ -26,10 +26,8 @@ from graphflops.rules.onnx.entries import (
     unknown,
     work,
 )
-from graphflops.rules.onnx.indexing import gather_nd, pad, slice_
-from graphflops.rules.onnx.movement import trilu, unsqueeze
+from graphflops.rules.onnx.indexing import slice_
 from graphflops.rules.onnx.norm import dropout
-from graphflops.rules.onnx.signal import grid_sample
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.quantized import DEQUANTIZE, QUANTIZE
 from graphflops.rules.registry import require, rule
@@ -41,11 +39,6 @@ from graphflops.rules.work import WORK, Work
 from graphflops.rules.work import gelu as gelu_work
 from graphflops.tensor import BOOL, FLOAT32, INT32, INT64, STRING, UINT8, UINT32, TensorType
 
-rule("com.microsoft.GatherND")(gather_nd)
-rule("com.microsoft.Pad")(pad)
-rule("com.microsoft.Trilu")(trilu)
-rule("com.microsoft.ExpandDims")(unsqueeze)
-rule("com.microsoft.GridSample")(grid_sample)
 rule("onnx.DynamicSlice")(slice_)
 
 ONE = TensorType((), INT64, value=1)
@@ -238,9 +231,6 @@ def efficient_nms(of: Operands, *, max_output_boxes: int, **attributes: object) 
 # Elementwise: activations after a bias, gated sums, dropout after bias and residual.
 
 KIND = "elementwise"
-
-
-rule("com.microsoft.Gelu")(gelu)
 
 
 @takes("x bias?")

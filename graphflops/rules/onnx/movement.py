@@ -122,7 +122,7 @@ def squeeze(x: TensorType | UnknownType, axes: entries.Numbers = None) -> Estima
     return free(same_elements(x, (length for place, length in enumerate(x.shape) if place not in gone)))
 
 
-@rule("onnx.Unsqueeze", rankless=("x",))
+@rule("onnx.Unsqueeze", "com.microsoft.ExpandDims", rankless=("x",))
 def unsqueeze(x: TensorType | UnknownType, axes: entries.Numbers) -> Estimate:
     """New axes of length one, at places counted in the result."""
     if isinstance(x, UnknownType):
@@ -297,7 +297,7 @@ def col2im(
 # Copies with some elements moved or zeroed.
 
 
-@rule("onnx.Trilu")
+@rule("onnx.Trilu", "com.microsoft.Trilu")
 def trilu(x: TensorType, k: entries.Numbers = None, *, upper: int = 1) -> Estimate:
     """A copy, zero on one side of a diagonal."""
     copy, shift, known = triangle(x), 0 if k is None else entries.size(k), known_contents(x)
