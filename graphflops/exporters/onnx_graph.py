@@ -35,6 +35,7 @@ from graphflops.graph import (
     Output,
     Ref,
     Scalar,
+    Symbol,
     Type,
 )
 from graphflops.ops.operator import onnx_spelling
@@ -90,12 +91,16 @@ class Program:
         nodes, inputs, modules = placed(calls, self.inputs, self.places.modules, self._evidence)
         tensors = [typed for typed in self.types.values() if isinstance(typed, TensorType)]
         open_ = [size for typed in tensors for size in typed.shape if not isinstance(size, int)]
+        symbols = self.sizes.symbols
+        stated = ranges(model, symbols, open_)
         return Graph(
             nodes=nodes,
             types=self.types,
             inputs=inputs,
             outputs=outputs,
-            symbols=self.sizes.collected(ranges(model, self.sizes.symbols, open_)),
+            symbols={
+                name: Symbol(name, *stated[name], where=tuple(where)) for name, where in symbols.items()
+            },
             modules=modules,
             origin=origin,
             name=onnx_proto.checked(proto.name),
@@ -225,8 +230,14 @@ class Program:
         return graph
 
     def finished(self, body: onnx_scope.Body) -> tuple[Node, ...]:
-        """The calls of a graph, unused results marked as unwanted."""
-        return tuple([onnx_scope.with_wanted(node, self.names.used) for node in body.nodes])
+        """The calls of a graph, results that nobody uses marked; one without a used result keeps its first."""
+        used = self.names.used
+        for place, node in enumerate(body.nodes):
+            if len(node.outputs) > 1 and not all(name in used for name in node.outputs):
+                first, *others = (name if name in used else None for name in node.outputs)
+                first = first if first or any(others) else node.outputs[0]
+                body.nodes[place] = replace(node, outputs=(first, *others))
+        return tuple(body.nodes)
 
     # Calls
 
@@ -245,7 +256,7 @@ class Program:
             place = (place[0] or scope.place[0], place[1] or scope.place[1], place[2] or scope.place[2])
         op = self.operator(domain, kind, scope)
         functions = self.functions
-        if functions is not None and (function := functions.find(domain, kind, proto.overload)) is not None:
+        if functions is not None and (function := functions.known.get((domain, kind, proto.overload))):
             if functions.hides(op, domain, scope.opsets.get(domain, 1)):
                 called = shown(function.name)
                 text = f"{called} is a function of the file and an operator of runtimes: {_DIFFER}"

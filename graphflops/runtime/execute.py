@@ -142,13 +142,6 @@ class Execution:
         self.after(step, results)
         return results
 
-    def turn(self, prefix: str) -> None:
-        """Count one run of a nested graph; TooManyTurnsError if a program from a file has too many."""
-        self.turns += 1
-        if not self.trusted and self.turns > _TURNS:
-            where = shown(prefix.rstrip("/"))
-            raise TooManyTurnsError(f"{where}: loops of this program take more than {_TURNS:,} turns")
-
     def function(self, op: Op) -> Callable[..., Any]:
         if op.has_score_function:
             return partial(flex_attention_backward if op.is_backward else flex_attention, self.kernels)
@@ -210,7 +203,10 @@ class RunnableGraph:
         given = [entry for entry in self.graph.inputs if entry.role != "constant"]
         if len(given) != len(operands):
             raise RunError(f"graph {shown(self.graph.name)} takes {len(given)} operands, got {len(operands)}")
-        self.execution.turn(self.prefix)
+        self.execution.turns += 1
+        if not self.execution.trusted and self.execution.turns > _TURNS:
+            where = shown(self.prefix.rstrip("/"))
+            raise TooManyTurnsError(f"{where}: loops of this program take more than {_TURNS:,} turns")
         values = dict(self.around)
         values.update((entry.name, value) for entry, value in zip(given, operands, strict=True))
         return self.execution.calls(self.graph, values, self.prefix)
