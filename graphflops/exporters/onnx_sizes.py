@@ -141,15 +141,10 @@ class Sizes:
     def _parsed(self, text: str) -> Dim:
         if text.isascii() and text.isdigit() and len(text) < 20:
             return int(text)
-        if not _NAME.fullmatch(text) and not _JOINED.fullmatch(text):
-            try:
-                size = parse_dim(text)
-            except DimError:
-                pass
-            else:
-                if isinstance(size, Expr) or size >= 0:
-                    return size
-        return symbol(self.named(text))
+        size = None if _NAME.fullmatch(text) or _JOINED.fullmatch(text) else _parsed(text)
+        if size is None or (isinstance(size, int) and size < 0):
+            return symbol(self.named(text))
+        return size
 
     def named(self, text: str) -> str:
         """An identifier for a size, the file's own text where that is one; different texts get different names."""
@@ -237,14 +232,14 @@ def _stated(model: Any) -> dict[str, Range]:
     return found
 
 
-def _parsed(text: str) -> Dim:
+def _parsed(text: str) -> Dim | None:
     try:
         return parse_dim(text)
     except DimError:
-        return 0
+        return None
 
 
-def _patterns(sizes: Iterable[Dim], names: Collection[str]) -> Mapping[Dim, set[str]]:
+def _patterns(sizes: Iterable[Dim | None], names: Collection[str]) -> Mapping[Dim, set[str]]:
     """By form of an expression in one symbol (`4*?`): the names that occur in it. Plain symbols are left out."""
     found: dict[Dim, set[str]] = {}
     for size in sizes:

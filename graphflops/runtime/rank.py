@@ -25,7 +25,7 @@ from graphflops.dims import evaluate
 from graphflops.errors import ModelError, shown
 from graphflops.exporters.meshes import ranks_along
 from graphflops.exporters.recorded import graph_of, read_step
-from graphflops.exporters.step_file import RecordedInput, RecordedStep
+from graphflops.exporters.step_file import RecordedStep
 from graphflops.graph import HOST_KINDS, Graph, Mesh, Node, Origin, Ref
 from graphflops.links.cost import kind_of, link_bytes
 from graphflops.ops import Op
@@ -237,25 +237,22 @@ class Replay(Execution):
         memory: dict[int, Any] = {}
         made = {}
         for entry in self.step.inputs:
-            tensor = made[f"v{entry.value}"] = self.placed(entry, memory)
+            value = self.step.values[entry.value]
+            dtype, number = getattr(torch, value.dtype), value.storage
+            device = _HOST if self.on_host(number) else self.device
+            if number not in memory:
+                # A counter on the host has no bytes in the file.
+                size = max(self.step.storages[number].bytes, value.end)
+                memory[number] = torch.zeros(size, dtype=torch.uint8, device=device).untyped_storage()
+            empty = torch.empty(0, dtype=dtype, device=device)
+            tensor = empty.set_(memory[number], value.offset, value.shape, value.strides)
+            made[f"v{entry.value}"] = tensor
             is_random = entry.role != "state" and tensor.is_floating_point() and tensor.itemsize > 1
             if given and entry.target in given:
                 tensor.copy_(given[entry.target])
             elif is_random and all(tensor.stride()):  # not one element, broadcast
                 tensor.normal_(std=SPREAD)
         return made
-
-    def placed(self, entry: RecordedInput, memory: dict[int, Any]) -> torch.Tensor:
-        """A tensor of zeros in its memory."""
-        value = self.step.values[entry.value]
-        dtype, number = getattr(torch, value.dtype), value.storage
-        device = _HOST if self.on_host(number) else self.device
-        if number not in memory:
-            # A counter on the host has no bytes in the file.
-            size = max(self.step.storages[number].bytes, value.end)
-            memory[number] = torch.zeros(size, dtype=torch.uint8, device=device).untyped_storage()
-        empty = torch.empty(0, dtype=dtype, device=device)
-        return empty.set_(memory[number], value.offset, value.shape, value.strides)
 
     def play(self, values: dict[str, Any]) -> None:
         """Run the step on what `inputs` made, which is freed with the rest: what outlives it is left."""
