@@ -78,21 +78,6 @@ APPLIED = {"RNN": (0,), "GRU": (0, 0, 1), "LSTM": (0, 0, 0, 1, 2)}
 CELLS = {"RNN": shared.TANH, "GRU": shared.GRU, "LSTM": shared.LSTM}
 
 
-def cell_of(kind: str, activations: tuple[str, ...], clip: float | None, peepholes: bool) -> Cell:
-    """The cell with the activations of its first direction in place of sigmoids and hyperbolic tangents."""
-    cell, applied = CELLS[kind], APPLIED[kind]
-    more = (PEEPHOLES if peepholes else 0) + (CLIP * cell.gates if clip is not None else 0)
-    cell = replace(cell, combining=cell.combining + more)
-    if not activations:
-        return cell
-    require(
-        len(activations) > max(applied),
-        f"{len(activations)} activations for a cell that has {max(applied) + 1}",
-    )
-    named = [activation_named(name) for name in activations]
-    return replace(cell, activations=tuple(named[place] for place in applied))
-
-
 def layer(cell: Cell, of: Operands, layout: int, results: int) -> Estimate:
     """All directions over all padded steps of all sequences."""
     x, w, r, bias = of.named("x w r bias")
@@ -140,7 +125,15 @@ def recurrent(
     **others: object,
 ) -> Estimate:
     """Both matrices of all gates once per row of every step, and the cell's formula."""
-    cell = cell_of(kind, activations, clip, of.peepholes is not None)
+    # with the activations of the first direction in place of sigmoids and hyperbolic tangents
+    cell, places = CELLS[kind], APPLIED[kind]
+    more = PEEPHOLES * (of.peepholes is not None) + CLIP * cell.gates * (clip is not None)
+    cell = replace(cell, combining=cell.combining + more)
+    if activations:
+        needs = max(places) + 1
+        require(len(activations) >= needs, f"{len(activations)} activations for a cell that has {needs}")
+        named = [activation_named(name) for name in activations]
+        cell = replace(cell, activations=tuple(named[place] for place in places))
     # raises ShapeError where the attributes of a layer contradict its matrix of the state
     require(of.r.rank == 3, f"a recurrent layer of {of.r}")
     given, _, hidden = of.r.shape
