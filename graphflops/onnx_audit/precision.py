@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from graphflops.attention.match import Spelled, spelled
-from graphflops.attention.operator_kinds import copies, first_of, role_of, source_of
+from graphflops.attention.match import Spelled, copies, first_of, role_of, source_of, spelled
 from graphflops.dims import Dim, total
 from graphflops.errors import shown
 from graphflops.onnx_audit.registry import Edit, Model, Observation, check
@@ -29,7 +28,7 @@ def unfolded_batch_norm(model: Model) -> Iterator[Observation]:
             continue
         maker = model.view.makers.get(call.value("x"))
         # channels first, and nothing else is applied to the result
-        if maker is None or maker.operator.kind != "convolution" or not maker.operator.is_of_images:
+        if maker is None or maker.operator.kind != "convolution" or not maker.operator.has("images"):
             continue
         if maker.operator.has("activation") or maker.value("weight") not in model.view.stored:
             continue

@@ -202,7 +202,7 @@ def layout_ping_pong(model: Model) -> Iterator[Observation]:
     """
     for first in model.view.calls:
         order, maker = _order(first), model.view.makers.get(first.value("x"))
-        follows_images = maker is not None and (maker.operator.is_of_images or maker.operator.is_pointwise)
+        follows_images = maker is not None and (maker.operator.has("images") or maker.operator.is_pointwise)
         if order is None or len(order) < 3 or not follows_images:
             continue
         between = 0

@@ -16,11 +16,10 @@ from msgspec.structs import replace
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, dim_min, floor_div, meet, prod, same
 from graphflops.rules.lapack import n_log_n
-from graphflops.rules.lowprecision import weight_only
 from graphflops.rules.norm import MEAN_SQUARE, normalised
 from graphflops.rules.onnx.entries import applied, fused, sizes, work
 from graphflops.rules.operands import Operands, takes
-from graphflops.rules.quantized import DEQUANTIZE, MIN_MAX, QUANTIZE
+from graphflops.rules.quantized import DEQUANTIZE, MIN_MAX, QUANTIZE, weight_only
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import axis as axis_of
 from graphflops.rules.shapes import only_result

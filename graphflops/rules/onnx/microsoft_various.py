@@ -96,7 +96,7 @@ def _transformed(x: TensorType, shape: Sizes, n: Dim, half: Sizes, axes: int) ->
     """Transforms of `n` real numbers along the last axis, and complex ones along the `axes` - 1 before it."""
     require(0 < axes <= len(half), f"{axes} of {len(half)} axes cannot be transformed")
     along = range(len(half) - axes, len(half) - 1)
-    transforms = fourier.real_transform(n) * prod(half[:-1]) + fourier.complex_work(half, along)
+    transforms = fourier.transform(n, real=True) * prod(half[:-1]) + fourier.complex_work(half, along)
     return Estimate((x.like(shape),), vector_flops=transforms, reads=(x,))
 
 

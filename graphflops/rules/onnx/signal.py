@@ -19,7 +19,7 @@ from graphflops.dims import Dim, Expr, at_least, floor_div, prod, same
 from graphflops.errors import DimError
 from graphflops.rules import resample
 from graphflops.rules import vision as shared
-from graphflops.rules.fourier import real_transform, transform, without
+from graphflops.rules.fourier import transform, without
 from graphflops.rules.onnx.entries import (
     Numbers,
     chosen_axes,
@@ -63,7 +63,7 @@ def dft(
     out = x.like((*replaced(x.shape, along, kept)[:-1], 1 if real_result else 2))
     real = real_result or x.shape[-1] == 1
     lanes = without(x.shape[:-1], along)
-    work = (real_transform if real else transform)(length) * lanes
+    work = transform(length, real=real) * lanes
     reads = (x, dft_length, axis if isinstance(axis, TensorType) else None)
     return Estimate((out,), vector_flops=work, reads=reads)
 
@@ -96,7 +96,7 @@ def stft(of: Operands, *, onesided: int = 1) -> Estimate:
     parts = 1 if of.signal.rank == 2 or of.signal.shape[2] == 1 else 2
     bins = floor_div(length, 2) + 1 if onesided else length
     windowing = 0 if of.window is None else length * parts
-    per_frame = windowing + (real_transform if parts == 1 else transform)(length)
+    per_frame = windowing + transform(length, real=parts == 1)
     out = of.signal.like((batch, frames, bins, 2))
     return Estimate((out,), vector_flops=batch * frames * per_frame, reads=(*of,))
 
