@@ -88,12 +88,11 @@ class Program:
         defaults = frozenset(value.name for value in proto.input) & kept if has_defaults else frozenset()
         self.store(proto, scope, original_names(proto), defaults)
         outputs = self.body(proto, scope)
-        stored_inputs = [
-            replace(entry, role="buffer") if entry.name in self._state and entry.role != "user" else entry
-            for entry in self.inputs
-        ]
+        for at, entry in enumerate(self.inputs):
+            if entry.name in self._state and entry.role != "user":
+                self.inputs[at] = replace(entry, role="buffer")
         calls = self.finished(self.root)
-        nodes, inputs, modules = placed(calls, stored_inputs, self.places.modules, self._evidence)
+        nodes, inputs, modules = placed(calls, self.inputs, self.places.modules, self._evidence)
         tensors = [typed for typed in self.types.values() if isinstance(typed, TensorType)]
         open_ = [size for typed in tensors for size in typed.shape if not isinstance(size, int)]
         symbols = self.sizes.symbols
@@ -103,9 +102,7 @@ class Program:
             types=self.types,
             inputs=inputs,
             outputs=outputs,
-            symbols={
-                name: Symbol(name, *stated[name], where=tuple(where)) for name, where in symbols.items()
-            },
+            symbols={name: Symbol(name, *stated[name], where=tuple(at)) for name, at in symbols.items()},
             modules=modules,
             origin=origin,
             name=onnx_proto.checked(proto.name),
