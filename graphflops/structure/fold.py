@@ -141,14 +141,12 @@ class Fold:
             parts.sort(key=lambda part: part.above.bit_count())
         joined: list[Part] = []
         for part in parts:  # a module that went on elsewhere leaves calls around it side by side
-            if joined and part.is_own and joined[-1].is_own and self._stage(joined[-1]) == self._stage(part):
+            stages = {self.stages.get(x.turns[0].calls[0]) for x in (*joined[-1:], part)}
+            if joined and part.is_own and joined[-1].is_own and len(stages) == 1:
                 joined[-1].turns[0].calls += part.turns[0].calls
             else:
                 joined.append(part)
         return joined
-
-    def _stage(self, part: Part) -> int | None:
-        return self.stages.get(part.turns[0].calls[0])
 
     def _repeated(self, parts: list[Part], level: int) -> list[Part]:
         """The parts, those that repeat as one: the longest stretch of equal turns first, then what repeats within a turn."""
