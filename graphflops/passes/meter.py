@@ -266,17 +266,13 @@ class Reverse:
             self.meter.drop(-1 - buffer)
 
     def backward(
-        self,
-        calls: Sequence[PricedCall],
-        released: Mapping[int, Sequence[str | int]],
-        before: Mapping[int, Callable[[], None]],
+        self, released: Mapping[int, Sequence[str | int]], before: Mapping[int, Callable[[], None]]
     ) -> None:
         """Run the gradients of the calls, the last one first.
 
         released: by index of a call, what its gradient is the last to need. before: by index, what runs before its gradient.
         """
-        for index in range(len(calls) - 1, -1, -1):
-            call = calls[index]
+        for index, call in reversed([*enumerate(self.execution.calls)]):
             if index in before:
                 before[index]()
             self.meter.row = call.row
