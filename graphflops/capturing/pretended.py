@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from itertools import combinations, count
@@ -64,6 +65,10 @@ def pretended() -> Iterator[FakeTensorMode]:
             (ddp.DistributedDataParallel, "__init__", _of_any_device),
             (ddp.DistributedDataParallel, "_pre_forward", _summing),
             (ddp.DistributedDataParallel, "_check_comm_hook", _nothing),
+            (ddp.DistributedDataParallel, "_passing_sync_batchnorm_handle", _nothing),
+            (torch.nn.SyncBatchNorm, "forward", _over_ranks),
+            (torch.cuda, "get_rng_state", lambda *_: None),
+            (torch.cuda, "set_rng_state", _nothing),
             (dist, "all_reduce", _with_future(dist.all_reduce)),
             (dist.Reducer, "_rebuild_buckets", _nothing),  # which reads data of ranks
             (dist, "Reducer", _with_buckets),
@@ -82,11 +87,39 @@ def pretended() -> Iterator[FakeTensorMode]:
         # It draws again until no number is out of bounds, which it reads: the tensor stays as it is.
         drawn = mock.patch.object(torch.nn.init, "_no_grad_trunc_normal_", lambda tensor, *_, **__: tensor)
         stack.enter_context(drawn)
+        stack.enter_context(_uncompiled(fake))
         stack.enter_context(gpu_functions())
         stack.enter_context(gpu_autocast())
         stack.enter_context(streams())
         stack.enter_context(fake)
         yield fake
+
+
+@contextlib.contextmanager
+def _uncompiled(fake: FakeTensorMode) -> Iterator[None]:
+    """Within it, what is to be compiled runs as it is; `is_compiled` of the mode says whether anything is."""
+    fake.is_compiled = False
+
+    def as_given(model: Any = None, *_: Any, **__: Any) -> Any:
+        """In place of `torch.compile`, also with options alone."""
+        fake.is_compiled = True
+        return as_given if model is None else model
+
+    def as_it_is(compiler: Any) -> None:
+        """In place of the compiler of what was compiled before, as modules do that are imported."""
+        fake.is_compiled |= compiler not in (None, False)
+
+    with (
+        mock.patch.object(torch, "compile", as_given),
+        mock.patch.object(torch.nn.Module, "compile", as_given),
+    ):
+        dynamo = sys.modules.get("torch._dynamo.eval_frame")
+        with (
+            mock.patch.object(dynamo, "_callback_from_stance", as_it_is)
+            if dynamo
+            else contextlib.nullcontext()
+        ):
+            yield
 
 
 class KnownNumbers(Around):
@@ -115,6 +148,18 @@ def _of_any_device(
 ) -> None:  # fmt: skip
     """Makes a DDP without the devices that it names, which must be GPUs."""
     _init(model, module, None, None, *more, **kwargs)
+
+
+def _over_ranks(module: Any, x: Any) -> Any:
+    """The forward of a batch norm of all ranks, on a device of any name."""
+    group = module.process_group or dist.group.WORLD
+    if not (module.training and dist.is_initialized() and group.size() > 1):
+        return torch.nn.modules.batchnorm._BatchNorm.forward(module, x)
+    if module.track_running_stats:
+        module.num_batches_tracked.add_(1)
+    running, settings = (module.running_mean, module.running_var), (module.eps, module.momentum or 0.0)
+    own = torch.nn.modules.batchnorm.sync_batch_norm
+    return own.apply(x, module.weight, module.bias, *running, *settings, group, group.size())
 
 
 def _summing(

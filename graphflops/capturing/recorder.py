@@ -15,11 +15,11 @@ from types import FrameType
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import DataDependentOutputException
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from graphflops.capturing.gpu_functions import gpu_results
+from graphflops.capturing.gpu_functions import at_most, gpu_results
 from graphflops.exporters.step_file import (
     FORMAT,
     KINDS,
@@ -90,6 +90,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
                 raise
             results = 1.0 if args[0].is_floating_point() else args[0].dtype is torch.bool or 1
             self.guesses |= self.phase_now() != "optimizer"  # which asks for the number of its step
+        except DynamicOutputShapeException:
+            results = at_most(func, args, kwargs)
+            if results is None:
+                raise
+            self.guesses = True
         is_noted = func.namespace not in _NO_CALLS and func is not torch.ops.aten.lift_fresh.default
         # `transpose_` makes its operand another view of its memory, as which the next call finds it.
         if is_noted and torch.Tag.inplace_view not in func.tags:
@@ -300,7 +305,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         producer = f"torch {torch.__version__.partition('+')[0]}"
         lists = [*self.operators], [*self.modules.items()], [*self.sources]
         made = self.storages, self.values, self.inputs
-        return RecordedStep(FORMAT, producer, rank, axes, groups, *lists, *made, self.calls, self.guesses)
+        said = self.guesses, self.fake.is_compiled
+        return RecordedStep(FORMAT, producer, rank, axes, groups, *lists, *made, self.calls, *said)
 
 
 def _layout(number: int, tensor: torch.Tensor) -> tuple[Any, ...]:

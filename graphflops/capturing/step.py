@@ -32,6 +32,8 @@ _READS = "it reads numbers from its data, which a recording does not have: leave
 _ADVICE = {
     "DataDependent": _READS,
     "_local_scalar_dense": _READS,
+    "FlexAttention": "flex_attention is not recorded: let the factory use scaled_dot_product_attention",
+    "PipeliningMetadataError": "no other rank tells shapes here: give PipelineStage input_args and output_args",
     "UnsupportedOperatorException: c10d": "this torch has no collectives without data: record with a later one",
 }
 

@@ -98,7 +98,16 @@ def _said(axes: Sequence[tuple[str, int]]) -> str:
 
 def _fixed(step: RecordedStep) -> tuple[Any, ...]:
     groups = [group.axis for group in step.groups]
-    return step.rank, step.operators, step.modules, step.sources, groups, [*dict(step.axes)], step.guesses
+    return (
+        step.rank,
+        step.operators,
+        step.modules,
+        step.sources,
+        groups,
+        [*dict(step.axes)],
+        step.guesses,
+        step.is_compiled,
+    )
 
 
 def _tree(step: RecordedStep) -> _Tree:

@@ -44,7 +44,8 @@ from graphflops.graph import (
 from graphflops.ops.operator import operator, orders
 from graphflops.tensor import DTYPES, flat
 
-_GUESSES = "the step reads numbers from its data, which a recording does not have: they are taken to be 1"
+_GUESSES = "the step reads numbers from its data, which a recording lacks: they are taken to be 1, masks to choose all"
+_COMPILED = "parts are for torch.compile: they are recorded as they run without it, call by call"
 _LARGEST = 2**48  # of sizes, strides and bytes
 
 
@@ -136,6 +137,8 @@ def graph_of(step: RecordedStep, origin: Origin) -> Graph:
 def _notes(step: RecordedStep) -> Iterator[Note]:
     if step.guesses:
         yield Note("GF132", "", _GUESSES)
+    if step.is_compiled:
+        yield Note("GF136", "", _COMPILED)
     away = [memory for memory in step.storages if memory.kind in HOST_KINDS]
     if away:
         kept = f"{len(away):,} tensors, {memory_of(sum(one.bytes for one in away))} in all"

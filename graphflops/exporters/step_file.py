@@ -120,7 +120,12 @@ class RecordedStep(msgspec.Struct):
     values: list[RecordedValue]
     inputs: list[RecordedInput]
     calls: list[RecordedCall]
-    guesses: bool = False  # whether a number that the step reads from its data was taken to be 1
+    guesses: bool = (
+        False  # whether a number that the step reads from its data was taken to be 1, or a mask to choose all
+    )
+    is_compiled: bool = (
+        False  # whether torch.compile is to compile a part of it, which is recorded as it runs without
+    )
 
 
 def write(steps: Sequence[RecordedStep], path: Path | str) -> None:

@@ -172,7 +172,7 @@ def with_cross_entropy(graph: Graph) -> Graph:
     types = {**graph.types, _LABELS: TensorType(rows, INT64)}
     flat, targets, nodes, like = Ref(logits), Ref(_LABELS), [], Node("", "")
     if value.dtype is not FLOAT32:
-        nodes.append(converted(like, "logits_float32", flat, FLOAT32))
+        nodes.append(converted(like, "logits_float32", flat, dtype=FLOAT32))
         flat = Ref("logits_float32")
     if value.rank == 3:
         nodes.append(viewed(like, "logits_flat", flat, (-1, value.shape[axis])))
@@ -222,7 +222,7 @@ class Autocast(Struct):
             self.taken.add(name)
             if is_cached:
                 self.cached[argument.name] = name
-            calls.append(converted(node, name, argument, wanted))
+            calls.append(converted(node, name, argument, dtype=wanted))
             return Ref(name)
 
         calls.append(node.changed(cast))
