@@ -22,7 +22,7 @@ from graphflops.exporters.pt2_values import (
     results,
 )
 from graphflops.exporters.sources import with_modules
-from graphflops.exporters.types import collect, guards_of, with_parts
+from graphflops.exporters.types import guards_of, with_parts
 from graphflops.graph import (
     Argument,
     Graph,
@@ -60,7 +60,7 @@ def graph_of(
     if shared is None:
         inputs = with_aliases(inputs, nodes, scope.types)
     ranges = {name: (r.min_val, r.max_val) for name, r in decoded.range_constraints.items()}
-    symbols = collect(ranges, program.types.hints, inputs, scope.types, program.types.sizes())
+    symbols = program.types.symbols(ranges, inputs, scope.types)
     return Graph(
         nodes=with_modules(nodes, inputs, outputs),
         types=scope.types,
