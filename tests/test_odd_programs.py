@@ -71,6 +71,19 @@ def test_a_call_on_a_number_and_one_without_results(op, device, training, tmp_pa
     assert "defect" not in printed(path, *device, *training)
 
 
+@pytest.mark.parametrize("execution", ["graph", "eager", "compiled"])
+def test_extremes_along_the_axis_that_a_number_is_taken_to_have(execution):
+    torch = pytest.importorskip("torch")
+
+    class Extreme(torch.nn.Module):
+        def forward(self, x):
+            return x.max(0), x.amin(-1)
+
+    exported = torch.export.export(Extreme(), (torch.ones(()),))
+    report = analyze(exported, device="h200", execution=execution, training=True)
+    assert report.total().vector_flops == 1 + 1
+
+
 def test_a_training_step_over_what_a_branch_returns(tmp_path):
     torch = pytest.importorskip("torch")
 
