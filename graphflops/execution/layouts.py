@@ -293,7 +293,7 @@ def _viewed(
         at %= len(shape) + 1
         return (*strides[:at], shape[at] * strides[at] if at < len(shape) else 1, *strides[at:])
     rank, left = len(strides), [*strides]
-    if operator.name == "movedim":
+    if operator.name == "movedim" and rank:
         source, target = arguments.get("source"), arguments.get("destination")
         if not isinstance(source, int) or not isinstance(target, int):
             return None
@@ -303,7 +303,7 @@ def _viewed(
         a, b = (arguments.get(name, place) % rank for place, name in enumerate(("axis1", "axis2")))
         rest = [stride for place, stride in enumerate(strides) if place not in (a, b)]
         return (*rest, strides[a] + strides[b])
-    if operator.name == "unfold":  # seen through windows, whose inside is the last axis
+    if operator.name == "unfold" and rank:  # seen through windows, whose inside is the last axis
         axis %= rank
         return (*strides[:axis], strides[axis] * step, *strides[axis + 1 :], strides[axis])
     lay_out = repeated if operator.name == "expand" else regrouped

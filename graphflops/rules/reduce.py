@@ -173,9 +173,9 @@ def logsumexp(x: TensorType, dim: Axes, keepdim: bool = False) -> Estimate:
 
 @rule("aten.sum_to_size")
 def sum_to_size(x: TensorType, size: tuple[Dim, ...]) -> Estimate:
-    """One addition per element; the tensor itself if no axis is reduced."""
+    """One addition per element; the tensor itself if no axis is reduced, and there is one."""
     require(len(size) <= x.rank, f"{x.rank} axes do not sum to {len(size)}")
-    if len(size) == x.rank and all(same(a, b) for a, b in zip(x.shape, size, strict=True)):
+    if 0 < len(size) == x.rank and all(same(a, b) for a, b in zip(x.shape, size, strict=True)):
         return free(x.view(size))
     return Estimate((x.like(size, accumulated(x.dtype)),), vector_flops=parts(x) * x.numel, reads=(x,))
 

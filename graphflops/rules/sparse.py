@@ -243,10 +243,11 @@ def sparse_addmm(
 
 @rule(*both("aten._sparse_mm_reduce_impl"))
 def sparse_mm_reduce_impl(a: TensorType, b: TensorType, reduce: str) -> Estimate:
-    """As _sparse_mm; the second result says which element was chosen."""
+    """As _sparse_mm; the second result says which element was chosen, where that is asked for gradients."""
     product = sparse_mm(a, b)
     (out,) = product.out
-    return replace(product, out=(out, TensorType((a.shape[0], b.shape[1]), INT64)))
+    is_told = reduce in ("amax", "amin") and (a.requires_grad or b.requires_grad)
+    return replace(product, out=(out, TensorType((a.shape[0], b.shape[1]) if is_told else (0,), INT64)))
 
 
 @rule(*both("aten._sparse_mm.reduce"))
