@@ -30,51 +30,33 @@ def parts(x: TensorType) -> int:
 
 def reduction(
     x: TensorType,
-    dim: Axes,
+    dim: Axes = None,
     keepdim: bool = False,
     dtype: DType | None = None,
     each: int = 1,
     final: int = 0,
     evaluated: int = 0,
     evaluated_final: int = 0,
+    *,
+    result: Callable[[DType], DType] | None = None,
+    fold: Fold | None = None,
 ) -> Estimate:
-    """`each` operations and `evaluated` functions per element, `final` and `evaluated_final` per result."""
-    out = x.like(reduced(x.shape, dim, keepdim), dtype)
-    return Estimate(
-        (out,),
-        vector_flops=parts(x) * (each * x.numel + final * out.numel),
-        transcendentals=evaluated * x.numel + evaluated_final * out.numel,
-        reads=(x,),
-    )
+    """`each` operations and `evaluated` functions per element, `final` and `evaluated_final` per result.
+
+    result: its element type by that of `x`, if none is given. fold: gives known contents, of a vector whose are known.
+    """
+    out = x.like(reduced(x.shape, dim, keepdim), dtype or (result and result(x.dtype)))
+    work = parts(x) * (each * x.numel + final * out.numel)
+    if fold is not None and isinstance(x.value, tuple) and x.rank == 1 and not out.dtype.is_floating:
+        folded = fold(value for value in x.value if isinstance(value, (int, Expr)))
+        out = replace(out, value=(folded,) if out.rank else folded)
+    return Estimate((out,), 0, work, evaluated * x.numel + evaluated_final * out.numel, reads=(x,))
 
 
 def indexed(estimate: Estimate) -> Estimate:
     """The estimate with the index of each result as a second result."""
     values = only_result(estimate)
     return replace(estimate, out=(values, values.like(dtype=INT64)))
-
-
-def along_axes(
-    x: TensorType,
-    dim: Axes = None,
-    keepdim: bool = False,
-    *,
-    dtype: DType | None = None,
-    each: int = 1,
-    final: int = 0,
-    result: Callable[[DType], DType] | None = None,
-    fold: Fold | None = None,
-) -> Estimate:
-    """`each` operations per element and `final` per result. result: its element type by that of `x`, if none is given.
-
-    fold: gives known contents, if those of the reduced vector are known.
-    """
-    found = reduction(x, dim, keepdim, dtype or (result and result(x.dtype)), each, final)
-    out = only_result(found)
-    if fold is None or not isinstance(x.value, tuple) or x.rank != 1 or out.dtype.is_floating:
-        return found
-    folded = fold(value for value in x.value if isinstance(value, (int, Expr)))
-    return replace(found, out=(replace(out, value=(folded,) if out.rank else folded),))
 
 
 def largest(values: Iterable[Dim]) -> Dim:
@@ -109,7 +91,7 @@ for _names, _says, _given in (
     ("count_nonzero", "A comparison and an addition per element.", {"result": lambda _: INT64, "each": 2}),
     ("hash_tensor", "One exclusive or per element.", {"result": lambda _: UINT64}),
 ):
-    rule(f"aten.{_names}").derived(along_axes, says=_says, **_given)
+    rule(f"aten.{_names}").derived(reduction, says=_says, order="x dim keepdim", **_given)
 
 
 @rule("aten.prod")
@@ -118,12 +100,12 @@ def product_of(
 ) -> Estimate:
     """One multiplication per element, a complex one being six operations."""
     each = 3 if x.dtype.kind == "complex" else 1
-    return along_axes(x, dim, keepdim, dtype=dtype, each=each, result=accumulated, fold=prod)
+    return reduction(x, dim, keepdim, dtype=dtype, each=each, result=accumulated, fold=prod)
 
 
 def extreme(x: TensorType, dim: int | None = None, keepdim: bool = False, *, fold: Fold) -> Estimate:
     """One comparison per element; along one axis also where each extreme was found."""
-    return along_axes(x, fold=fold) if dim is None else indexed(reduction(x, dim, keepdim))
+    return reduction(x, fold=fold) if dim is None else indexed(reduction(x, dim, keepdim))
 
 
 rule("aten.max").derived(extreme, fold=largest)
@@ -142,7 +124,7 @@ def any_along(x: TensorType, dim: Axes = None, keepdim: bool = False) -> Estimat
     """One logical operation per element; an empty list of axes reduces none, unlike in other reductions."""
     if dim == ():
         return Estimate((x.like(dtype=truths(x.dtype)),), vector_flops=x.numel, reads=(x,))
-    return along_axes(x, dim, keepdim, result=truths)
+    return reduction(x, dim, keepdim, result=truths)
 
 
 def spread(
