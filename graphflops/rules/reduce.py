@@ -10,7 +10,7 @@ from graphflops.cost import Estimate, free
 from graphflops.dims import Dim, Expr, dim_max, dim_min, prod, same, total
 from graphflops.rules.elementwise import DEFAULT_FLOAT, real_of
 from graphflops.rules.registry import Backward, ForwardCall, backward, require, rule
-from graphflops.rules.shapes import Axes, only_result, reduced
+from graphflops.rules.shapes import Axes, Shape, Tensors, only_result, reduced
 from graphflops.tensor import BOOL, INT64, UINT8, UINT64, DType, TensorType
 
 KIND = "reduction"
@@ -154,7 +154,7 @@ def logsumexp(x: TensorType, dim: Axes, keepdim: bool = False) -> Estimate:
 
 
 @rule("aten.sum_to_size")
-def sum_to_size(x: TensorType, size: tuple[Dim, ...]) -> Estimate:
+def sum_to_size(x: TensorType, size: Shape) -> Estimate:
     """One addition per element; the tensor itself if no axis is reduced."""
     require(len(size) <= x.rank, f"{x.rank} axes do not sum to {len(size)}")
     if len(size) == x.rank and all(same(a, b) for a, b in zip(x.shape, size, strict=True)):
@@ -175,9 +175,7 @@ def prims_var(x: TensorType, dims: Axes, *, output_dtype: DType | None = None) -
     return Estimate((out,), vector_flops=parts(x) * (4 * x.numel + 2 * out.numel), reads=(x,))
 
 
-def operand_gradient(
-    call: ForwardCall, each: int = 0, evaluated: int = 0, saved: tuple[TensorType, ...] = ()
-) -> Estimate:
+def operand_gradient(call: ForwardCall, each: int = 0, evaluated: int = 0, saved: Tensors = ()) -> Estimate:
     """The gradient of `x` from the first result's, with `flops` and functions per element."""
     x = call["x"]
     work = parts(x) * each * x.numel
@@ -194,7 +192,7 @@ backward("aten.sum")(lambda call: free(replace(call["x"].like(), stored=call.out
 
 
 def per_element(
-    each: int = 0, evaluated: int = 0, saved: Callable[[ForwardCall], tuple[TensorType, ...]] = lambda _: ()
+    each: int = 0, evaluated: int = 0, saved: Callable[[ForwardCall], Tensors] = lambda _: ()
 ) -> Backward:
     """The backward rule of that much work per element of the operand. saved: what is read beside the gradient."""
     return lambda call: operand_gradient(call, each, evaluated, saved(call))
@@ -212,7 +210,7 @@ def amax_backward(call: ForwardCall) -> Estimate:
     return operand_gradient(call, each=3, saved=x_and_result(call))
 
 
-def selected_indices(call: ForwardCall) -> tuple[TensorType, ...]:
+def selected_indices(call: ForwardCall) -> Tensors:
     """The index tensor of the forward call."""
     indices = call.estimate.out[1]
     assert isinstance(indices, TensorType)

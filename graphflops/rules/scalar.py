@@ -9,7 +9,6 @@ from functools import partial
 
 from graphflops.cost import Estimate, Value, data_dependent, free
 from graphflops.dims import (
-    Dim,
     Expr,
     arguments,
     at_least,
@@ -28,7 +27,7 @@ from graphflops.dims import (
 )
 from graphflops.dims.atoms import FUNCTIONS, MAX_POWER_BITS
 from graphflops.rules.registry import rule
-from graphflops.rules.shapes import axis, divided, remainder_of_dividend
+from graphflops.rules.shapes import Shape, axis, divided, remainder_of_dividend
 from graphflops.tensor import TensorType
 
 Function = Callable[..., Value]
@@ -135,7 +134,7 @@ def getitem(a: Sequence[Value], b: int) -> Estimate:
     return free(a[b])
 
 
-def strides(x: TensorType) -> tuple[Dim, ...]:
+def strides(x: TensorType) -> Shape:
     """Steps in memory from one position of each axis to the next, in a tensor without gaps."""
     return tuple(prod(x.shape[place + 1 :]) for place in range(x.rank))
 
