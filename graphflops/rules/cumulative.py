@@ -46,10 +46,9 @@ def cumprod(x: TensorType, dim: int, *, dtype: DType | None = None) -> Estimate:
     return running(x, dim, dtype or accumulated(x.dtype), each=6 if x.dtype.kind == "complex" else 1)
 
 
-@rule("aten.cummax", "aten.cummin")
-def cummax(x: TensorType, dim: int) -> Estimate:
-    """One comparison per element."""
-    return indexed(running(x, dim))
+rule("aten.cummax", "aten.cummin").derived(
+    running, indexed, says="One comparison per element.", order="x dim"
+)
 
 
 @rule("aten._cummax_helper", "aten._cummin_helper")

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, at_least, compare, floor_div, mod, prod, same, total
 from graphflops.rules.reduce import indexed, operand_gradient
-from graphflops.rules.registry import Derived, ForwardCall, backward, require, rule
+from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import Shape
 from graphflops.tensor import INT64, TensorType
 
@@ -173,8 +173,7 @@ def adaptive_pool(x: TensorType, output_size: PerAxis, *, spatial: int, final: i
 
 
 for _spatial in (1, 2, 3):
-    _average = Derived(adaptive_pool, spatial=_spatial, final=1)
-    rule(f"aten.adaptive_avg_pool{_spatial}d")(_average)
+    rule(f"aten.adaptive_avg_pool{_spatial}d").derived(adaptive_pool, spatial=_spatial, final=1)
     rule(f"aten.adaptive_max_pool{_spatial}d").derived(adaptive_pool, indexed, spatial=_spatial, final=0)
 rule("aten._adaptive_avg_pool2d mkldnn_adaptive_avg_pool2d").derived(adaptive_pool, spatial=2, final=1)
 rule("aten._adaptive_avg_pool3d").derived(adaptive_pool, spatial=3, final=1)

@@ -57,7 +57,7 @@ def elements(x: TensorType, dtype: DType | None = None) -> TensorType:
     return x.like((stored(x),), dtype)
 
 
-COMPRESSED = {
+_PLACES = {
     "csr": "crow_col",
     "csc": "ccol_row",
     "bsr": "crow_col",
@@ -71,8 +71,8 @@ COMPRESSED = {
 @rule(
     *("aten.sparse_coo_tensor.indices_size", "aten._sparse_coo_tensor_unsafe"),
     "aten._sparse_coo_tensor_with_dims_and_tensors",
-    *(f"aten.sparse_{kind}_tensor.{places}_value_size" for kind, places in COMPRESSED.items()),
-    *(f"aten._sparse_{kind}_tensor_unsafe" for kind in COMPRESSED),
+    *(f"aten.sparse_{kind}_tensor.{places}_value_size" for kind, places in _PLACES.items()),
+    *(f"aten._sparse_{kind}_tensor_unsafe" for kind in _PLACES),
 )
 def sparse_tensor(*, values: TensorType, size: Shape, dtype: DType | None = None) -> Estimate:
     """Free: holds the given indices and values."""
