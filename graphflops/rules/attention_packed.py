@@ -56,9 +56,13 @@ def pack(
     dropout_p: float = 0.0,
     is_causal: bool = False,
 ) -> Attention:
-    """The problem of packed operands (all rows, heads, width)."""
-    rows, heads = query.shape[-3], query.shape[-2]
+    """The problem of packed operands (all rows, heads, width); without offsets of (batch, rows, heads, width)."""
     right = 0 if is_causal else right
+    if offsets_q is None:
+        q, k, v = map(heads_first, (query, key, value))
+        dense = attend(q, k, v, mask, left=left, right=right, bottom_right=bottom_right, dropout_p=dropout_p)
+        return replace(dense, query=query, key=key, value=value)
+    rows, heads = query.shape[-3], query.shape[-2]
     lengths_q, lengths_k = lengths(offsets_q), lengths(offsets_k)
     if lengths_q is None or lengths_k is None:
         bound = heads * rows * max_k
@@ -79,22 +83,6 @@ def window(size: Dim | None) -> Dim | None:
     return None if size is None or size == -1 else size
 
 
-def rows_first(
-    query: TensorType,
-    key: TensorType,
-    value: TensorType,
-    offsets: tuple[TensorType | None, TensorType | None],
-    max_k: Dim,
-    mask: TensorType | None = None,
-    **structure: Any,
-) -> Attention:
-    """The problem of operands with rows before heads: (batch, rows, heads, width) without offsets, packed with them."""
-    if offsets[0] is not None:
-        return pack(query, key, value, *offsets, max_k, mask=mask, **structure)
-    problem = attend(heads_first(query), heads_first(key), heads_first(value), mask, **structure)
-    return replace(problem, query=query, key=key, value=value)
-
-
 def flash_problem(
     query: TensorType,
     key: TensorType,
@@ -109,11 +97,10 @@ def flash_problem(
     **others: object,
 ) -> Attention:
     """What flash attention computes, dense without offsets and packed with them."""
-    return rows_first(
-        *(query, key, value, (cum_seq_q, cum_seq_k), max_k),
+    return pack(
+        *(query, key, value, cum_seq_q, cum_seq_k, max_k),
         left=window(window_size_left),
         right=window(window_size_right),
-        bottom_right=True,
         dropout_p=dropout_p,
         is_causal=is_causal,
     )
@@ -200,10 +187,10 @@ def efficient_problem(
     **others: object,
 ) -> Attention:
     """What memory-efficient attention computes; its window counts the row's own place and must be causal."""
-    return rows_first(
-        *(query, key, value, (cu_seqlens_q, cu_seqlens_k)),
+    return pack(
+        *(query, key, value, cu_seqlens_q, cu_seqlens_k),
         key.shape[1] if max_seqlen_k is None else max_seqlen_k,
-        bias,
+        mask=bias,
         left=window_size - 1 if custom_mask_type and window_size else None,
         bottom_right=custom_mask_type == CAUSAL_BOTTOM_RIGHT,
         dropout_p=dropout_p,

@@ -42,9 +42,7 @@ def number(*values: Value) -> Estimate:
 
 def applied(exact: Function, symbolic: Function, *operands: Value) -> Estimate:
     """A function of numbers: `exact` of plain ones, `symbolic` of sizes; no value where it has none, or one too long."""
-    if not all(
-        isinstance(operand, (int, float, Expr)) for operand in operands
-    ):  # a file may give texts and lists
+    if not all(isinstance(x, (int, float, Expr)) for x in operands):  # a file may give texts and lists
         return number(None)
     whole = [int(x) if isinstance(x, float) and x.is_integer() else x for x in operands]
     are_sizes = not any(isinstance(x, float) for x in whole) and any(isinstance(x, Expr) for x in whole)
