@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from graphflops.dims import Dim, prod
-from graphflops.inductor.layout_choice import aligned_bytes
+from graphflops.inductor.library_calls import aligned_bytes
 from graphflops.inductor.lowering import GradientLowering, Lowered, Lowering
 from graphflops.kernels.attention import AttentionMemory
 from graphflops.kernels.kernel import FLOAT_BYTES
@@ -191,8 +191,7 @@ def _unfused(low: Lowering, of: Lowered, found: AttentionMemory) -> None:
     """Append the operators of one attention; its gradient reads all that they make."""
     problem = found.problem
     query, key, value = [
-        (of.operands[place], found.repeated(operand), _USES[place], 8 * FLOAT_BYTES)
-        for place, operand in enumerate(problem.operands)
+        (of.operands[place], size, _USES[place], 8 * FLOAT_BYTES) for place, size in enumerate(found.repeated)
     ]
     copies = (low.copied(of, *query, value=of.names[0]), low.copied(of, *key, value=of.names[1]))
     names = dict(zip(_USES, copies, strict=False))

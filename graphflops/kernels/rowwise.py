@@ -328,7 +328,10 @@ def loss_kernels(program: PricedProgram, sizes: Sizes, *, stores_gradients: bool
     sums = [reduction(result, 1) for result in results]
     one = [replace(result, shape=(), strides=(), nbytes=result.bits // 8) for result in results[:1]]
     added = [elementwise(each, 2 * each.nbytes, each.nbytes) for each in one] * (len(results) - 1)
-    stored = [_repeated(result) for result in results] if stores_gradients else []
+    stored = []
+    for result in results if stores_gradients else ():  # one element is written everywhere
+        repeated = replace(result, strides=(0,) * result.rank, nbytes=result.bits // 8)
+        stored.append(pointwise(result, [repeated], repeated.nbytes, result.full_bytes))
     return (*sums, *added, *map(fill, one), *stored)
 
 
@@ -339,9 +342,3 @@ def _results(program: PricedProgram, sizes: Sizes) -> Iterator[Tensor]:
         wanted = value if isinstance(value, TensorType) and value.requires_grad else None
         if wanted is not None and (tensor := sizes.known(wanted)) is not None:
             yield tensor
-
-
-def _repeated(result: Tensor) -> Kernel:
-    """Writes one element everywhere."""
-    one = replace(result, strides=(0,) * result.rank, nbytes=result.bits // 8)
-    return pointwise(result, [one], one.nbytes, result.full_bytes)

@@ -213,10 +213,8 @@ def given_tensor_fill(
     shape: Numbers = None, *, extra_shape: tuple[int, ...] = (), input_as_shape: int = 0
 ) -> Estimate:
     """Free: values of an attribute, in a shape given by an attribute or by the operand."""
-    is_like = isinstance(shape, TensorType) and not input_as_shape
-    filled = (
-        shape.shape if isinstance(shape, TensorType) and is_like else asked(shape, "fill", "GivenTensorFill")
-    )
+    own = shape.shape if isinstance(shape, TensorType) and not input_as_shape else None
+    filled = asked(shape, "fill", "GivenTensorFill") if own is None else own
     return free(TensorType((*filled, *extra_shape), FLOAT32), alias=False)
 
 

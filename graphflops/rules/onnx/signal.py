@@ -187,8 +187,13 @@ def resize(
         lengths = _to_sizes(own, sizes, keep_aspect_ratio_policy)
     else:
         require(scales is not None, "neither sizes nor scales are given")
-        cropped = coordinate_transformation_mode == "tf_crop_and_resize"
-        lengths = _by_factors(own, scales, _extents(roi) if cropped else (1,) * len(own))
+        extents: Sequence[Number] | None = (1,) * len(own)
+        if coordinate_transformation_mode == "tf_crop_and_resize":
+            # the part of each axis that the region of interest covers: its starts stand first, then its ends
+            found = numbers(roi)
+            half = len(found or ()) // 2
+            extents = found and [*map(subtract, found[half:], found[:half])]
+        lengths = _by_factors(own, scales, extents)
     return _resized(x, dict(zip(places, lengths, strict=True)), mode, bool(antialias))
 
 
@@ -246,15 +251,6 @@ def _scaled(length: Dim, extent: Number, factor: Number) -> Dim | None:
     except (ArithmeticError, DimError, ValueError):
         return None
     return int(found) if isinstance(found, float) else found
-
-
-def _extents(roi: Numbers) -> list[Number] | None:
-    """The part of each axis that a region of interest covers: its starts stand first, then its ends."""
-    found = numbers(roi)
-    if found is None:
-        return None
-    starts, ends = found[: len(found) // 2], found[len(found) // 2 :]
-    return [subtract(end, start) for start, end in zip(starts, ends, strict=True)]
 
 
 # Work.
