@@ -209,13 +209,13 @@ def lp_pool(x: TensorType, *, kernel_shape: Ints = (), p: float = 2, **geometry:
 @rule("onnx.GlobalMaxPool")
 def global_max_pool(x: TensorType) -> Estimate:
     """Adaptive pooling to a single maximum per channel: one comparison per element."""
-    return adaptive(x, one_window(x), final=0)
+    return adaptive(x, one_window(x), spatial=x.rank - 2, final=0)
 
 
 @rule("onnx.GlobalAveragePool")
 def global_average_pool(x: TensorType) -> Estimate:
     """Adaptive pooling to a single average per channel: one addition per element and a division per channel."""
-    return adaptive(x, one_window(x), final=1)
+    return adaptive(x, one_window(x), spatial=x.rank - 2, final=1)
 
 
 @rule("onnx.GlobalLpPool", kind="pooling")

@@ -159,7 +159,7 @@ for _name, _kind in REDUCTIONS.items():
 @rule("onnx.ArgMax", "onnx.ArgMin")
 def arg_extreme(x: TensorType, *, axis: int = 0, keepdims: int = 1) -> Estimate:
     """One comparison per element."""
-    return shared.along_axes(x, axis, keepdims == 1, dtype=INT64)
+    return shared.reduction(x, axis, keepdims == 1, dtype=INT64)
 
 
 @rule("onnx.NonZero")
