@@ -105,8 +105,12 @@ def as_engines_run(program: Graph) -> Graph:
         is_attention = node.operator.kind == "attention"
         nodes.append(_grouped(renamed, program, makers, kept) if is_attention else renamed)
     outputs = tuple([output.renamed(added) for output in program.outputs])
-    changed = replace(program, nodes=tuple(nodes), outputs=outputs, eager=None)
-    return replace(changed, nodes=_needed(changed))
+    needed, left = {name for output in outputs for _, name in output.uses()}, []
+    for node in reversed(nodes):
+        if not needed.isdisjoint(node.outputs) or node.operator.mutates:
+            left.append(node)
+            needed.update(node.reads())
+    return replace(program, nodes=tuple(reversed(left)), outputs=outputs, eager=None)
 
 
 def _grouped(node: Node, program: Graph, makers: Mapping[str, Node], kept: Mapping[str, str]) -> Node:
@@ -143,17 +147,6 @@ def _before_repeat(name: str, program: Graph, makers: Mapping[str, Node]) -> str
 
 def _but_heads(operand: TensorType) -> tuple[Dim, ...]:
     return (operand.shape[0], *operand.shape[2:])
-
-
-def _needed(program: Graph) -> tuple[Node, ...]:
-    """The calls that the results need."""
-    wanted = {name for output in program.outputs for _, name in output.uses()}
-    found = []
-    for node in reversed(program.nodes):
-        if not wanted.isdisjoint(node.outputs) or node.operator.mutates:
-            found.append(node)
-            wanted.update(node.reads())
-    return tuple(reversed(found))
 
 
 class Exchanges(Record, frozen=True):

@@ -152,7 +152,12 @@ class Launcher:
                 is_gradient = step is not None and step.phases[call.row] == "backward"
                 is_view = not kernels and call.estimate.alias
                 yield from exchanges.waited(call, is_view=is_view, is_gradient=is_gradient)
-            host = called.host_seconds + (0.0 if step is None else self._dispatched(step, call.row))
+            host = called.host_seconds
+            if (
+                step is not None and step.wrapped
+            ):  # what Python dispatches around a recorded call, and its hooks
+                wrapped = step.wrapped[call.row] * self.costs["recorded.subclass"]
+                host += wrapped + step.hooked[call.row] * self.costs["recorded.hook"]
             launch = Launches(row, kernels, host, times, called.waits)
             is_beside = site.moved is not None and site.moved.is_beside
             if kernels and (is_beside or kernels[-1].family == "collective"):
@@ -236,17 +241,13 @@ class Launcher:
             launched = (*(kernels or ()), *self._sums(call, contributions, gradients))
             launched = self.joined.setdefault(launched, launched)  # equal ones are timed once
             own = self._host_inside(call, run.expanded.outer.get(call.node.name), "backward", launched)
-            host = backward_seconds(self.costs, call.node.operator, launched, self._parameters(call, layouts))
+            parameters = 0  # whose gradients are among those of the call
+            if not self.parameters.isdisjoint(call.uses):
+                read = dict(enumerate(call.tensors(layouts.values)))
+                parameters = sum(read.get(place) in self.parameters for place, _ in call.gradient.gradients)
+            host = backward_seconds(self.costs, call.node.operator, launched, parameters)
             host = host if own is None else own
             yield Launches(row, None if kernels is None else launched, host, times)
-
-    def _parameters(self, call: PricedCall, layouts: Layouts) -> int:
-        """How many of the gradients of a call are those of parameters."""
-        if call.gradient is None or self.parameters.isdisjoint(call.uses):
-            return 0
-        operands = call.tensors(layouts.values)
-        names = [operands[place] for place, _ in call.gradient.gradients if place < len(operands)]
-        return sum(name in self.parameters for name in names)
 
     def _sums(
         self, call: PricedCall, contributions: Counter[str], gradients: GradientLayouts
@@ -264,13 +265,6 @@ class Launcher:
                 if (x := self.sizes.known(value)) is not None:
                     sums.append(elementwise(x, 2 * x.full_bytes, x.full_bytes, x.numel))
         return sums
-
-    def _dispatched(self, step: Step, row: int) -> float:
-        """CPU time of the calls that Python dispatches, and of the hooks that it runs, around a recorded call."""
-        if not step.wrapped:
-            return 0.0
-        dispatched = step.wrapped[row] * self.costs["recorded.subclass"]
-        return dispatched + step.hooked[row] * self.costs["recorded.hook"]
 
     def _nested(self, call: PricedCall, row: int, times: int) -> Iterator[tuple[PricedGraph, int, int]]:
         """The graphs that run inside a call, where their rows begin, and how often they run."""
