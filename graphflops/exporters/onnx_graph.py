@@ -352,12 +352,20 @@ class Program:
                 raise FileError(
                     f"{shown(node)} takes the attribute {shown(proto.name)} of a function that it is not in"
                 )
-            return self.handed_down(proto.ref_attr_name, scope)
+            if self.functions is None or proto.ref_attr_name not in scope.attributes:
+                return ()
+            # the value that the function's caller gives; a graph is captured, and counted, once more
+            value: Any = scope.attributes[proto.ref_attr_name]
+            for graph in graphs_in(value):
+                self.functions.count(self._calls[graph])
+                for captured in graph.captures:
+                    self.names.use(captured, scope.body)
+            return (value,)
         plain = PLAIN.get(kind)
         if plain is not None:
             return (plain(proto),)
         if kind == TENSOR:
-            value: Any = tensor_of(proto.t, proto.name, lambda message: self.note("GF210", node, message))
+            value = tensor_of(proto.t, proto.name, lambda message: self.note("GF210", node, message))
         elif kind == GRAPH:
             value = self.nested(proto.g, scope, checked(proto.g.name or proto.name))
         elif kind == GRAPHS:
@@ -366,15 +374,4 @@ class Program:
             value = type_of(proto.tp, lambda dim, _: self.sizes.of_value(dim))
         else:
             return () if kind is None else (Opaque(proto.name),)
-        return (value,)
-
-    def handed_down(self, name: str, scope: Scope) -> tuple[Argument, ...]:
-        """The value that a function's caller gives an attribute; a graph is captured, and counted, once more."""
-        if self.functions is None or name not in scope.attributes:
-            return ()
-        value = scope.attributes[name]
-        for graph in graphs_in(value):
-            self.functions.count(self._calls[graph])
-            for captured in graph.captures:
-                self.names.use(captured, scope.body)
         return (value,)

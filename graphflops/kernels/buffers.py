@@ -213,7 +213,7 @@ def _rolled(call: PricedCall, values: Mapping[str, Value]) -> Dim:
 def saved_input_bytes(call: PricedCall, values: Mapping[str, Value]) -> Dim:
     """Bytes of the copy that autograd keeps of an operand which is overwritten and which the gradient needs."""
     operator = call.node.operator
-    if not operator.mutates or not operator.gradient_reads_input or call.gradient is None:
+    if not operator.mutates or not operator.has("gradient_reads_input") or call.gradient is None:
         return 0
     out = tensor_type(call.node.outputs[0], values)
     return 0 if out is None else out.like().nbytes

@@ -126,7 +126,7 @@ def _of(call: ConcreteCall, x: Tensor, read: int, written: int, rows: Rows, vari
 
 def rows_of(call: ConcreteCall, x: Tensor) -> Rows:
     """Rows that are normalised: of the last axes, of a group of channels, or of one channel of all images."""
-    if call.operator.is_of_images and x.rank > 1:
+    if call.operator.has("images") and x.rank > 1:
         return Rows(x.shape[1], x.numel // max(x.shape[1], 1), is_inner=False)
     groups = call.arguments.get("groups")
     if isinstance(groups, int):

@@ -151,9 +151,9 @@ _KNOWN = (TensorType, SequenceType, OptionalType)
 _MOST_NAMES = 3  # in one diagnostic
 _FEW = 64  # elements of an integer tensor that sizes may be computed from
 _SOURCES = {
-    "inferred": "onnx's own shape inference",
-    "declared": "what the file declares",
-    "unknown": "nowhere",
+    "inferred": "known from onnx's own shape inference alone",
+    "declared": "known from what the file declares alone",
+    "unknown": "not known",
 }
 
 
@@ -216,9 +216,7 @@ class FallbackTypes:
 
     def compare(self, name: str, ours: Value, graph: Graph) -> None:
         """Record a value whose declared type provably differs from the derived one."""
-        if graph.declared is None or name not in graph.declared:
-            return
-        declared = graph.declared[name]
+        declared = (graph.declared or {}).get(name)
         if isinstance(ours, TensorType) and declared_otherwise(declared, ours):
             self.outdated.append(f"{shown(name)} is {ours}, declared as {declared}")
 
@@ -228,8 +226,7 @@ class FallbackTypes:
         for source, names in self.sources.items():
             some, rest = ", ".join(map(shown, names[:_MOST_NAMES])), len(names) - _MOST_NAMES
             listed = f"{some} and {rest} more values" if rest > 0 else some
-            known = f"known from {_SOURCES[source]} alone" if source != "unknown" else "not known"
-            found.append(diagnostic("GF110", "", f"the types of {listed} are {known}"))
+            found.append(diagnostic("GF110", "", f"the types of {listed} are {_SOURCES[source]}"))
         if self.outdated:
             text = f"what the file declares of {len(self.outdated)} values is out of date: {self.outdated[0]}"
             found.append(diagnostic("GF213", "", text))

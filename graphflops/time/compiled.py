@@ -250,7 +250,7 @@ class Written:
         if self._bytes(name) >= op.elements:
             return 1.0
         call = self.calls.get(op.node)
-        is_first = call is not None and call.node.operator.is_of_images and not self.plan.channels_last
+        is_first = call is not None and call.node.operator.has("images") and not self.plan.channels_last
         return 0.0 if is_first else _NARROW_LOAD
 
     def _bytes(self, name: str) -> int:
