@@ -152,12 +152,7 @@ class Launcher:
                 is_gradient = step is not None and step.phases[call.row] == "backward"
                 is_view = not kernels and call.estimate.alias
                 yield from exchanges.waited(call, is_view=is_view, is_gradient=is_gradient)
-            host = called.host_seconds
-            if (
-                step is not None and step.wrapped
-            ):  # what Python dispatches around a recorded call, and its hooks
-                wrapped = step.wrapped[call.row] * self.costs["recorded.subclass"]
-                host += wrapped + step.hooked[call.row] * self.costs["recorded.hook"]
+            host = called.host_seconds + (0.0 if step is None else self._dispatched(step, call.row))
             launch = Launches(row, kernels, host, times, called.waits)
             is_beside = site.moved is not None and site.moved.is_beside
             if kernels and (is_beside or kernels[-1].family == "collective"):
@@ -265,6 +260,13 @@ class Launcher:
                 if (x := self.sizes.known(value)) is not None:
                     sums.append(elementwise(x, 2 * x.full_bytes, x.full_bytes, x.numel))
         return sums
+
+    def _dispatched(self, step: Step, row: int) -> float:
+        """CPU time of the calls that Python dispatches, and of the hooks that it runs, around a recorded call."""
+        if not step.wrapped:
+            return 0.0
+        dispatched = step.wrapped[row] * self.costs["recorded.subclass"]
+        return dispatched + step.hooked[row] * self.costs["recorded.hook"]
 
     def _nested(self, call: PricedCall, row: int, times: int) -> Iterator[tuple[PricedGraph, int, int]]:
         """The graphs that run inside a call, where their rows begin, and how often they run."""
