@@ -23,7 +23,6 @@ from graphflops.errors import ModelError, require_choice, shown
 from graphflops.graph import Graph, Node, Ref, tensor_type
 from graphflops.links import Kind, Network, seconds
 from graphflops.planning.split import split
-from graphflops.tensor import TensorType
 
 
 class Engine(msgspec.Struct, frozen=True):
@@ -140,13 +139,10 @@ def _before_repeat(name: str, program: Graph, makers: Mapping[str, Node]) -> str
             break
         (name,) = operands
         found = tensor_type(name, program.types)
-        if found is not None and found.rank == 4 and _but_heads(found) == _but_heads(whole):
+        others = (whole.shape[0], *whole.shape[2:])
+        if found is not None and found.rank == 4 and (found.shape[0], *found.shape[2:]) == others:
             own = name
     return own
-
-
-def _but_heads(operand: TensorType) -> tuple[Dim, ...]:
-    return (operand.shape[0], *operand.shape[2:])
 
 
 class Exchanges(Record, frozen=True):
