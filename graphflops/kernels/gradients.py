@@ -150,11 +150,6 @@ def backward_kernels(call: ConcreteCall) -> list[Kernel]:
     return lower(call) or ([] if operator.parameters else _other_backward(call))
 
 
-def _wanted(call: ConcreteCall) -> list[Tensor]:
-    assert call.gradient is not None
-    return [call.operands[place] for place, _ in call.gradient.gradients if place < len(call.operands)]
-
-
 @on_operand
 def _elementwise_backward(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     """The kernels of each wanted operand's formula, and a sum over the axes along which the operand is repeated."""
@@ -312,13 +307,14 @@ def _movement_backward(call: ConcreteCall) -> list[Kernel]:
     A constant padding is cut off by one of negative width, which fills its result first.
     """
     assert call.gradient is not None
-    name, out, wanted = call.operator.name, call.out, _wanted(call)
+    name, out, gradients = call.operator.name, call.out, call.gradient.gradients
+    wanted = [call.operands[place] for place, _ in gradients if place < len(call.operands)]
     if call.operator.word in _JOINING:  # views, of which those of another element type are converted
         return [_converted(x, out) for x in wanted if out is not None and x.dtype != out.dtype]
     if name == "repeat" and out is not None:
         return [_summed(call, out, x) for x in wanted]
     is_filled = name == "pad" and call.arguments.get("mode") in (None, "constant")
-    copied = [call.operands[place] for place, has_memory in call.gradient.gradients if has_memory]
+    copied = [call.operands[place] for place, has_memory in gradients if has_memory]
     return [*(map(fill, wanted) if is_filled else ()), *map(copy, copied)]
 
 
