@@ -85,12 +85,24 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "bitwise_xor": operator.xor,
     "lshift": _shift_left,
     "rshift": operator.rshift,
+    "gcd": math.gcd,
     "pow": _power,
     "round": round,
 }
 # Those that are never negative where no argument is.
 NEVER_NEGATIVE = frozenset(
-    {"bitwise_and", "bitwise_or", "bitwise_xor", "lshift", "rshift", "pow", "truediv", "double", "round"}
+    {
+        "bitwise_and",
+        "bitwise_or",
+        "bitwise_xor",
+        "lshift",
+        "rshift",
+        "gcd",
+        "pow",
+        "truediv",
+        "double",
+        "round",
+    }
 )
 COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
     "==": operator.eq,

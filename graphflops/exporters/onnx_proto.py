@@ -18,7 +18,7 @@ from graphflops.base.protobuf import field
 from graphflops.dims import Dim
 from graphflops.errors import DimError, FileError, shown
 from graphflops.exporters.archive import Pages
-from graphflops.graph import Argument, Graph, InputRole, Opaque, Type
+from graphflops.graph import Argument, Graph, InputRole, Opaque, Ref, Type
 from graphflops.ops import operator
 from graphflops.rules.onnx.entries import onnx_dtype
 from graphflops.tensor import DType, OptionalType, SequenceType, TensorType, UnknownType
@@ -211,9 +211,9 @@ def checked(name: str | bytes) -> str:
     return name
 
 
-def statistics(nodes: Iterable[Any]) -> set[str]:
-    """Names of the stored tensors that calls use as state, not as parameters."""
-    return {node.input[place] for node in nodes for place in _state(node.op_type) if place < len(node.input)}
+def state_of(op_type: str, operands: Sequence[Ref | None]) -> list[Ref | None]:
+    """The operands that a call takes as state, not as parameters."""
+    return [operands[place] for place in _state(op_type) if place < len(operands)]
 
 
 @lru_cache(maxsize=1024)
@@ -230,10 +230,8 @@ def graphs_in(value: Argument) -> Sequence[Graph]:
     return (value,) if isinstance(value, Graph) else ()
 
 
-def role_of(typed: TensorType, target: str, is_state: bool) -> InputRole:
+def role_of(typed: TensorType, target: str) -> InputRole:
     """The role of a stored tensor, guessed from its type and name: files do not state it."""
-    if is_state:
-        return "buffer"
     elements = number_of_elements(typed)
     if elements == 1 and "." not in target:  # an epsilon or an exponent
         return "constant"

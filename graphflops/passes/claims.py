@@ -17,7 +17,7 @@ from graphflops.graph import Graph, Node, Ref
 from graphflops.passes.bind import Binding
 from graphflops.report import Diagnostic
 from graphflops.report.contradictions import diagnostic
-from graphflops.tensor import OptionalType, SequenceType, TensorType, UnknownType, sizes_in
+from graphflops.tensor import BOOL, OptionalType, SequenceType, TensorType, UnknownType, sizes_in
 
 _EVEN = 12  # sizes without an example are tried at multiples of it: halves and thirds of them are whole
 # Comparisons that say that the first operand is at most the second, and by how much it is less.
@@ -97,7 +97,9 @@ class Claims:
             most = self._symbols[name].maximum
             if most is not None and name in self._binding.assumed and name not in self._binding.learned:
                 sizes = {value for value, kind in graph.types.items() if kind is symbol(name)}
-                if not _is_asserted(graph, sizes, most):
+                asked = graph.types.get("".join(node.reads())) if node.operator.name == "item" else None
+                is_boolean = isinstance(asked, TensorType) and asked.dtype is BOOL and most > 0
+                if not is_boolean and not _is_asserted(graph, sizes, most):
                     yield node, f"{name} is at most {most:,} in the file, and the program does not assert it"
 
 

@@ -135,7 +135,7 @@ class Reconciler:
                 self.equalities[pair] = graph is self.program or self.equalities.get(pair, False)
             is_recorded = not (self.derives or self.binding.moved)
             for a, b, is_broadcast in priced.met if is_recorded else ():
-                sizes = evaluate(a, self.binding.examples), evaluate(b, self.binding.examples)
+                sizes = evaluate(a, self.binding.hints), evaluate(b, self.binding.hints)
                 if not is_broadcast and None not in sizes and sizes[0] != sizes[1]:
                     text = f"requires {a} = {b}, which are {sizes[0]} and {sizes[1]} in the file"
                     self.say("GF102", node, text)

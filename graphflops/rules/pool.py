@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from msgspec.structs import replace
 
 from graphflops.cost import Estimate
-from graphflops.dims import Dim, at_least, compare, floor_div, mod, prod, same, total
+from graphflops.dims import Dim, at_least, call, compare, floor_div, mod, prod, same
 from graphflops.rules.reduce import indexed, operand_gradient
 from graphflops.rules.registry import Derived, ForwardCall, backward, require, rule
 from graphflops.rules.shapes import Shape
@@ -118,33 +117,7 @@ for _spatial in (2, 3):
     rule(f"aten.avg_pool{_spatial}d_backward").derived(avg_pool_backward, spatial=_spatial)
 
 
-_LARGEST_FACTORED = 2**20
-
-
-def greatest_common_divisor(size: Dim, count: Dim) -> Dim:
-    """Exact where one size is known, up to a million, or the second divides the first; else taken to be 1."""
-    if isinstance(size, int) and isinstance(count, int):
-        return math.gcd(size, count)
-    if same(mod(size, count), 0):
-        return count
-    known, other = (size, count) if isinstance(size, int) else (count, size)
-    if not isinstance(known, int) or not 0 < known <= _LARGEST_FACTORED:
-        return 1
-    # The totients of all common divisors add up to the greatest: a comparison per divisor of the known size.
-    low = [divisor for divisor in range(1, math.isqrt(known) + 1) if known % divisor == 0]
-    divisors = {*low, *(known // divisor for divisor in low)}
-    return total(_totient(divisor) * compare("==", mod(other, divisor), 0) for divisor in divisors)
-
-
-def _totient(n: int) -> int:
-    """How many of the numbers from 1 to n share no factor with n."""
-    found, rest = n, n
-    for factor in range(2, math.isqrt(n) + 1):
-        if rest % factor == 0:
-            found -= found // factor
-            while rest % factor == 0:
-                rest //= factor
-    return found - found // rest if rest > 1 else found
+# Adaptive windows.
 
 
 def adaptive_windows(sizes: Shape, counts: Shape) -> Dim:
@@ -153,8 +126,13 @@ def adaptive_windows(sizes: Shape, counts: Shape) -> Dim:
     Along an axis of n elements and m windows, neighbours share one element at each of the m - gcd(n, m)
     borders that fall inside an element.
     """
-    axes = zip(sizes, counts, strict=True)
-    return prod(size + count - greatest_common_divisor(size, count) for size, count in axes)
+    return prod(size + count - _common(size, count) for size, count in zip(sizes, counts, strict=True))
+
+
+def _common(size: Dim, count: Dim) -> Dim:
+    """The greatest common divisor."""
+    found = call("gcd", size, count)
+    return found if isinstance(found, int) or not same(mod(size, count), 0) else count
 
 
 def adaptive(x: TensorType, counts: Shape, final: int) -> Estimate:
