@@ -170,7 +170,12 @@ class Layouts:
         if operator.name in _VIEWS and x and call.estimate.alias:
             return _viewed(operator, arguments, self.typed(x).shape, self.of(x), out)
         if operator.name in ("identity", "detach") and x:
-            return self.identity(operator.word, x, name, out)
+            strides = self.of(x)
+            if operator.word != "contiguous":  # `clone` keeps the order of axes
+                return self.as_operand(x, out) if operator.word.startswith(("clone", "_lazy")) else strides
+            if is_contiguous(out.shape, strides):
+                self.views.add(name)
+            return None  # else it copies
         if operator.name in _IN_ORDER_OF_OPERAND and x:
             return self.as_operand(x, out)
         if operator.kind == "attention":
@@ -244,15 +249,6 @@ class Layouts:
         if not is_alike or self.typed(name).shape[:-1] != out.shape[:-1]:
             return None
         return row_major(out.shape, order_of(self.of(name)))
-
-    def identity(self, word: str, x: str, result: str, out: TensorType) -> Strides | None:
-        """`contiguous` copies what does not lie in order; `clone` keeps the order of axes."""
-        strides = self.of(x)
-        if word == "contiguous":
-            if is_contiguous(out.shape, strides):
-                self.views.add(result)
-            return None
-        return self.as_operand(x, out) if word.startswith(("clone", "_lazy")) else strides
 
 
 def _compared(inner: int, outer: int, operands: Sequence[Sequence[int]], shape: Sequence[Dim]) -> int:
