@@ -213,7 +213,7 @@ class Layouts:
             is_in_order or is_normed_in_order(operator, self.typed(x))
         ):
             return False
-        read = call.tensors(self.values)[:2] if operator.kind == "convolution" else [x]
+        read = call.tensors(self.values) if operator.kind == "convolution" else [x]
         return any(self.has_channels_last(name) for name in read)
 
     def has_channels_last(self, name: str) -> bool:
@@ -229,7 +229,7 @@ class Layouts:
         operands = []
         for name in names:
             value = self.values.get(name)
-            if isinstance(value, TensorType) and 0 < value.rank <= out.rank:
+            if isinstance(value, TensorType) and value.rank <= out.rank:
                 operands.append([*map(size_hint, repeated(value.shape, self.of(name), out.shape))])
         inner_first = [*reversed(range(out.rank))]
         for place in range(1, out.rank):
