@@ -144,7 +144,7 @@ class ForwardLowering(Lowering):
         x, out = self.typed(of.names[0]), self.typed(of.made[0])
         axes = of.call.node.arguments().get("axes")
         given = axes if isinstance(axes, tuple) else (axes,) if isinstance(axes, int) else ()
-        keeps_last = bool(given) and all(isinstance(at, int) and at % x.rank < x.rank - 1 for at in given)
+        keeps_last = bool(given) and {*range(x.rank - 1), *range(-x.rank, -1)}.issuperset(given)
         if out.rank == x.rank:
             keeps_last = bool(x.rank) and out.shape[-1] == x.shape[-1] and x.shape[-1] != 1
         is_inner = not (keeps_last or (x.rank >= IMAGE_RANK and self.channels_last))

@@ -41,7 +41,7 @@ def normalisation(low: Lowering, of: Lowered) -> None:
         return
     shape, given, groups = low.typed(of.names[0]).shape, arguments.get("shape"), arguments.get("groups")
     if operator.name == "batch_norm":
-        rows: Dim = shape[1]
+        rows: Dim = prod(shape[1:2])  # a tensor without elements may have one axis
     elif isinstance(groups, int):
         rows = shape[0] * groups
     else:
