@@ -13,11 +13,11 @@ from graphflops.inductor.library_calls import (
     is_turned,
     padded_columns,
     padded_inner,
-    padded_rows,
     prefers_channels_last,
 )
+from tests.inductor.one_call import plan_of
 from tests.inductor.several_calls import program_of_calls
-from tests.one_call import program_of
+from tests.one_call import g, program_of
 from tests.support import t
 
 if TYPE_CHECKING:
@@ -221,10 +221,17 @@ def test_bytes_of_results_whose_rows_begin_at_lines_of_memory(
     assert aligned_bytes(t(*shape).shape, bits) == nbytes
 
 
-def test_rows_of_a_padded_copy_begin_at_lines_of_128_bytes() -> None:
-    main = program_of("aten.mm.default", t(285, 285, **HALF), t(285, 285, **HALF)).main
-    assert padded_rows(main.calls[0], main.values) == 285 * 640  # 288 columns are 576 bytes: 4.5 lines
-    main = program_of("aten.matmul.default", t(3, 95, 900, **HALF), t(900, 317, **HALF)).main
-    assert padded_rows(main.calls[0], main.values) == 3 * 95 * 640  # 320 are five lines
-    main = program_of("aten.mm.default", t(900, 900, **HALF), t(900, 800, **HALF)).main
-    assert padded_rows(main.calls[0], main.values) == 0
+@pytest.mark.parametrize(
+    ("x", "w", "copied"),
+    [
+        (g(285, 285, **HALF), t(285, 285, **HALF), [285 * 640]),  # 288 columns are 576 bytes: 4.5 lines
+        (g(3, 95, 900, **HALF), t(900, 317, **HALF), [3 * 95 * 640]),  # 320 are five lines
+        (g(900, 900, **HALF), t(900, 800, **HALF), []),
+    ],
+)
+def test_rows_of_a_padded_gradient_begin_at_lines_of_128_bytes(
+    x: TensorType, w: TensorType, copied: list[int]
+) -> None:
+    plan = plan_of("aten.matmul.default", x, w)
+    copies = [op for op in plan.joint.ops if op.kind == "pointwise" and op.reads[0] in plan.joint.tangents]
+    assert [plan.joint.bytes(op.outputs[0]) for op in copies] == copied
