@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from graphflops.devices import HOPPER
-from graphflops.inductor.fusing import fused, in_steps, oriented, realized
+from graphflops.inductor.fusing import fused, in_steps, oriented, realized, split_lengths
 from graphflops.inductor.lowering import JointGraph, Op
 from tests.inductor.test_kernels import op
 
@@ -211,3 +211,24 @@ def test_steps_of_a_long_sum_have_tensors_of_their_own() -> None:
     assert in_steps(short, graph) == [short]
     loop: Any = op("pointwise", "out", "x", elements=2**24)
     assert in_steps(loop, graph) == [loop]
+
+
+@pytest.mark.parametrize(
+    ("results", "length", "is_inner", "of_moments", "steps"),
+    [
+        # 125 elements for each thread of 132 x 2048 with 256 in a block; 128 divide the length: 512 blocks.
+        (1, 2**24, True, False, [(512, 2**15), (1, 512)]),
+        # 512 elements of a thread at most are 16,384 blocks; of moments two blocks share what these leave.
+        (1, 2**31, True, False, [(2**14, 2**17), (1, 2**14)]),
+        (1, 2**31, True, True, [(2**14, 2**17), (2, 2**13), (1, 2)]),
+        (1, 8192, True, False, [(1, 8192)]),
+        (264, 100_000, True, False, [(264, 100_000)]),  # two for each multiprocessor
+        (8448, 100_000, False, False, [(8448, 100_000)]),  # 64 for each
+        # One fewer: 500 elements for each of four rows of threads, as they divide the length.
+        (8447, 100_000, False, False, [(8447 * 50, 2000), (8447, 50)]),
+    ],
+)
+def test_steps_of_reductions(
+    results: int, length: int, is_inner: bool, of_moments: bool, steps: list[tuple[int, int]]
+) -> None:
+    assert split_lengths(results, length, HOPPER, is_inner=is_inner, of_moments=of_moments) == steps
