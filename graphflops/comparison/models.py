@@ -10,8 +10,7 @@ import os
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
-from functools import cached_property
+from functools import cache
 from typing import Any
 
 from msgspec.structs import replace
@@ -95,7 +94,7 @@ def compare(
         if execution is None and not any(map(is_report, models)):
             reports = _as_graphs(reports, models, sizes, given)
         old_report, new_report = map(_titled, reports, sides)
-        return _compared(old_report, new_report, _Uniform(models[0], model_name).number)
+        return _compared(old_report, new_report, _uniform(models[0], model_name))
 
 
 def _compared(old: Report, new: Report, uniform: Callable[[str], float | None]) -> Comparison:
@@ -122,23 +121,20 @@ _LETTERS = {"float16": "<e", "float32": "<f", "float64": "<d"}
 _LONGEST = 1_000_000  # elements of a parameter that is looked at
 
 
-@dataclass
-class _Uniform:
-    """Vectors of one number in a model, which is read again when the first of them is asked for."""
+def _uniform(model: Any, model_name: str | None) -> Callable[[str], float | None]:
+    """What finds vectors of one number in a model, which is read again when it is first asked."""
 
-    model: Any
-    model_name: str | None
-
-    @cached_property
-    def contents(self) -> Callable[[str], Stored | None] | None:
-        """The contents of stored tensors by name; None for a saved report, which holds none."""
+    @cache
+    def contents() -> Callable[[str], Stored | None]:
         from graphflops.analysis import as_graph
 
-        return None if is_report(self.model) else as_graph(self.model, self.model_name).contents
+        # A saved report holds none.
+        found = None if is_report(model) else as_graph(model, model_name).contents
+        return found or (lambda name: None)
 
-    def number(self, name: str) -> float | None:
+    def number(name: str) -> float | None:
         """The number where what is stored by that name is a vector of nothing else; axes of one do not count."""
-        stored = None if self.contents is None else self.contents(name)
+        stored = contents()(name)
         if stored is None:
             return None
         axes = [(size, step) for size, step in zip(stored.shape, stored.strides, strict=True) if size != 1]
@@ -154,6 +150,8 @@ class _Uniform:
             return float(struct.unpack("<f", b"\0\0" + first)[0])
         letter = _LETTERS.get(stored.dtype.name)
         return None if letter is None else float(struct.unpack(letter, first)[0])
+
+    return number
 
 
 def _file_or_program(model: Model | ModelFile) -> Model | ModelFile:

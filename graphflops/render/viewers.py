@@ -128,28 +128,26 @@ def speedscope(report: Report) -> str:
     Calls without cost are left out, and so are calls of unknown cost; a profile's name says how many those are.
     """
     ledger = Ledger(report)
-    stacks = _Stacks(report)
-    samples = [(stacks.of(index), ledger.group({kind: 1})) for index, kind in enumerate(ledger.of)]
+    frames, stacks = _stacks(report)
+    groups = [ledger.group({kind: 1}) for kind in ledger.of]
     profiles = []
     for name, (unit, quantity) in _PROFILES.items():
-        values = [ledger.numbers.value(quantity(group.cost)) for _, group in samples]
-        pairs = zip(values, samples, strict=True)
-        missing = sum(value is None or group.unknown for value, (_, group) in pairs)
+        values = [ledger.numbers.value(quantity(group.cost)) for group in groups]
+        missing = sum(value is None or group.unknown for value, group in zip(values, groups, strict=True))
         called = f"{name}, without {missing:,} unknown calls" if missing else name
-        profiles.append(_profile(called, unit, [stack for stack, _ in samples], values))
+        profiles.append(_profile(called, unit, stacks, values))
     if report.device:
         times = [
             sum(time.seconds for time in (row.time, row.backward_time) if time is not None)
             for row in report.rows
         ]
-        every = [stack for stack, _ in samples]
-        profiles.insert(0, _profile(f"time on {safe(report.device, 60)}", "microseconds", every, times, 1e6))
+        profiles.insert(0, _profile(f"time on {safe(report.device, 60)}", "microseconds", stacks, times, 1e6))
     whole = {
         "$schema": _SCHEMA,
         "name": summary.title(report),
         "exporter": f"graphflops {__version__}",
         "activeProfileIndex": 0,
-        "shared": {"frames": stacks.frames},
+        "shared": {"frames": frames},
         "profiles": profiles,
     }
     return inert(msgspec.json.encode(whole))
@@ -171,39 +169,31 @@ def _profile(
     }
 
 
-class _Stacks:
-    """The frames of each call: the program, the modules around it, its operator with the source line."""
+def _stacks(report: Report) -> tuple[list[dict[str, Any]], list[list[int]]]:
+    """All frames; and those of each call: the program, the modules around it, its operator with the source line."""
+    numbers: dict[tuple[str, str, str], int] = {}  # of frames by name, path and source
 
-    def __init__(self, report: Report) -> None:
-        self.report = report
-        self.frames: list[dict[str, Any]] = []
-        self._frames: dict[tuple[str, str, str], int] = {}
-        self._modules: dict[str, list[int]] = {}
+    def number(name: str, path: str = "", source: str = "") -> int:
+        return numbers.setdefault((name, path, source), len(numbers))
 
-    def of(self, index: int) -> list[int]:
-        row = self.report.rows[index]
-        if row.module not in self._modules:
-            root = short_type(self.report.modules.get("", "")) or "(program)"
-            stack = [self._frame(root, "", "")]
+    root = short_type(report.modules.get("", "")) or "(program)"
+    modules: dict[str, list[int]] = {}
+    stacks = []
+    for row in report.rows:
+        if row.module not in modules:
+            stack = modules[row.module] = [number(root)]
             parts = row.module.split(".", _DEEPEST_STACK - 1) if row.module else []
-            for depth in range(1, len(parts) + 1):
+            for depth, part in enumerate(parts, 1):
                 above = ".".join(parts[:depth])
-                kind = short_type(self.report.modules.get(above, ""))
-                name = f"{parts[depth - 1]} ({kind})" if kind else parts[depth - 1]
-                stack.append(self._frame(name, above, ""))
-            self._modules[row.module] = stack
-        return [*self._modules[row.module], self._frame(operator_name(row.op), "", row.source)]
-
-    def _frame(self, name: str, path: str, source: str) -> int:
-        key = (name, path, source)
-        if key not in self._frames:
-            self._frames[key] = len(self.frames)
-            frame: dict[str, Any] = {"name": safe(name)}
-            file, _, line = source.rpartition(":")
-            if file and line.isascii() and line.isdecimal():
-                frame |= {"file": safe(file), "line": int(line[:9])}
-            self.frames.append(frame)
-        return self._frames[key]
+                kind = short_type(report.modules.get(above, ""))
+                stack.append(number(f"{part} ({kind})" if kind else part, above))
+        stacks.append([*modules[row.module], number(operator_name(row.op), "", row.source)])
+    frames: list[dict[str, Any]] = []
+    for name, _, source in numbers:
+        file, _, line = source.rpartition(":")
+        is_line = file and line.isascii() and line.isdecimal()
+        frames.append({"name": safe(name)} | ({"file": safe(file), "line": int(line[:9])} if is_line else {}))
+    return frames, stacks
 
 
 # What stands behind the number of each quantity: `vector`, `masked FLOPs`, `B read`.
