@@ -11,6 +11,7 @@ import re
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import islice
 from typing import Any
 
@@ -245,18 +246,12 @@ def _texts(model: Model, *, traces: bool = False) -> Iterator[tuple[tuple[str, A
 def _code_in(text: str | bytes) -> str:
     """The kind of code in a text; "" for none."""
     data = text if isinstance(text, bytes) else text.encode(errors="replace")
-    for magic, kind in _MAGIC:
-        if magic.match(data):
-            return kind
     string = text if isinstance(text, str) else text.decode(errors="replace")
-    if _SCRIPT.search(string):
+    kinds = [kind for magic, kind in _MAGIC if magic.match(data)]
+    if not kinds and _SCRIPT.search(string):
         return "a script"
-    if _BASE64.fullmatch(string):
-        try:
+    if not kinds and _BASE64.fullmatch(string):
+        with suppress(binascii.Error, ValueError):
             inner = base64.b64decode("".join(string.split())[:96], validate=True)
-        except (binascii.Error, ValueError):
-            return ""
-        for magic, kind in _MAGIC:
-            if magic.match(inner):
-                return f"{kind} in base64"
-    return ""
+            kinds = [f"{kind} in base64" for magic, kind in _MAGIC if magic.match(inner)]
+    return kinds[0] if kinds else ""

@@ -195,13 +195,6 @@ def reshaped_scores(problem: Attention, softcap: float, sink: bool) -> Estimate:
     return work(CAPPED * capped + problem.rows * sink, capped + problem.rows * sink)
 
 
-def narrow_cache(quantized: bool, state: TensorType, keys: Dim, rows: Dim) -> Estimate:
-    """Work of a cache of few bits: new rows are quantized, all rows dequantized, without zero points."""
-    batch, heads, _, width = state.shape
-    new, held = batch * heads * rows * width, batch * heads * keys * width
-    return work(((QUANTIZE - 1) * new + (DEQUANTIZE - 1) * held) * quantized)
-
-
 @rule("com.microsoft.GroupQueryAttention", product=("query", "key"))
 @takes(
     "query key? value? past_key? past_value? seqlens_k? total_sequence_length? cos_cache? sin_cache? position_ids? "
@@ -232,11 +225,14 @@ def group_query_attention(
     problem = attention.attention_to(
         q, kv_num_heads, keys, v.shape[-1], of.attention_bias, causal=causal != 0, window=window
     )
-    narrow = ((k, of.k_scale), (v, of.v_scale))
+    narrow = [x.shape[-1] for x, scale in ((k, of.k_scale), (v, of.v_scale)) if scale is not None]
     parts = (
         *prepared(of, q, k, do_rotary),
         reshaped_scores(problem, softcap, of.head_sink is not None or smooth_softmax > 0),
-        *(narrow_cache(scale is not None, x, keys, k.shape[-2]) for x, scale in narrow),
+        # of a cache of few bits, new rows are quantized and all rows dequantized, without zero points
+        work(
+            ((QUANTIZE - 1) * k.shape[-2] + (DEQUANTIZE - 1) * keys) * k.shape[0] * k.shape[1] * sum(narrow)
+        ),
     )
     reads = of.but("past_key past_value cos_cache sin_cache q_norm_weight k_norm_weight query_seqlens")
     scores = (q.like((*q.shape[:-1], keys)),)

@@ -118,11 +118,8 @@ def _without_matrix_work(model_flops: int | None, counted: RangeCount, path: tup
 
 
 def _verdict(fit: TiledWork, model_flops: int) -> Verdict:
-    if any(text in fit.reasons for text in (THRICE, SEVEN)):
-        return "algorithm"
-    if fit.flops < model_flops:
-        return "skipped"
-    return "padded" if fit.flops > model_flops else "algorithm"
+    is_other = fit.flops == model_flops or any(text in fit.reasons for text in (THRICE, SEVEN))
+    return "algorithm" if is_other else "skipped" if fit.flops < model_flops else "padded"
 
 
 def _path(counted: RangeCount) -> tuple[str, ...]:
