@@ -16,7 +16,7 @@ from graphflops.rules.distance import pairwise_distance
 from graphflops.rules.elementwise import float_result, real_of, result_type, wanted
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import Backward, ForwardCall, backward, rule
-from graphflops.rules.shapes import Tensors, reduced
+from graphflops.rules.shapes import Shape, Tensors, reduced
 from graphflops.tensor import DType, TensorType
 
 KIND = "loss"
@@ -244,7 +244,7 @@ def triplet_margin_loss(
 
 STATE = 9
 STATE_FUNCTIONS = 4
-Lengths = TensorType | tuple[Dim, ...]
+Lengths = TensorType | Shape
 
 
 def states(log_probs: TensorType, targets: TensorType, inputs: Lengths, labels: Lengths) -> Dim:
