@@ -78,7 +78,7 @@ class Claims:
         return now is not None and then is not None and now != then
 
     def _is_as_large(self, ours: Expr, recorded: Dim) -> bool:
-        """Whether a size of data has a name of its own, as of `x[:n]`: given, open, or as large as the derived one can be."""
+        """Whether a size of data has a name of its own, as of `x[:n]`: given, open, or as large as the other can be."""
         name, given = str(recorded), self._binding.given.items()
         if not any(map(self.is_free, ours.symbols)):
             return False
