@@ -60,7 +60,7 @@ class Claims:
             return len(numbers) == 2 and not math.isclose(*numbers)
         if differ(ours, recorded):
             return True
-        if isinstance(ours, Expr) and _is_within(ours, recorded):
+        if isinstance(ours, Expr) and (_is_within(ours, recorded) or self._is_as_large(ours, recorded)):
             return False
         if not isinstance(ours, Expr) and not isinstance(recorded, Expr):
             return False
@@ -76,6 +76,24 @@ class Claims:
                 return True
             now, then = evaluate_all((ours, recorded), {**self._made_up, **self._examples})
         return now is not None and then is not None and now != then
+
+    def _is_as_large(self, ours: Expr, recorded: Dim) -> bool:
+        """Whether a size of data has a name of its own, as of `x[:n]`: given, open, or as large as the other can be."""
+        name, given = str(recorded), self._binding.given.items()
+        if not any(map(self.is_free, ours.symbols)):
+            return False
+        if isinstance(recorded, int):
+            return any(
+                size == recorded and not self._symbols[key].where
+                for key, size in given
+                if key in self._symbols
+            )
+        if name in self.told or not self.is_free(name):
+            return False
+        taken = self._examples.get(name)
+        ranges = {size: (0, self._symbols[size].maximum) for size in ours.symbols & self._symbols.keys()}
+        most = ours.bounds(ranges)[1]
+        return taken is None or (most is not None and most <= taken)
 
     def problem(self, node: Node, graph: Graph, name: str, axis: int | None, told: Dim) -> str:
         """What is wrong with a size of a result that depends on data and that the file tells; "" if nothing is."""

@@ -109,8 +109,9 @@ class _Modules:
         self.of: dict[str, str] = {}
         self.turns: dict[str, Turn] = {}  # by call
         self.rows = {name: self.report.rows[place] for name, place in self.found.calls.items()}
-        fold = Fold.of(calls, [name for name, data in calls.nodes(data=True) if data["kind"] == "call"])
-        for part in fold.at_depth(depth):
+        inside = [name for name, data in calls.nodes(data=True) if data["kind"] == "call"]
+        fold = Fold.of(calls, inside)
+        for part in fold.at_depth(depth) if inside else ():
             self.module(part, [".".join(fold.path[turn.calls[0]][: part.level]) for turn in part.turns])
         self.ends()
         self.edges()

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._sympy.value_ranges import ValueRanges
 
 from graphflops import analyze
 from graphflops.dims import evaluate
@@ -279,6 +280,31 @@ def test_a_size_without_an_example_is_what_is_computed_of_it(
     assert [
         (one.code, one.node) for one in contradictions(analyze(save(tmp_path / "a.pt2", content)))
     ] == said
+
+
+class Cut(torch.nn.Module):
+    """The rows before and behind places that data tell, of which the program asserts nothing."""
+
+    def forward(self, x: torch.Tensor, n: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x[: n.item()] * 2, x[n.item() :] * 2
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_a_slice_that_data_end_has_a_size_of_its_own(is_open: bool) -> None:
+    """At most all rows, as torch records it; a file that records less contradicts its slice."""
+    axes = ({0: torch.export.Dim.DYNAMIC}, None) if is_open else None
+    exported = torch.export.export(Cut(), (torch.ones(10, 4), torch.tensor(6)), dynamic_shapes=axes)
+    report = analyze(exported)
+    assert not contradictions(report)
+    assert report.value(report.total().vector_flops) == (None if is_open else 2 * 10 * 4)
+    sizes = [row.outputs[0].type.shape[0] for row in report.rows if row.op == "aten.mul.Tensor"]
+    given = analyze(exported, dims=dict(zip(map(str, sizes), (3, 7), strict=True)))
+    assert given.total().vector_flops == (3 + 7) * 4
+    assert not contradictions(given)
+    for name in exported.range_constraints:
+        if str(name) == str(sizes[0]):
+            exported.range_constraints[name] = ValueRanges(0, 2)
+    assert [one.code for one in contradictions(analyze(exported))] == ["GF102"]
 
 
 class Split(torch.nn.Module):

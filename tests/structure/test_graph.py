@@ -12,6 +12,7 @@ from graphflops import analyze
 from graphflops.errors import OptionError
 from graphflops.graph import Graph, Input, Node, Output, Ref
 from graphflops.report import Report
+from graphflops.structure.build import Program
 from graphflops.structure.fold import cut
 from tests.support import t
 
@@ -201,3 +202,12 @@ def test_levels_and_depths_that_do_not_exist_are_refused():
         report.graph("layer")
     with pytest.raises(OptionError, match="depth is 0"):
         report.graph("module", 0)
+
+
+def test_a_program_without_calls_and_a_part_without_any():
+    empty = analyze(
+        Graph(nodes=(), types={"x": t(2)}, inputs=(Input("x", "user"),), outputs=(Output(Ref("x")),))
+    )
+    assert {node["kind"] for _, node in empty.graph("module").nodes(data=True)} == {"input", "output"}
+    program = Program(analyze(SAMPLES / "cond.pt2"))
+    assert [*program.modules(2, ["x"])] == ["x"]
