@@ -27,9 +27,8 @@ _MOST_NAMES = 12  # in a message
 _ENDLESS = 2**40  # sizes past this have no upper limit
 
 
-Range = Union[
-    Symbol, SymbolInfo
-]  # what is known of a symbol: its inclusive range, and the input axes where it stands
+# What is known of a symbol: its inclusive range, and the input axes where it stands.
+Range = Union[Symbol, SymbolInfo]
 
 
 class Stated(NamedTuple):

@@ -49,7 +49,14 @@ def gpu_functions() -> Iterator[None]:
         functions["rms_norm"] = _rms_norm
     for name, function in functions.items():
         library.impl(name, function, "AutogradCPU")
-    for name, function in _WITHOUT_DATA.items():
+    for name, function in (  # of which torch does not know the shapes
+        ("_cudnn_rnn_backward", gradients),
+        ("batch_norm_stats", _like_channels),
+        ("batch_norm_gather_stats_with_counts", lambda x, mean, *_: _like_channels(x)),
+        ("batch_norm_elemt", lambda x, *_: torch.empty_like(x)),
+        ("batch_norm_backward_reduce", _sums),
+        ("batch_norm_backward_elemt", lambda gradient, x, *_: torch.empty_like(x)),
+    ):
         library.impl(name, function, "Meta")
     # A mode is off while it handles `backward`; what checkpoints run again needs it.
     run_backward = OnCpu().around(torch.autograd._engine_run_backward)
@@ -368,15 +375,3 @@ class _Layers(torch.autograd.Function):  # type: ignore[misc]
                 *(*ctx.options, reserve, mask),
             )
         return None, None, None, of_x, of_hx, of_cx, *(of_params or [None] * len(params))
-
-
-_WITHOUT_DATA: dict[
-    str, Callable[..., Any]
-] = {  # results of a GPU's calls, of which torch does not know the shapes
-    "_cudnn_rnn_backward": gradients,
-    "batch_norm_stats": _like_channels,
-    "batch_norm_gather_stats_with_counts": lambda x, mean, *_: _like_channels(x),
-    "batch_norm_elemt": lambda x, *_: torch.empty_like(x),
-    "batch_norm_backward_reduce": _sums,
-    "batch_norm_backward_elemt": lambda gradient, x, *_: torch.empty_like(x),
-}

@@ -113,9 +113,9 @@ def _paired(
 ) -> ModuleChange | None:
     """The entry of a module that is in both programs; None if it did not change."""
     pairs = trees.pairs
-    outermost = not any(part in pairs.new for part in ours.above()) and not any(
-        part in pairs.old for part in theirs.above()
-    )  # a wrapper around the whole model moves nothing in it
+    # A wrapper around the whole model moves nothing in it.
+    is_inside = any(part in pairs.new for part in ours.above())
+    outermost = not is_inside and not any(part in pairs.old for part in theirs.above())
     beside = outermost or (ours.parent is not None and pairs.new.get(ours.parent) is theirs.parent)
     moved = order is not None or not beside or ours.name != theirs.name
     if beside and order is None and moved and (outermost or (ours.numbered and theirs.numbered)):

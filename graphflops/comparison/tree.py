@@ -146,9 +146,8 @@ class InternedCalls:
     """
 
     def __init__(self, value: Callable[[Dim], int | None]) -> None:
-        self.kinds: list[
-            tuple[bool, tuple[Cost, Cost]]
-        ] = []  # whether it is unknown, and costs in joint sizes
+        # Whether it is unknown, and costs in joint sizes.
+        self.kinds: list[tuple[bool, tuple[Cost, Cost]]] = []
         self._value = value
         self._numbers: dict[Hashable, int] = {}
         self._figures: dict[Hashable, Mapping[str, Figure]] = {}

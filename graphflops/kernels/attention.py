@@ -275,7 +275,7 @@ def fused_memory(problem: Problem, choice: Choice, out_bytes: Dim) -> AttentionM
         filled = (total(x.like().nbytes for x in types) + out_bytes) * wide // width - out_bytes
     if (
         key.shape[1] != heads
-    ):  # gradients of keys and values for each query head that shares them: added up after
+    ):  # gradients of keys and values for each query head that shares them, summed after
         shared = total(x.shape[0] * heads * prod(x.shape[2:]) * (x.dtype.bits // 8) for x in (key, value))
     backward = batch * heads * rows * (width + 1) * FLOAT_BYTES + shared
     if choice.kernel == "efficient":
@@ -302,9 +302,7 @@ def unfused_memory(problem: Problem, choice: Choice, out_bytes: Dim) -> Attentio
     is_operand = value.dtype.bits == SINGLE and value_lies and value.shape[1] == query.shape[1]
     value_copy = 0 if is_operand else wide[2]
     products, softmax = before + own[1] + ordered + scores, before + 2 * scores + truths
-    dropped = (
-        scores + truths if problem.dropout != 0 else 0
-    )  # the scores after dropout, and which of them it keeps
+    dropped = scores + truths if problem.dropout != 0 else 0  # scores after it, and which of them it keeps
     saved = [own[0], wide[1], value_copy, scores, dropped]
     needed = 3 * scores + wide[2] - value_copy - out_bytes - gradient_bytes(problem)
     return AttentionMemory(

@@ -200,9 +200,7 @@ class _Model(NamedTuple):
         latency, rate = between_nodes().latency_seconds, self.inside * self.network.rate
         floor, step = self.rates["floor"] * 1e-6, self.rates["step"] * 1e-6
         turns = 2 if self.kind == "all_reduce" else 1
-        if (
-            "long" in self.rates
-        ):  # between all pairs, or one message to another node: by shares of the network links
+        if "long" in self.rates:  # between all pairs, or one message: by shares of the network links
             near = 0.0 if self.kind == "send" else self.sent * (self.inside - 1) / (self.group - 1)
             moved = max(near / self._link(max(self.inside, 2)), (self.sent - near) / self.network.rate)
             return floor + self.rates["long"] * 1e-6 + latency["ring"]["short"] + moved

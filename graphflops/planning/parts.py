@@ -72,9 +72,8 @@ class Split:
             table, result = node.args[0], node.outputs[0]
             is_weight = isinstance(table, Ref) and table.name in self.weights and self._divides(table.name, 0)
             if isinstance(table, Ref) and is_weight and result and node.name not in self.refused:
-                self.parts[table.name] = Part(
-                    0, frozenset({node.name})
-                )  # refused for a product by the table that is not split
+                # Refused for a product by the table that is not split.
+                self.parts[table.name] = Part(0, frozenset({node.name}))
                 self.exchanged.append(Exchanged(node.name, result, "out"))
             return ""
         if not parts or not any(node.outputs):

@@ -205,9 +205,8 @@ def margin_ranking_loss(
 ) -> Estimate:
     """Negate, subtract, product, add, clamp: five operations per element."""
     dtype = float_result(input1, input2, target)
-    return compared(
-        Loss(4), reduction, input1, input2, target, dtype=dtype
-    )  # the product is the third operand's
+    # The product is the third operand's.
+    return compared(Loss(4), reduction, input1, input2, target, dtype=dtype)
 
 
 @rule("aten.cosine_embedding_loss")

@@ -216,9 +216,8 @@ class Written:
         turned = {
             name for op in planned.members for name in op.outer ^ self.joint.turned.intersection(op.reads)
         }
-        across = any(
-            self._bytes(name) >= elements for name in turned
-        )  # a large one, with another axis innermost
+        # A large one, with another axis innermost.
+        across = any(self._bytes(name) >= elements for name in turned)
         slow += across * elements * (_TURNED_ROWS if reductions else _TURNED)
         if reductions:
             is_inner = all(op.is_inner for op in reductions)

@@ -28,9 +28,8 @@ _COMBINED: dict[str, Callable[[values.Number, values.Number], values.Number]] = 
     "min": values.smallest,
 }
 
-Address = Callable[
-    [values.Place], Sequence[int]
-]  # from an index of what is returned or written to one of the whole
+# From an index of what is returned or written to one of the whole.
+Address = Callable[[values.Place], Sequence[int]]
 
 
 def along(x: TensorType, known: values.KnownContents, place: int) -> Address:

@@ -124,9 +124,8 @@ def qmoe(
     layers = []
     for (weights, bias, parameters), own in zip(stored, bits, strict=True):
         if weights is not None:
-            width = (
-                8 if weights.dtype.is_floating else own or expert_weight_bits
-            )  # narrow floats: one to an element
+            # Narrow floats: one to an element.
+            width = 8 if weights.dtype.is_floating else own or expert_weight_bits
             layers.append(ExpertLayer(weights, bias, parameters, weights.dtype.bits // width))
     read = of.named("router_weights fc1_act_scale fc2_act_scale fc1_act_block_scale fc2_act_block_scale")
     return mixture(of, tuple(layers), *read, **given)
