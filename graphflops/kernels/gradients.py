@@ -39,6 +39,7 @@ from graphflops.kernels.moved import (
     reduction,
     rows_kernel,
     scattered,
+    shuffled,
     softmax_kernel,
     spread,
     sum_to,
@@ -367,6 +368,7 @@ _BY_NAME: Mapping[str, Lowering] = by_name(
         "col2im": on_operand(lambda call, x, out: columns(call, out, x)),
         "im2col": on_operand(lambda call, x, out: image(call, out, x)),
         "pad": _padded_backward,
+        "pixel_shuffle": on_operand(lambda call, x, out: [shuffled(x)]),
         "roll": forward_kernels,  # the gradient is turned back
         "weight_norm": weight_norm,
     }

@@ -37,6 +37,7 @@ from graphflops.kernels.moved import (
     reduction,
     rows_kernel,
     scatter,
+    shuffled,
     softmax_kernel,
     sum_to,
 )
@@ -96,13 +97,15 @@ def _elementwise(call: ConcreteCall) -> list[Kernel]:
     each = 1 if operator.is_backward else _TRANSCENDENTAL
     work = cost.vector_flops + each * cost.transcendentals
     work = work if measured is None else int(measured.value * out.numel)
-    read, operands, before = cost.read_bytes, call.operands, list[Kernel]()
+    # A number is read by each thread; runtimes of ONNX pass it with the kernel.
+    operands = [x for x in call.operands if x.rank or not operator.is_onnx]
+    read, before = cost.read_bytes, list[Kernel]()
     if operator.name == "where":  # numbers to choose from are written to the device first
         numbers = sum(isinstance(value, (int, float)) for value in call.own.values())
         before = [fill(replace(out, shape=(), strides=()))] * numbers
     if operator.word in _COPIED_FIRST:
         before = [copy_to(out, operands[0])]
-        operands, read = (out, *operands[1:]), read + out.full_bytes - operands[0].nbytes
+        operands, read = [out, *operands[1:]], read + out.full_bytes - operands[0].nbytes
     return [*before, pointwise(out, operands, read, cost.written_bytes, work)]
 
 
@@ -279,6 +282,7 @@ _BY_NAME: Mapping[str, Lowering] = by_name(
         "fourier": _transformed,
         "im2col": on_operand(columns),
         "pad": _pad,
+        "pixel_shuffle": on_operand(lambda call, x, out: [shuffled(x)]),
         "roll": _rolled,
         "weight_norm": weight_norm,
         "weight_norm_backward": weight_norm,

@@ -231,7 +231,7 @@ def _applied(call: ConcreteCall, x: Tensor) -> list[Kernel]:
     factors = []
     if x.bits == HALF:  # the variance in float32, and the inverse of its root
         sizes = Strided(channels, 1, 2, has_casts=True)
-        cast = Kernel("copy", x.dtype, 0, 0, 2 * channels, 4 * channels, sizes, variant="strided")
+        cast = Kernel("copy", x.dtype, 0, 0, 2 * channels, 4 * channels, sizes, variant="cast")
         factors = [cast, elementwise(x, 4 * channels, 4 * channels)]
     if prod(x.shape[2:]) == 1 or x.strides[1] == 1:  # channels are innermost: a pointwise kernel
         rows = Rows(x.numel // max(channels, 1), channels)

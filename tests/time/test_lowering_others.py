@@ -139,9 +139,8 @@ def test_a_loss_of_logits() -> None:
     of_two, mean = pointwise(n, 8 * n, 4 * n), ("reduction", "", n, 4 * n, 4, Rows(1, n))
     found = made(forward("aten.binary_cross_entropy_with_logits.default", g(10, 8), t(10, 8)))
     assert found == [log_sigmoid, ones, *[of_two] * 3, mean]
-    sigmoid, scaled, divided = (
-        pointwise(int(work * n), 4 * n + one, 4 * n) for work, one in ((4.6, 0), (1, 4), (1, 0))
-    )
+    sigmoid, divided = (pointwise(int(work * n), 4 * n, 4 * n) for work in (4.6, 1))
+    scaled = pointwise(n, 4 * n + 4, 4 * n, Strided(n, 1, 3))  # by one number
     found = made(backward("aten.binary_cross_entropy_with_logits.default", g(10, 8), t(10, 8)))
     assert found == [sigmoid, of_two, scaled, divided]
 
