@@ -25,6 +25,7 @@ from graphflops.report import Execution, Report, Timeline
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from graphflops.attention.user_masks import Stated
     from graphflops.devices import Device, Platform
     from graphflops.dims import Dim
     from graphflops.execution.runs import Runs
@@ -61,24 +62,30 @@ def analyze(
     Raises FileError (not readable), ModelError (sizes contradict the program), DimError (formulas grow too large).
     """
     given = (dims or {}, inputs or {}, masks, names or {})
-    asked = _Asked(execution, device, network, torch, times, memory)
+    where = (execution, device, network, torch)
+    asked = _Asked(given, *where, training, assume, times, memory, fused, progress)
     try:
-        priced = _priced_program(model, model_name, given, training, assume, execution, fused, progress)
-        return _report(*priced, asked)
+        return _report(*_priced_program(as_graph(model, model_name), asked), asked)
     except DimError as error:  # of a sum over calls, each of which had sizes that could be computed with
         place = shown(str(model)) if isinstance(model, (str, PathLike)) else "the program"
         raise DimError(f"{place}: {error}: give sizes with --dim") from error
 
 
 class _Asked(Record, frozen=True):
-    """How and where a program runs, and what is asked of that: options of `analyze`."""
+    """What is asked of a program: options of `analyze`."""
 
+    # dims, inputs, masks and names
+    given: tuple[Mapping[str, int], Mapping[str, Sequence[int]], Mapping[str, str] | None, Mapping[str, str]]
     execution: Execution | None
     device: str | None
     network: str | None = None
     torch: str | None = None
+    training: bool | Training = False
+    assume: bool = True
     times: bool = True
     memory: bool = True
+    fused: bool = True
+    progress: Callable[[int, int], None] | None = None
 
 
 class Priced(Record, frozen=True):
@@ -86,12 +93,14 @@ class Priced(Record, frozen=True):
 
     program: PricedProgram
     again: Callable[..., PricedProgram]
+    asked: _Asked
     device: str
     execution: Execution
 
     def report(self) -> Report:
         """Its report, without times."""
-        return _report(self.program, self.again, _Asked(self.execution, self.device, times=False))
+        asked = replace(self.asked, execution=self.execution, times=False)
+        return _report(self.program, self.again, asked)
 
     def times(self, *, replayed: bool = False) -> Callable[[Mapping[str, int]], PhaseTime]:
         """Its times by the values of its symbols. replayed: whether a CUDA graph holds the kernels of any execution."""
@@ -115,43 +124,39 @@ def priced(
     names: Mapping[str, str] | None = None,
 ) -> Priced:
     """An inference on a device, of which a report and times at any sizes can be asked. Raises as `analyze`."""
-    given = (dims or {}, inputs or {}, masks, names or {})
-    program, again = _priced_program(model, model_name, given, False, True, execution, True, None)
-    return Priced(program, again, device, _device(program, _Asked(execution, device))[1])
+    asked = _Asked((dims or {}, inputs or {}, masks, names or {}), execution, device)
+    program, again = _priced_program(as_graph(model, model_name), asked)
+    return Priced(program, again, asked, device, _device(program, asked)[1])
 
 
-def _priced_program(
-    model: object,
-    model_name: str | None,
-    given: tuple[Mapping[str, int], Mapping[str, Sequence[int]], Mapping[str, str] | None, Mapping[str, str]],
-    training: bool | Training,
-    assume: bool,
-    execution: Execution | None,
-    fused: bool,
-    progress: Callable[[int, int], None] | None,
-) -> tuple[PricedProgram, Callable[..., PricedProgram]]:
+def _priced_program(recorded: Graph, asked: _Asked) -> tuple[PricedProgram, Callable[..., PricedProgram]]:
     """The program with its attentions and its sizes, and what prices it again, as `fused` or not."""
-    dims, inputs, masks, names = given
-    recorded = as_graph(model, model_name)
-    if recorded.step is not None and (training or execution not in (None, "eager")):
+    dims, inputs, masks, names = asked.given
+    if recorded.step is not None and (asked.training or asked.execution not in (None, "eager")):
         raise OptionError(
             "a recorded step has its own optimizer and runs eagerly: leave --training and --execution out"
         )
     graph, step = recorded, None
-    if training is not False:
+    if asked.training is not False:
         from graphflops.passes.trained_program import trained_program
         from graphflops.training import training_of
 
-        step = training_of(training)
+        step = training_of(asked.training)
         graph = trained_program(recorded, step)
     if graph.has_exchanges:
         from graphflops.passes.equal_sizes import with_groups
 
         graph = with_groups(graph)  # a size for each group of devices whose size the program does not tell
-    stated = attention.user_masks(masks, graph)
+    stated: Mapping[str, Stated] = {}
+    if masks:
+        from graphflops.attention.user_masks import parsed
+
+        stated = parsed(masks, graph)
     labels = labels_of(graph, names)
-    priced = partial(_priced, graph, without_labels(dims, labels), inputs, assume, step, progress)
-    program = attention.find_attentions(priced(fused=fused and execution != "eager"), stated)
+    sizes = without_labels(dims, labels), inputs
+    priced = partial(_priced, graph, *sizes, asked.assume, step, asked.progress)
+    is_fused = asked.fused and asked.execution != "eager"
+    program = attention.find_attentions(priced(fused=is_fused), stated)
     return with_sizes(program, labels), priced
 
 
@@ -172,7 +177,13 @@ def _report(program: PricedProgram, priced: Callable[..., PricedProgram], asked:
 
     is_torch = program.graph.origin.format != "onnx"
     rules = _memory_rules(chosen, is_torch_on_device=is_torch and profile is not None)
-    runs, held = _runs_and_memory(program, chosen, rules, platform_of(profile, asked.torch))
+    runs = _runs(program, chosen, platform_of(profile, asked.torch))
+    if chosen == "compiled":
+        from graphflops.memory.compiled import compiled_memory_use
+
+        held = compiled_memory_use(program, runs)  # type: ignore[arg-type]  # they are plans
+    else:
+        held = memory_use(program, CallByCall if rules is None else partial(rules, runs=runs))
     runs.say_assumed(program, held)
     unfused: Mapping[str, Sequence[Dim]] = {}
     if program.attentions and rules is not None:
@@ -255,20 +266,7 @@ def _time(
     return replace(time, network=f"{time.network} (assumed, set it with --network)") if is_assumed else time
 
 
-def _runs_and_memory(
-    program: PricedProgram, execution: Execution, rules: type[OnGpu] | None, platform: Platform
-) -> tuple[Runs, MemoryUse]:
-    """What runs under an execution, and what is held when."""
-    runs = _runs(program, execution, platform)
-    if execution == "compiled":
-        from graphflops.memory.compiled import compiled_memory_use
-
-        return runs, compiled_memory_use(program, runs)  # type: ignore[arg-type]  # they are plans
-    return runs, memory_use(program, CallByCall if rules is None else partial(rules, runs=runs))
-
-
 def _runs(program: PricedProgram, execution: Execution, platform: Platform) -> Runs:
-    """Which calls run under an execution, and how their values lie."""
     if execution == "compiled":
         from graphflops.inductor.plan import Plans
 
@@ -324,7 +322,6 @@ def _priced(
 
 
 def _facts_of(graph: Graph) -> FindFact:
-    """What rules must know of calls beyond their operands."""
     visible = attention.facts_of(graph)
     if not graph.has_exchanges:
         return visible

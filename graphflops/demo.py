@@ -36,12 +36,8 @@ def write_demo(folder: str) -> list[str]:
         with whole(str(place / name)) as path:
             shutil.copyfile(samples / sample, path)
     analyze(str(place / "decoder.pt2")).save(str(place / _PAGE))
-    return _what_to_try(place)
-
-
-def _what_to_try(folder: Path) -> list[str]:
     pt2, onnx, changed = (
-        shlex.quote(str(folder / name)) for name in ("decoder.pt2", "decoder.onnx", "changed.pt2")
+        shlex.quote(str(place / name)) for name in ("decoder.pt2", "decoder.onnx", "changed.pt2")
     )
     tries = {
         f"graphflops analyze {pt2}": "what the model costs, by module",
@@ -51,5 +47,5 @@ def _what_to_try(folder: Path) -> list[str]:
         f"graphflops audit {onnx}": "what is wrong or wasteful in it",
     }
     lines = [line for command, what in tries.items() for line in (f"  {command}", f"      {what}")]
-    return [f"wrote {', '.join((*_SAMPLES, _PAGE))} into {shown(str(folder))}, without weights", "", "Try:", *lines, "",
-            f"and open {shown(str(folder / _PAGE))} in a browser."]  # fmt: skip
+    return [f"wrote {', '.join((*_SAMPLES, _PAGE))} into {shown(str(place))}, without weights", "", "Try:", *lines, "",
+            f"and open {shown(str(place / _PAGE))} in a browser."]  # fmt: skip

@@ -73,14 +73,13 @@ class OpenSizes(Record, frozen=True, eq=False, dict=True):
     @cached_property
     def stated(self) -> Mapping[str, Stated]:
         """How each symbol is said in a list of sizes: one that the exporter named as an input axis, at the axis's size."""
-        return {name: self._stated(name) for name in self.symbols}
-
-    def _stated(self, name: str) -> Stated:
-        if name in self.labels:
-            return Stated(self.labels[name], symbol(name))
-        labelled = [Stated(self.labels[axis], x) for axis, x in self._sizes(name) if axis in self.labels]
-        own = self.at_axis(name) if _MADE_UP.fullmatch(name) else Stated(name, symbol(name))
-        return labelled[0] if labelled else own
+        found = {}
+        for name in self.symbols:
+            labelled = [Stated(self.labels[axis], x) for axis, x in self._sizes(name) if axis in self.labels]
+            own = self.at_axis(name) if _MADE_UP.fullmatch(name) else Stated(name, symbol(name))
+            own = Stated(self.labels[name], symbol(name)) if name in self.labels else own
+            found[name] = labelled[0] if labelled and name not in self.labels else own
+        return found
 
     def at_axis(self, name: str) -> Stated:
         """The input axis that tells a symbol, one of its size before one computed from it; the symbol where none does."""

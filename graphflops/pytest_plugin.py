@@ -78,7 +78,7 @@ def checker(config: pytest.Config, marked: Mapping[str, Any]) -> Callable[..., R
     return check
 
 
-def _check(config: pytest.Config, model: object, limits: Mapping[str, Any], name: str = "") -> Report:
+def _check(config: pytest.Config, model: Any, limits: Mapping[str, Any], name: str = "") -> Report:
     """The report of a model; a broken limit, and whatever is wrong with model or budget, fails the test in plain words."""
     from os import PathLike, fspath
 
@@ -89,8 +89,14 @@ def _check(config: pytest.Config, model: object, limits: Mapping[str, Any], name
             name = fspath(model)
             report, findings = _of_file(config, str(config.rootpath / name), limits)
         else:
+            from graphflops.budget import limits as reader
+            from graphflops.budget.check import compared
+            from graphflops.budget.run import measures_at
+
             name = name or type(model).__name__
-            report, findings = _of_program(model, limits)
+            (entry,) = reader.given(limits).budgets
+            measures = measures_at(model, entry.sizes)
+            report, findings = measures.report, compared(measures, entry)[0]
     except (GraphflopsError, OSError) as error:
         pytest.fail(f"graphflops: {error}", pytrace=False)
     if any(finding.severity == "error" for finding in findings):
@@ -124,13 +130,3 @@ def _of_file(config: pytest.Config, path: str, limits: Mapping[str, Any]) -> tup
         for found in compared(measures, entry, job.before)[0]
     ]
     return measured[0].report, findings
-
-
-def _of_program(model: Any, limits: Mapping[str, Any]) -> tuple[Report, list[Finding]]:
-    from graphflops.budget import limits as reader
-    from graphflops.budget.check import compared
-    from graphflops.budget.run import measures_at
-
-    (entry,) = reader.given(limits).budgets
-    measures = measures_at(model, entry.sizes)
-    return measures.report, compared(measures, entry)[0]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -16,6 +15,7 @@ from msgspec.structs import replace
 from graphflops.attention.kernel import last_refusal, remedy
 from graphflops.base import units
 from graphflops.base.files import opened
+from graphflops.base.record import Record
 from graphflops.base.units import starred
 from graphflops.devices import Device, complete, device
 from graphflops.errors import FileError, OptionError, shown
@@ -46,8 +46,7 @@ class Waste(NamedTuple):
     fix: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Program:
+class _Program(Record, frozen=True):
     """A report with times, and the device that they are predicted for. graph_seconds: the time without waits for the CPU."""
 
     report: Report
@@ -55,7 +54,6 @@ class _Program:
     graph_seconds: Callable[[], float]
 
     def size(self, quantity: object) -> int:
-        """A quantity as a number; 0 where a size has no value."""
         return self.report.value(quantity) or 0  # type: ignore[arg-type]
 
     def seconds(self, kernel: Kernel) -> float:
@@ -87,54 +85,65 @@ class _Program:
 def time_findings(
     report: Report, profile: Device, codes: frozenset[str], graph_seconds: Callable[[], float]
 ) -> list[Finding]:
-    """The findings about a report with times, the most costly first.
+    """The findings about a report with times, the most costly first: one for what equal calls of several layers waste.
 
     codes: of the checks to run. graph_seconds: the time of the program as a graph, which not every check asks for.
     """
-    whole = report.totals.time
-    if whole is None or not whole.seconds:
+    time = report.totals.time
+    if time is None or not time.seconds:
         return []
-    program = _Program(report, profile, graph_seconds)
-    found = [
-        finding
-        for check in SLOW_CHECKS
-        if check.code in codes
-        for finding in _folded(check, program, whole.seconds)
-    ]
-    return with_neighbours([finding for _, finding in sorted(found, key=lambda item: -item[0])], report.rows)
+    program, whole = _Program(report, profile, graph_seconds), time.seconds
+    found: list[Finding] = []
+    for check in [check for check in SLOW_CHECKS if check.code in codes]:
+        seconds: Counter[tuple[str, str, str]] = Counter()
+        rows: dict[tuple[str, str, str], list[Row | None]] = {}
+        for row, wasted, message, fix in check.run(program):
+            key = ("" if row is None else starred(row.module), message, fix or check.fix)
+            seconds[key] += wasted
+            rows.setdefault(key, []).append(row)
+        for key, wasted in seconds.items():
+            share = wasted / whole
+            if share < _LEAST_SHARE:
+                continue
+            row, count = rows[key][0], len(rows[key])
+            times = f" ({count:,} calls)" if count > 1 else ""
+            saved = f"{units.seconds(wasted)} of {units.seconds(whole)} ({100 * share:.0f} %)"
+            text = f"{key[1]}{times}: {saved} could be saved"
+            place = ("", "", "", "") if row is None else (row.node, row.op, row.module, row.source)
+            severity: Severity = "warning" if share >= _NOTABLE_SHARE else "note"
+            found.append(Finding(check.code, check.name, severity, text, key[2], *place, seconds=wasted))
+    return with_neighbours(sorted(found, key=lambda finding: -(finding.seconds or 0)), report.rows)
 
 
-def _folded(check: Check, program: _Program, whole: float) -> Iterator[tuple[float, Finding]]:
-    """One finding for what equal calls of several layers waste, with their time."""
-    seconds: Counter[tuple[str, str, str]] = Counter()
-    rows: dict[tuple[str, str, str], list[Row | None]] = {}
-    for row, wasted, message, fix in check.run(program):
-        key = ("" if row is None else starred(row.module), message, fix or check.fix)
-        seconds[key] += wasted
-        rows.setdefault(key, []).append(row)
-    for key, wasted in seconds.items():
-        share = wasted / whole
-        if share < _LEAST_SHARE:
-            continue
-        row, count = rows[key][0], len(rows[key])
-        times = f" ({count:,} calls)" if count > 1 else ""
-        saved = f"{units.seconds(wasted)} of {units.seconds(whole)} ({100 * share:.0f} %)"
-        text = f"{key[1]}{times}: {saved} could be saved"
-        place = ("", "", "", "") if row is None else (row.node, row.op, row.module, row.source)
-        severity: Severity = "warning" if share >= _NOTABLE_SHARE else "note"
-        yield wasted, Finding(check.code, check.name, severity, text, key[2], *place, seconds=wasted)
+SLOW_CHECKS: list[Check] = []
+Run = Callable[[_Program], Iterator[Waste]]
 
 
+def _check(code: str, name: str, fix: str) -> Callable[[Run], Run]:
+    """A check whose findings are warnings at most; one that saves little of the time is a note."""
+
+    def register(run: Run) -> Run:
+        SLOW_CHECKS.append(Check(code, name, "time", "warning", fix, "report", run))
+        return run
+
+    return register
+
+
+@_check("GF270", "unaligned-product", "pad the size to a multiple of 8, better of 64")
 def _unaligned(program: _Program) -> Iterator[Waste]:
     """A matrix product in half precision whose columns or inner size are no multiple of 8. Tensor cores load rows of 16
     bytes; others run at a fraction of the peak: a vocabulary of 50,257 costs about eight times one of 50,304. Products of a
     matrix and a vector do not run on tensor cores.
     """
     of_attention = {name for use in program.report.attentions for name in use.calls}  # see GF271
+
+    def up(size: int) -> int:
+        return -(-size // _ALIGNED) * _ALIGNED
+
     for row, sizes, _ in program.products():
         if row.matrix_dtype not in _HALF or 1 in (sizes.n, sizes.k) or row.node in of_attention:
             continue
-        wide = replace(sizes, n=_up(sizes.n), k=_up(sizes.k))
+        wide = replace(sizes, n=up(sizes.n), k=up(sizes.k))
         named = (("n", sizes.n, wide.n), ("k", sizes.k, wide.k))
         uneven = [f"{name} = {size:,}" for name, size, up in named if size != up]
         if uneven:
@@ -142,6 +151,12 @@ def _unaligned(program: _Program) -> Iterator[Waste]:
             yield Waste(row, program.saved(row, row.matrix_dtype, sizes, wide), text)
 
 
+@_check(
+    "GF271",
+    "unfused-attention",
+    "call scaled_dot_product_attention with is_causal or a contiguous mask, in half precision where heads share keys; "
+    "in ONNX use Attention of opset 23",
+)
 def _unfused(program: _Program) -> Iterator[Waste]:
     """Attention that stores its scores: written as several operators, or on operands that no fused kernel takes, such
     as a mask whose last axis is not contiguous. A fused kernel keeps the scores on chip.
@@ -160,6 +175,7 @@ def _unfused(program: _Program) -> Iterator[Waste]:
             yield Waste(row, own - fused, text, remedy(why))
 
 
+@_check("GF272", "float32-product", "run the product in half precision, or under autocast")
 def _float32_products(program: _Program) -> Iterator[Waste]:
     """Products in float32 in a program whose other products are in half precision. Without tensor cores they run at a tenth
     of the rate and move twice the bytes.
@@ -175,6 +191,10 @@ def _float32_products(program: _Program) -> Iterator[Waste]:
             yield Waste(row, saved, "a product in float32 among others in half precision")
 
 
+_OF_HEADS = "pass enable_gqa=True instead of repeating heads; in ONNX use Attention of opset 23"
+
+
+@_check("GF273", "heads-repeated", _OF_HEADS)
 def _repeated_heads(program: _Program) -> Iterator[Waste]:
     """Keys and values that are written out once for each query head that shares them. Attention kernels read shared heads in
     place.
@@ -202,6 +222,10 @@ def _copies(calls: Sequence[Row], makers: Mapping[str, Row]) -> list[Row]:
     return list(found.values())
 
 
+_OF_LAYOUTS = "convert model and input once: .to(memory_format=torch.channels_last)"
+
+
+@_check("GF274", "layout-converted", _OF_LAYOUTS)
 def _converted_layouts(program: _Program) -> Iterator[Waste]:
     """Convolutions on images in row-major order that convert their operands to channels-last for tensor cores, and their
     results back.
@@ -215,6 +239,7 @@ def _converted_layouts(program: _Program) -> Iterator[Waste]:
             yield Waste(row, moving, "a convolution converts its layout and back")
 
 
+@_check("GF275", "launch-bound", "use CUDA graphs or torch.compile, or a larger batch")
 def _waits_for_cpu(program: _Program) -> Iterator[Waste]:
     """A program whose kernels finish faster than the CPU launches them, so that the GPU waits. The module that waits longest
     is named.
@@ -233,6 +258,7 @@ def _waits_for_cpu(program: _Program) -> Iterator[Waste]:
     )
 
 
+@_check("GF276", "product-repeated", "compute it once and keep the result")
 def _repeated_products(program: _Program) -> Iterator[Waste]:
     """A product of the same two operands that an earlier call has computed already."""
     seen: set[tuple[str, tuple[str, ...]]] = set()
@@ -307,45 +333,7 @@ def _is_program_of_torch(path: str) -> bool:
         return file.read(2).lstrip()[:1] in (b"P", b"{")
 
 
-def _up(size: int) -> int:
-    return -(-size // _ALIGNED) * _ALIGNED
-
-
 def _product(dtype: str, sizes: Product) -> Kernel:
     width, (m, n, k) = int(bytes_of(dtype)), (sizes.m, sizes.n, sizes.k)
     moved = width * sizes.batch
     return Kernel("matmul", dtype, 2 * sizes.batch * m * n * k, 0, moved * (m + n) * k, moved * m * n, sizes)
-
-
-def _check(code: str, name: str, run: Callable[[_Program], Iterator[Waste]], fix: str) -> Check:
-    """severity: the highest of its findings; one that saves little of the time is a note."""
-    return Check(code, name, "time", "warning", fix, "report", run)
-
-
-SLOW_CHECKS = (
-    _check("GF270", "unaligned-product", _unaligned, "pad the size to a multiple of 8, better of 64"),
-    _check(
-        "GF271",
-        "unfused-attention",
-        _unfused,
-        "call scaled_dot_product_attention with is_causal or a contiguous mask, in half precision where heads share keys; "
-        "in ONNX use Attention of opset 23",
-    ),
-    _check(
-        "GF272", "float32-product", _float32_products, "run the product in half precision, or under autocast"
-    ),
-    _check(
-        "GF273",
-        "heads-repeated",
-        _repeated_heads,
-        "pass enable_gqa=True instead of repeating heads; in ONNX use Attention of opset 23",
-    ),
-    _check(
-        "GF274",
-        "layout-converted",
-        _converted_layouts,
-        "convert model and input once: .to(memory_format=torch.channels_last)",
-    ),
-    _check("GF275", "launch-bound", _waits_for_cpu, "use CUDA graphs or torch.compile, or a larger batch"),
-    _check("GF276", "product-repeated", _repeated_products, "compute it once and keep the result"),
-)

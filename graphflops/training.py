@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from msgspec import structs
 
@@ -62,7 +62,11 @@ class Training(Record, frozen=True):
         _number("accumulate", self.accumulate, 1)
         _number("lora_rank", self.lora_rank, 0)
         for name in ("freeze", "lora_modules", "recompute", "grad_inputs"):
-            structs.force_setattr(self, name, _names(name, getattr(self, name)))
+            given = getattr(self, name)
+            names = (given,) if isinstance(given, str) else given  # one alone is as good as a tuple of one
+            if not isinstance(names, (tuple, list)) or not all(isinstance(x, str) and x for x in names):
+                raise OptionError(f"{name} holds names of the model, such as layers.*")
+            structs.force_setattr(self, name, tuple(names))
 
 
 def training_of(given: object) -> Training:
@@ -103,13 +107,3 @@ def _choice(name: str, value: object, choices: Sequence[str]) -> None:
 def _number(name: str, value: object, least: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 2**31:
         raise OptionError(f"{name} is an integer from {least} on, not {shown(str(value))}")
-
-
-def _names(name: str, value: Any) -> tuple[str, ...]:
-    """The names or patterns of one option; one alone is as good as a tuple of one."""
-    names = (
-        (value,) if isinstance(value, str) else tuple(value) if isinstance(value, (tuple, list)) else (None,)
-    )
-    if not all(isinstance(item, str) and item for item in names):
-        raise OptionError(f"{name} holds names of the model, such as layers.*")
-    return names

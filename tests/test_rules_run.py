@@ -6,7 +6,7 @@ from tests.rules_run import Name, unrun
 
 NAMES = {
     "rule aten.mm": Name("rule", ("aten.mm", "aten.bmm"), "graphflops.rules.matmul"),
-    "backward aten.gelu": Name("backward", ("aten.gelu",), "graphflops.rules.activation"),
+    "backward aten.gelu": Name("backward", ("aten.gelu",), "graphflops.rules.pointwise"),
 }
 
 

@@ -181,17 +181,9 @@ def _sum(domain: AffineDomain, function: Function, a: Known, b: Known) -> Known:
     return combined(domain.plus, a, scaled)
 
 
-def _minimum(domain: AffineDomain, function: Function, a: Known, b: Known) -> Known:
-    return domain.choose(tested(where_at_least, b, a), a, b)
-
-
-def _maximum(domain: AffineDomain, function: Function, a: Known, b: Known) -> Known:
-    return domain.choose(tested(where_at_least, a, b), a, b)
-
-
 def _clamp(domain: AffineDomain, function: Function, x: Known, low: Any = None, high: Any = None) -> Known:
-    x = x if low is None else _maximum(domain, function, x, low)
-    return x if high is None else _minimum(domain, function, x, high)
+    x = x if low is None else domain.choose(tested(where_at_least, x, low), x, low)
+    return x if high is None else domain.choose(tested(where_at_least, high, x), x, high)
 
 
 def _divided(domain: AffineDomain, function: Function, a: Known, b: Known) -> Known | None:
@@ -260,10 +252,9 @@ _FUNCTIONS: dict[str, Callable[..., Known | None]] = {
     "mul": lambda domain, function, a, b: combined(times, a, b),
     "neg": lambda domain, function, x: negative(x),
     "abs": lambda domain, _, x: domain.choose(tested(where_at_least, x, number(0)), x, negative(x)),
-    "minimum": _minimum,
-    "maximum": _maximum,
-    "clamp": _clamp,
-    "relu": lambda domain, function, x: _maximum(domain, function, x, number(0)),
+    "minimum": lambda domain, function, a, b: _clamp(domain, function, a, high=b),
+    **dict.fromkeys(("maximum", "clamp"), _clamp),
+    "relu": lambda domain, function, x: _clamp(domain, function, x, number(0)),
     **dict.fromkeys(("div", "floor_divide"), _divided),
     **dict.fromkeys(("remainder", "fmod"), _remainder),
     **dict.fromkeys(("floor", "ceil", "trunc", "round"), _whole),

@@ -120,8 +120,11 @@ class ConcreteDomain(Domain[Known]):
             for value, dtype in zip(values, function.operands, strict=True)
         ]
         numbers = [_number(x.value) if isinstance(x, Known) else x for x in numbers]
-        found = Known(computed(function, numbers), _all_known(given))
-        return found if found.known is True else self.decided(function, found, given)
+        value = computed(function, numbers)
+        if all(x.known is True for x in given):
+            return Known(value)
+        known = np.logical_and.reduce(np.broadcast_arrays(*(x.known for x in given)))
+        return self.decided(function, Known(value, known), given)
 
     def decided(self, function: Function, found: Known, given: Sequence[Known]) -> Known:
         """The result where one operand decides it whatever the other is."""
@@ -146,14 +149,14 @@ class ConcreteDomain(Domain[Known]):
         size = None if typed is None else typed.numel
         if typed is None:
             return None
-        found = None if scope.mutations.by_owner else array_of_value(scope, name, typed)
+        found = None if scope.writes else array_of_value(scope, name, typed)
         if found is not None:
             return found
         if around is not None and isinstance(around[1], Ref):
             return self.array(around[0], around[1].name, around[2], most)
         if not isinstance(size, int) or size > most:
             return None
-        key = scope, name, before if scope.mutations.by_owner else 0
+        key = scope, name, before if scope.writes else 0
         if key not in self.wholes and self.computing < _DEEPEST:
             self.wholes[key] = None
             sizes: tuple[Any, ...] = typed.shape
@@ -212,9 +215,3 @@ def picked(array: Any, at: Indices) -> Known | None:
 def _number(value: Any) -> Any:
     """A number of the program, as it was written."""
     return value.item() if getattr(value, "ndim", None) == 0 else value
-
-
-def _all_known(values: Sequence[Known]) -> Any:
-    if all(value.known is True for value in values):
-        return True
-    return np.logical_and.reduce(np.broadcast_arrays(*(value.known for value in values)))

@@ -224,30 +224,26 @@ def _merged(a: Case, b: Case) -> Case | None:
         if direction not in first or direction not in second or not same(first[direction], second[direction])
     }
     rest = [{term for term in case if not _is_bound(term)} for case in (a, b)]
-    if not differing:
-        return _either(a, *(found - others for found, others in (rest, rest[::-1])))
+    if not differing:  # where cases differ in the remainders of one term alone, either of these
+        own, others = rest[0] - rest[1], rest[1] - rest[0]
+        if len(own) != 1 or len(others) != 1:
+            return None
+        (one,), (other,) = own, others
+        if not isinstance(one, Residue) or not isinstance(other, Residue) or one.of(0) != other.of(0):
+            return None
+        return _case([*(term for term in a if term != one), one.of(one.kept | other.kept)])
     if len(differing) != 1 or rest[0] != rest[1]:
         return None
     (up,) = differing
     down = -up[0], -up[1]
     # Each case bounds the same term from below by -x[up] and from above by x[down].
-    for one, other in ((first, second), (second, first)):
-        if up in one and down in other and not at_least(one[up] + other[down] + 1, 0):
+    for low, high in ((first, second), (second, first)):
+        if up in low and down in high and not at_least(low[up] + high[down] + 1, 0):
             return None
     both = [way for way in (up, down) if way in first and way in second]
     merged = [Affine(*way, dim_max(first[way], second[way])) for way in both]
     kept = [term for term in a if not _is_bound(term) or (term.row, term.column) not in (up, down)]
     return _case([*kept, *merged])
-
-
-def _either(case: Case, own: set[Affine], others: set[Affine]) -> Case | None:
-    """The case with the remainders of either, where cases differ in those of one term alone."""
-    if len(own) != 1 or len(others) != 1:
-        return None
-    (one,), (other,) = own, others
-    if not isinstance(one, Residue) or not isinstance(other, Residue) or one.of(0) != other.of(0):
-        return None
-    return _case([*(term for term in case if term != one), one.of(one.kept | other.kept)])
 
 
 def _is_bound(term: Affine) -> bool:
@@ -320,17 +316,15 @@ def _countable(case: Case) -> Case:
     blocks = [term for term in case if isinstance(term, SameBlock)][:1]
     if any(0 in (term.row, term.column) for term in kept):
         blocks = []
-    few = [term for term in case if isinstance(term, Residue) and _is_one_by_one(term, blocks)]
+    few = []
+    for term in case:  # few remainders are kept, or few are not, and they are the same in each block
+        if isinstance(term, Residue):
+            number = min(len(term.remainders), term.modulus - len(term.remainders))
+            is_alike = term.form == residues.DISTANCE or not any(x.constant % term.modulus for x in blocks)
+            few += [term] if number <= _MOST_REMAINDERS and is_alike else []
     apart = not blocks and not any(term.row and term.column for term in (*kept, *few))
     are_apart = apart and len({term.form for term in few}) == len(few)
     return (*kept, *blocks, *(few if are_apart else few[:1]))
-
-
-def _is_one_by_one(term: Residue, blocks: Sequence[Affine]) -> bool:
-    """Whether few remainders are kept, or few are not, and they are the same in each block."""
-    number = len(term.remainders)
-    is_alike = term.form == residues.DISTANCE or not any(block.constant % term.modulus for block in blocks)
-    return min(number, term.modulus - number) <= _MOST_REMAINDERS and is_alike
 
 
 def _doubled(case: Case, queries: Dim, keys: Dim) -> Dim:
@@ -345,30 +339,21 @@ def _doubled(case: Case, queries: Dim, keys: Dim) -> Dim:
     top, bottom = _span(limit.get((1, 0)), limit.get((-1, 0)), queries)
     first, end = _span(limit.get((0, 1)), limit.get((0, -1)), keys)
     left, right = limit.get((-1, 1)), limit.get((1, -1))
-    residues_ = [term for term in case if isinstance(term, Residue)]
-    pairs = _band(residues_, (top, bottom), (first, end), left, right)
+    pairs: Dim = 2
+    few = [term for term in case if isinstance(term, Residue)]
+    if len(few) == 2:  # of queries and of keys, which are apart
+        for term, (begin, stop) in zip(few[::-1], ((top, bottom), (first, end)), strict=True):
+            ends = begin + term.constant, stop + term.constant
+            pairs = pairs * total(residues.count(*ends, term.modulus, place) for place in term.remainders)
+    elif few:
+        (term,) = few
+        told = term.form, term.constant + term.row * top + term.column * first, term.modulus, term.remainders
+        pairs = residues.doubled(*told, bottom - top, end - first, left, right, top - first)
+    else:
+        pairs = doubled_pairs(bottom - top, end - first, left=left, right=right, offset=top - first)
     if left is not None and right is not None and not at_least(left + right, 0):
         pairs = dim_max(pairs, 0)
     return pairs
-
-
-def _band(
-    few: Sequence[Residue], rows: tuple[Dim, Dim], keys: tuple[Dim, Dim], left: Dim | None, right: Dim | None
-) -> Dim:
-    """2 x the pairs of a rectangle between two diagonals that meet conditions on remainders."""
-    (top, bottom), (first, end) = rows, keys
-    if len(few) == 2:  # of queries and of keys, which are apart
-        both: Dim = 2
-        for term, (begin, stop) in zip(few[::-1], (rows, keys), strict=True):
-            ends = begin + term.constant, stop + term.constant
-            both = both * total(residues.count(*ends, term.modulus, place) for place in term.remainders)
-        return both
-    if few:
-        (term,) = few
-        constant = term.constant + term.row * top + term.column * first
-        told = term.form, constant, term.modulus, term.remainders
-        return residues.doubled(*told, bottom - top, end - first, left, right, top - first)
-    return doubled_pairs(bottom - top, end - first, left=left, right=right, offset=top - first)
 
 
 def _span(above: Dim | None, below: Dim | None, size: Dim) -> tuple[Dim, Dim]:

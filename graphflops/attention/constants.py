@@ -217,10 +217,8 @@ def _cases(matrix: Any) -> tuple[Case, ...] | None:
     first = matrix.argmax(1)[rows]
     last = matrix.shape[1] - 1 - matrix[:, ::-1].argmax(1)[rows]
     right, left = Affine(1, -1, int((last - rows).max())), Affine(-1, 1, int((rows - first).max()))
-    sides = (
-        *(Affine(1, 0, -int(rows[0])), Affine(-1, 0, int(rows[-1]))),
-        *(Affine(0, 1, -int(columns[0])), Affine(0, -1, int(columns[-1]))),
-    )
+    top, bottom = Affine(1, 0, -int(rows[0])), Affine(-1, 0, int(rows[-1]))
+    sides = top, bottom, Affine(0, 1, -int(columns[0])), Affine(0, -1, int(columns[-1]))
     tried: list[tuple[Case, ...]] = [((),), ((right,),), ((left,),), ((left, right),)]
     tried += [*(((side,),) for side in sides), (sides,), ((left, right, *sides),)]
     # Columns at the beginning that are true throughout.

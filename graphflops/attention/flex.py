@@ -65,7 +65,8 @@ class FlexAttentions:
         rows, columns = known["block_mask"][-3:-1]
         is_whole = rows == columns == LARGEST_BLOCK
         lists = None if is_whole else self.lists(around, place, blocks, known["block_mask"])
-        return Problem(query, key, rows, columns, score, mask, lists)
+        *lead, queries, _ = query.shape
+        return Problem(tuple(lead), queries, key.shape[2], rows, columns, score, mask, lists)
 
     def function(
         self, function: Any, places: tuple[str, ...], captures: str, around: Scope, place: int,

@@ -33,7 +33,6 @@ from graphflops.dims import Dim, dim_min, prod, same
 from graphflops.errors import GraphflopsError, ModelError, shown
 from graphflops.graph import Ref
 from graphflops.rules.flex import LARGEST_BLOCK, Seen
-from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:
     from graphflops.attention.rectangles import Visible
@@ -76,10 +75,6 @@ class Function:
                 wanted.update(step.uses)
         return kept[::-1], wanted
 
-    def depends_on(self, axis: int) -> bool:
-        """Whether the result depends on the batch entry (axis 0) or the head (axis 1)."""
-        return self.restriction.places[-len(MASK_PLACES) :][axis] in self.needed[1]
-
     @cached_property
     def captured(self) -> list[str]:
         """Names of the captured inputs that the result depends on."""
@@ -94,21 +89,13 @@ class Function:
     @cached_property
     def missing(self) -> list[str]:
         """Captured inputs whose contents are not available."""
-        return [
-            name
-            for name in self.captured
-            if name not in self.arrays and not isinstance(size_of(self.scope, Ref(name)), (int, float))
-        ]
+        others = [name for name in self.captured if name not in self.arrays]
+        return [name for name in others if not isinstance(size_of(self.scope, Ref(name)), (int, float))]
 
     def labels(self) -> list[str]:
         """What the missing inputs are called around the function; sizes without a value are none."""
         handed = [self.scope.bound.get(name) for name in self.missing if self.scope.type_of(name) is not None]
         return [around[1].name for around in handed if around is not None and isinstance(around[1], Ref)]
-
-    @cached_property
-    def not_followed(self) -> str:
-        """The first operator that values are not propagated through; "" without one."""
-        return next((shown(step.node.op) for step in self.needed[0] if not is_followed(step)), "")
 
     # What a score function may do
 
@@ -164,8 +151,9 @@ class Function:
 class Problem:
     """One attention with its functions."""
 
-    query: TensorType
-    key: TensorType
+    lead: tuple[Dim, ...]  # batch entries and heads of the queries
+    queries: Dim
+    keys: Dim
     rows: Any  # of a block of its mask, like the columns
     columns: Any
     score: Function
@@ -174,21 +162,13 @@ class Problem:
 
     def identity(self, numbers: ValueNumbers) -> Any:
         """A key that is equal for attentions with the same visible pairs."""
-        sizes = self.query.shape[:3], self.keys, self.rows, self.columns
+        sizes = self.lead, self.queries, self.keys, self.rows, self.columns
         functions = [numbers.of(each.scope, each.result) for each in (self.score, self.mask)]
         return sizes, *functions, self.lists and tuple(map(digest, self.lists.arrays))
 
     @property
-    def queries(self) -> Dim:
-        return self.query.shape[2]
-
-    @property
-    def keys(self) -> Dim:
-        return self.key.shape[2]
-
-    @property
     def slices(self) -> Dim:
-        return self.query.shape[0] * self.query.shape[1]
+        return prod(self.lead)
 
     @property
     def scores(self) -> Dim:
@@ -233,7 +213,8 @@ class Problem:
             return f"what {', '.join(map(shown, dict.fromkeys(missing)))} holds is not at hand"
         if not self.has_numbers:
             return "lengths have no values: give sizes"
-        operator = next((function.not_followed for function in self.functions if function.not_followed), "")
+        steps = (step for function in self.functions for step in function.needed[0])
+        operator = next((shown(step.node.op) for step in steps if not is_followed(step)), "")
         return f"{operator} is not followed" if operator else "an index may be out of its axis"
 
     # Closed forms
@@ -261,10 +242,9 @@ class Problem:
             sizes = self.queries, self.keys, self.rows, self.columns
             found = closed_blocks(upper[0], *sizes)  # type: ignore[arg-type]
         elif upper:
-            is_square = (
-                isinstance(self.rows, int) and self.rows == self.columns and same(self.queries, self.keys)
-            )
-            found = formulas(upper[0], self.queries, self.rows) if is_square else None
+            is_square = self.rows == self.columns and same(self.queries, self.keys)
+            is_known = is_square and isinstance(self.rows, int)
+            found = formulas(upper[0], self.queries, self.rows) if is_known else None
         return found and found.times(self.slices)
 
     @property
@@ -329,8 +309,11 @@ class Problem:
 
     def enumeration(self, *functions: Function) -> Enumeration:
         restrictions = [function.restriction for function in functions]
+        # Batch entries and heads are told apart where a result depends on them.
         lead = [
-            size if any(function.depends_on(axis) for function in functions) else None
+            size
+            if any(each.restriction.places[-len(MASK_PLACES) :][axis] in each.needed[1] for each in functions)
+            else None
             for axis, size in enumerate(self.mask.lead)
         ]
         return Enumeration(self.mask.concrete, restrictions, lead, self.queries, self.keys)  # type: ignore[arg-type]

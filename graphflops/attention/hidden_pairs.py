@@ -86,7 +86,7 @@ class Hiding(Struct, dict=True):
         typed, constants = self.view.types.get(name), self.scope.constants
         if typed is None:
             return Formula(self.affine.domain.unknown(None), lost=False, open=True, used=frozenset())
-        key = (name, before) if self.scope.mutations.by_owner else self.numbers.of(self.scope, Ref(name))
+        key = (name, before) if self.scope.writes else self.numbers.of(self.scope, Ref(name))
         if key not in self.formulas:
             around, constants.used = constants.used, set()
             at, affine = (*[None] * (typed.rank - 2), ROW, COLUMN), self.affine
@@ -117,7 +117,7 @@ class Hiding(Struct, dict=True):
             return Hidden(mask="tensor")
         shape = (*typed.shape[:-2], queries, keys)
         sense: Sense = "keep" if typed.dtype.kind == "bool" else "added"
-        key = object() if self.scope.mutations.by_owner else (name, queries, keys)
+        key = object() if self.scope.writes else (name, queries, keys)
         if key not in self.of_masks:  # one that no call changes hides the same in every layer
             self.of_masks[key] = self.hidden([self.restriction(call, name, sense, shape)], queries, keys)
         return self.of_masks[key]
@@ -151,9 +151,9 @@ class Hiding(Struct, dict=True):
         if not restrictions:
             return Hidden()
         self.scope.constants.used.clear()
-        truth = TRUE
-        for each in restrictions:
-            truth = truth & each.truth(self.formula(each.value.name, each.before).value)
+        truth, found = TRUE, [self.formula(each.value.name, each.before) for each in restrictions]
+        for each, formula in zip(restrictions, found, strict=True):
+            truth = truth & each.truth(formula.value)
         names = tuple([each.value.name for each in restrictions])
         inputs = self.inputs(names) if self.stated else ()
         stated = {name: self.stated[name] for name in inputs if name in self.stated}
@@ -166,7 +166,8 @@ class Hiding(Struct, dict=True):
         with suppress(DimError):
             visible, told = doubled_visible(truth.upper, queries, keys)
         doubled, exact = pairs - visible, told and truth.exact
-        if not exact and self.is_enumeration_needed(restrictions, told):
+        # Concrete evaluation may hide more pairs than the formulas do.
+        if not exact and (not told or any(x.lost for x in found) or not any(x.open for x in found)):
             counted = self.enumerated(restrictions, truth.upper, queries, keys)
             doubled, problems, exact = (doubled, 1, False) if counted is None else counted
         for statement in stated.values():
@@ -191,7 +192,7 @@ class Hiding(Struct, dict=True):
         if not isinstance(queries, int) or not isinstance(keys, int):
             return None
         applied = [(self.numbers.of(each.scope, each.value), each.sense, each.lead) for each in restrictions]
-        key = (*applied, upper, queries, keys) if not self.scope.mutations.by_owner else object()
+        key = (*applied, upper, queries, keys) if not self.scope.writes else object()
         if key not in self.counted:
             from graphflops.attention.pair_enumeration import Enumeration
 
@@ -208,11 +209,6 @@ class Hiding(Struct, dict=True):
         found, met = self.counted[key]
         self.scope.constants.used |= met
         return found
-
-    def is_enumeration_needed(self, restrictions: Sequence[Restriction], told: bool) -> bool:
-        """Whether concrete evaluation may hide more pairs than the formulas do."""
-        found = [self.formula(each.value.name, each.before) for each in restrictions]
-        return not told or any(each.lost for each in found) or not any(each.open for each in found)
 
     def inputs(self, names: Sequence[str]) -> tuple[str, ...]:
         """The program's inputs that values are computed from; the results of products and softmaxes are not masks."""
@@ -256,13 +252,12 @@ class ValueNumbers:
 
     def _made(self, scope: Scope, name: str, depth: int) -> Any:
         maker, around, typed = scope.makers.get(name), scope.bound.get(name), scope.type_of(name)
-        if scope.mutations.by_owner or depth > _DEEPEST:
+        if scope.writes or depth > _DEEPEST:
             return scope, name
         if around is not None:
             return self.of(around[0], around[1], depth + 1)
         if maker is not None and maker.result == name and is_followed(maker):
-            arguments = maker.node.args, maker.node.kwargs
-            return maker.node.op, typed, self.of(scope, arguments, depth + 1)
+            return maker.node.op, typed, self.of(scope, (maker.node.args, maker.node.kwargs), depth + 1)
         if typed is None or maker is not None or not self.by_contents:
             return scope, name
         array = array_of_value(scope, name, typed)
@@ -293,25 +288,20 @@ def _of_case(case: Case, queries: Dim, keys: Dim) -> str:
     limits = bounds(case)
     right, left = limits.pop(_KEYS_UP_TO, None), limits.pop(_KEYS_FROM, None)
     first = limits.pop(_FIRST_KEYS, None)
-    if (
-        limits
-        or len(blocks) > 1
-        or any((step.form, step.constant, step.kept) != (DISTANCE, 0, 1) for step in steps)
-    ):
+    others = any((step.form, step.constant, step.kept) != (DISTANCE, 0, 1) for step in steps)
+    if limits or len(blocks) > 1 or others:
         return ""
-    parts = [_diagonals(left, right, queries, keys)] if (left, right) != (None, None) else []
+    parts = []
+    if right is not None:  # a query sees keys from `left` places before its own to `right` places after it
+        is_causal = same(right, 0) or same(right, keys - queries)
+        if left is None:
+            parts.append("causal" if is_causal else "")
+        else:
+            parts.append(f"causal, window {left + right + 1}" if is_causal else window(left, right))
+    elif left is not None:
+        return ""
     parts += [f"blocks of {blocks[0]}"] if blocks else []
     parts += [f"every {step.modulus} places" for step in steps]
     if first is not None:
         return "" if parts else f"prefix {first + 1}"
     return "" if "" in parts else ", ".join(parts)
-
-
-def _diagonals(left: Dim | None, right: Dim | None, queries: Dim, keys: Dim) -> str:
-    """A query sees keys from `left` places before its own to `right` places after it."""
-    if right is None:
-        return ""
-    is_causal = same(right, 0) or same(right, keys - queries)
-    if left is None:
-        return "causal" if is_causal else ""
-    return f"causal, window {left + right + 1}" if is_causal else window(left, right)

@@ -127,22 +127,19 @@ class Propagation(Generic[V]):
         """What hides pairs, at an index of the scores."""
         if not each.places:
             return self.evaluate(each.scope, each.value, at, each.before)
-        inputs: dict[str, V] = {}
         first = len(each.places) - len(at)
-        for number, name in enumerate(each.places):
-            typed, index = each.scope.type_of(name), at[number - first] if number >= first else None
-            dtype = None if typed is None else typed.dtype
-            if number < first:
-                inputs[name] = self.domain.score()
-            elif index is None or dtype is None:
-                inputs[name] = self.domain.unknown(dtype)
+        inputs = {name: self.domain.score() for name in each.places[:first]}
+        for name, index in zip(each.places[first:], at, strict=True):
+            typed = each.scope.type_of(name)
+            if index is None or typed is None:
+                inputs[name] = self.domain.unknown(None if typed is None else typed.dtype)
             else:
-                inputs[name] = self.domain.from_index(index, dtype)
+                inputs[name] = self.domain.from_index(index, typed.dtype)
         return self.evaluate(each.scope, each.value, (), each.before, inputs)
 
     def value(self, name: str, at: Indices) -> V:
         """The value of that name at an index, computed once for each index."""
-        written = self.before if self.scope.mutations.by_owner else 0
+        written = self.before if self.scope.writes else 0
         key = (id(self.scope), name, written, *map(id, at))
         if key not in self.memo:
             around, self.missing = self.missing, False
@@ -160,27 +157,25 @@ class Propagation(Generic[V]):
     def _value(self, name: str, at: Indices) -> V:
         self.left -= 1
         typed = self.scope.type_of(name)
-        dtype = None if typed is None else typed.dtype
         if self.scope is self.function and name in self.inputs:
             return self.inputs[name]
         if self.left < 0 or self.depth > _DEEPEST or typed is None or len(at) != typed.rank:
-            return self.domain.unknown(dtype)
+            return self.domain.unknown(self.dtype_of(Ref(name)))
         self.depth += 1
         try:
             found = self._made(name, typed, at)
         finally:
             self.depth -= 1
-        return self.domain.unknown(dtype) if found is None else found
+        return self.domain.unknown(typed.dtype) if found is None else found
 
     def _made(self, name: str, typed: TensorType, at: Indices) -> V | None:
-        mutations, maker = self.scope.mutations, self.scope.makers.get(name)
-        write = mutations.last(name, self.before)
+        maker, write = self.scope.makers.get(name), self.scope.last_write(name, self.before)
         found: V | None = None
         if write is None:
             found = self.domain.stored(self.scope, name, typed, at)
             if found is None and maker is None:
                 return self._bound(name, typed, at)
-        elif maker is None or not mutations.is_view(name):
+        elif maker is None or not self.scope.is_view(name):
             with suppress(*NOT_FOLLOWED):
                 return self._written(name, write, at)
             return None
@@ -260,15 +255,14 @@ class Propagation(Generic[V]):
         with self.seen_at(self.scope, write.place):
             place: Indices | None = at
             conditions: list[V] = []
-            for view in self.scope.mutations.path(name, write):
-                place = None if place is None else structure.inside(self, view, place, conditions)
+            for view in reversed([*self.scope.views_back(write.uses[0], name)]):
+                if place is not None and not view.writes:
+                    place = structure.inside(self, view, place, conditions)
             if place is None:
                 return None
-            typed = self.scope.type_of(name)
-            nothing = self.domain.unknown(None if typed is None else typed.dtype)
             found = self.step(write, place)
             for condition in conditions:
-                given = nothing if found is None else found
+                given = self.domain.unknown(self.dtype_of(Ref(name))) if found is None else found
                 found = self.domain.choose(condition, given, self.value(name, at))
             return found
 

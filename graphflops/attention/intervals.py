@@ -49,10 +49,8 @@ def extended(function: Function, values: Sequence[Interval | None]) -> Interval:
         function = replace(function, name="floor_divide", options={})
     elif function.result is BOOL and function.name in _OF_BITS:
         function = replace(function, name=_OF_BITS[function.name])
-    # A remainder of fractions is not exact here.
-    is_rough = (
-        function.name == "remainder" and function.result is not None and function.result.kind == "float"
-    )
+    kind = function.result and function.result.kind
+    is_rough = function.name == "remainder" and kind == "float"  # one of fractions is not exact here
     with np.errstate(all="ignore"):
         if function.name == "cast" and values[0] is not None:
             return fitted(cast(values[0], function.operands[0], function.result), function.result)
@@ -131,11 +129,9 @@ _OF_BITS = {f"bitwise_{name}": f"logical_{name}" for name in ("and", "or", "xor"
 
 @lru_cache(maxsize=1)
 def _functions() -> dict[str, Callable[..., Interval]]:
-    increasing = (
-        "floor ceil trunc round exp exp2 expm1 log log2 log10 log1p sqrt tanh sinh minimum maximum add"
-    )
+    rising = "floor ceil trunc round exp exp2 expm1 log log2 log10 log1p sqrt tanh sinh minimum maximum add"
     return {
-        **{name: _rising(getattr(np, name)) for name in increasing.split()},
+        **{name: _rising(getattr(np, name)) for name in rising.split()},
         "asinh": _rising(np.arcsinh),
         "atan": _rising(np.arctan),
         "relu": _rising(lambda x: np.maximum(x, 0)),

@@ -10,8 +10,7 @@ A condition on a size that is not known counts as met.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from typing import Literal
 
@@ -20,8 +19,6 @@ from graphflops.devices import Platform
 from graphflops.dims import Dim
 from graphflops.kernels.choices import has_limit, limits
 from graphflops.tensor import TensorType
-
-Condition = Callable[["Problem"], str]  # why a kernel does not accept the operands; "" where it does
 
 Kernel = Literal["cudnn", "flash", "efficient", "math"]
 
@@ -82,8 +79,8 @@ class Problem(Record, frozen=True):
 def attention_kernel(problem: Problem, platform: Platform) -> Choice:
     """The first kernel in PyTorch's order on a platform that accepts the operands."""
     refusals: list[str] = []
-    for kernel, conditions in _order(platform):
-        why = next((text for accepts in conditions if (text := accepts(problem))), "")
+    for kernel, refusals_of in _order(platform):
+        why = next(filter(None, refusals_of(problem, platform)), "")
         if not why:
             return Choice(kernel, "; ".join(refusals))
         refusals.append(f"{kernel}: {why}")
@@ -105,16 +102,73 @@ def preferred(platform: Platform, *, is_half: bool) -> Kernel:
     return _order(platform)[0][0] if is_half else "efficient"
 
 
-def _order(platform: Platform) -> list[tuple[Kernel, tuple[Condition, ...]]]:
+def _order(platform: Platform) -> list[tuple[Kernel, Callable[[Problem, Platform], Iterator[str]]]]:
+    """The fused kernels in the order in which PyTorch asks them, and for each why it does not accept operands.
+
+    What each condition says, "" where it is met, comes in the order in which it is asked.
+    """
     major, minor = platform.capability
-    flash = (*_FLASH, _narrow_gradient) if platform.capability in _LITTLE_SHARED_MEMORY else _FLASH
-    fused: list[tuple[Kernel, tuple[Condition, ...]]] = [("efficient", _EFFICIENT)]
-    if major == 0 or major >= 8:
-        fused.insert(0, ("flash", flash))
-    if major in (9, 10) and minor in (0, 3) and platform.cudnn > _FIRST_AFTER:
-        later = [has for limit, has in _LATER.items() if has_limit("aten_2", limit, platform.torch)]
-        fused.insert(0, ("cudnn", (*_CUDNN, *later)))
-    return fused
+    has_cudnn = major in (9, 10) and minor in (0, 3) and platform.cudnn > _FIRST_AFTER
+    fused: list[tuple[Kernel, Callable[[Problem, Platform], Iterator[str]]]] = [("efficient", _efficient)]
+    fused = [("flash", _flash), *fused] if major == 0 or major >= 8 else fused
+    return [("cudnn", _cudnn), *fused] if has_cudnn else fused
+
+
+def _cudnn(problem: Problem, platform: Platform) -> Iterator[str]:
+    yield _four_axes(problem)
+    yield _one_type(problem, 16)
+    if problem.mask is not None:
+        mask = problem.mask.type
+        yield "the mask wants a gradient" if mask.requires_grad and problem.wants_gradient else ""
+        yield "" if mask.rank in (2, 4) else f"a mask of {mask.rank} axes"
+    yield from (_rows_in_order(problem), _same_batch(problem), _same_heads(problem))
+    widths = width, value_width = problem.sizes(-1)[::2]
+    yield _too_wide(widths, _CUDNN_WIDTH)
+    if any(size % 8 for size in widths if isinstance(size, int)):
+        yield f"head width {width} is no multiple of 8"
+    yield "one key only" if problem.sizes(2)[1] == 1 else ""
+    asks = {
+        limit: has_limit("aten_2", f"attention.cudnn.{limit}", platform.torch)
+        for limit in ("dropout", "problems", "gradient_width")
+    }
+    if asks["dropout"] and not (problem.dropout * _DROPOUT_STEPS).is_integer():
+        yield f"dropout of {problem.dropout:g} is no multiple of 1/{_DROPOUT_STEPS}"
+    most = max(size for size in (*problem.query.type.shape[:2], 0) if isinstance(size, int))
+    if asks["problems"] and most > _MOST_PROBLEMS:
+        yield f"more than {_MOST_PROBLEMS} batch entries or heads"
+    is_narrow = not _too_wide(widths, _CUDNN_GRADIENT_WIDTH)
+    is_run = is_narrow or widths in ((_WIDE_KEYS, _CUDNN_GRADIENT_WIDTH), (_CUDNN_WIDTH, _CUDNN_WIDTH))
+    if asks["gradient_width"] and problem.wants_gradient and not is_run:
+        yield f"no gradients of head widths {width} and {value_width}"
+
+
+def _flash(problem: Problem, platform: Platform) -> Iterator[str]:
+    yield _four_axes(problem)
+    yield "" if problem.mask is None else "a mask is given"
+    widths = problem.sizes(-1)
+    yield "query, key and value have different widths" if _differ(*widths) else ""
+    yield _too_wide(widths, _FLASH_WIDTH)
+    is_long = _differ(*problem.sizes(-2)[:2])
+    yield "causal with as many queries as keys only" if problem.is_causal and is_long else ""
+    yield from (_one_type(problem, 16), _same_batch(problem), _same_heads(problem), _rows_in_order(problem))
+    # The gradients of wide heads need more shared memory than these devices have.
+    has_little, width = platform.capability in _LITTLE_SHARED_MEMORY, widths[0]
+    if has_little and problem.wants_gradient and isinstance(width, int) and width > _GRADIENT_WIDTH:
+        is_run = width > _GRADIENT_WIDTH_WITHOUT_DROPOUT and problem.dropout == 0
+        yield "" if is_run else f"gradients of head width {width} do not fit into shared memory"
+
+
+def _efficient(problem: Problem, platform: Platform) -> Iterator[str]:
+    yield _four_axes(problem)
+    yield _one_type(problem, 16, 32)
+    widths, alignment = problem.sizes(-1), max(4, _TENSOR_CORE_BITS // problem.query.type.dtype.bits)
+    for width in widths:
+        if isinstance(width, int) and width % alignment:
+            yield f"head width {width} is no multiple of {alignment}"
+    yield "query and key have different widths" if _differ(*widths[:2]) else ""
+    yield from (_rows_in_order(problem), _same_batch(problem))
+    yield "query heads share keys" if problem.is_grouped and _differ(*problem.sizes(1)) else ""
+    yield _same_heads(problem)
 
 
 def _four_axes(problem: Problem) -> str:
@@ -122,7 +176,7 @@ def _four_axes(problem: Problem) -> str:
     return "" if ranks == {4} else "operands do not have 4 axes"
 
 
-def _one_type(problem: Problem, bits: tuple[int, ...] = (16,)) -> str:
+def _one_type(problem: Problem, *bits: int) -> str:
     types = {operand.type.dtype for operand in problem.operands}
     if len(types) > 1:
         return "operands of several element types"
@@ -141,13 +195,6 @@ def _same_heads(problem: Problem) -> str:
     return "numbers of heads differ without enable_gqa" if _differ(query, key, value) else ""
 
 
-def _own_heads(problem: Problem) -> str:
-    """Keys and values have as many heads as queries."""
-    if problem.is_grouped and _differ(*problem.sizes(1)):
-        return "query heads share keys"
-    return _same_heads(problem)
-
-
 def _rows_in_order(problem: Problem) -> str:
     """The last axis of every operand has stride 1."""
     for name, operand in zip(("query", "key", "value"), problem.operands, strict=True):
@@ -156,74 +203,6 @@ def _rows_in_order(problem: Problem) -> str:
     if problem.mask is not None and problem.mask.strides and _is_not(problem.mask.strides[-1], 1):
         return "the last stride of the mask is not 1"
     return ""
-
-
-def _flash_width(problem: Problem) -> str:
-    widths = problem.sizes(-1)
-    if _differ(*widths):
-        return "query, key and value have different widths"
-    return _too_wide(widths, _FLASH_WIDTH)
-
-
-def _narrow_gradient(problem: Problem) -> str:
-    """The gradients of wide heads need more shared memory than these devices have."""
-    width = problem.sizes(-1)[0]
-    if not problem.wants_gradient or not isinstance(width, int) or width <= _GRADIENT_WIDTH:
-        return ""
-    is_run = width > _GRADIENT_WIDTH_WITHOUT_DROPOUT and problem.dropout == 0
-    return "" if is_run else f"gradients of head width {width} do not fit into shared memory"
-
-
-def _square_if_causal(problem: Problem) -> str:
-    is_long = _differ(*problem.sizes(-2)[:2])
-    return "causal with as many queries as keys only" if problem.is_causal and is_long else ""
-
-
-def _cudnn_shapes(problem: Problem) -> str:
-    width, _, value_width = problem.sizes(-1)
-    if why := _too_wide((width, value_width), _CUDNN_WIDTH):
-        return why
-    if any(_is_not(size % 8, 0) for size in (width, value_width) if isinstance(size, int)):
-        return f"head width {width} is no multiple of 8"
-    return "one key only" if problem.sizes(2)[1] == 1 else ""
-
-
-def _cudnn_dropout(problem: Problem) -> str:
-    is_known = (problem.dropout * _DROPOUT_STEPS).is_integer()
-    return "" if is_known else f"dropout of {problem.dropout:g} is no multiple of 1/{_DROPOUT_STEPS}"
-
-
-def _cudnn_problems(problem: Problem) -> str:
-    most = max(size for size in (*problem.query.type.shape[:2], 0) if isinstance(size, int))
-    return f"more than {_MOST_PROBLEMS} batch entries or heads" if most > _MOST_PROBLEMS else ""
-
-
-def _cudnn_gradient(problem: Problem) -> str:
-    width, _, value_width = problem.sizes(-1)
-    wide = ((_WIDE_KEYS, _CUDNN_GRADIENT_WIDTH), (_CUDNN_WIDTH, _CUDNN_WIDTH))
-    is_narrow = not _too_wide((width, value_width), _CUDNN_GRADIENT_WIDTH)
-    if not problem.wants_gradient or is_narrow or (width, value_width) in wide:
-        return ""
-    return f"no gradients of head widths {width} and {value_width}"
-
-
-def _cudnn_mask(problem: Problem) -> str:
-    if problem.mask is None:
-        return ""
-    mask = problem.mask.type
-    if mask.requires_grad and problem.wants_gradient:
-        return "the mask wants a gradient"
-    return "" if mask.rank in (2, 4) else f"a mask of {mask.rank} axes"
-
-
-def _efficient_width(problem: Problem) -> str:
-    dtype = problem.query.type.dtype
-    alignment = max(4, _TENSOR_CORE_BITS // dtype.bits)
-    widths = problem.sizes(-1)
-    for width in widths:
-        if isinstance(width, int) and width % alignment:
-            return f"head width {width} is no multiple of {alignment}"
-    return "query and key have different widths" if _differ(*widths[:2]) else ""
 
 
 def _too_wide(widths: Iterable[Dim], most: int) -> str:
@@ -237,19 +216,3 @@ def _differ(*sizes: Dim) -> bool:
 
 def _is_not(size: Dim, number: int) -> bool:
     return isinstance(size, int) and size != number
-
-
-_CUDNN = (
-    _four_axes, _one_type, _cudnn_mask, _rows_in_order, _same_batch, _same_heads, _cudnn_shapes,
-)  # fmt: skip
-_LATER: dict[str, Condition] = {  # by the limit that a release must have
-    "attention.cudnn.dropout": _cudnn_dropout,
-    "attention.cudnn.problems": _cudnn_problems,
-    "attention.cudnn.gradient_width": _cudnn_gradient,
-}
-_FLASH = (
-    _four_axes, lambda problem: "" if problem.mask is None else "a mask is given", _flash_width,
-    _square_if_causal, _one_type, _same_batch, _same_heads, _rows_in_order,
-)  # fmt: skip
-_any_precision = partial(_one_type, bits=(16, 32))
-_EFFICIENT = (_four_axes, _any_precision, _efficient_width, _rows_in_order, _same_batch, _own_heads)

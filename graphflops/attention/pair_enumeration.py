@@ -39,10 +39,8 @@ class Enumeration:
         self.known = [size is not None for size in told_apart]
         # Two queries and two keys of all slices at once: the axes of the answer are those that it depends on.
         rank = len(told_apart) + 2
-        axes = [
-            None if size is None else np.arange(size).reshape(size, *[1] * (rank - axis - 1))
-            for axis, size in enumerate(told_apart)
-        ]
+        places = [None if size is None else np.arange(size) for size in told_apart]
+        axes = [x if x is None else x.reshape(-1, *[1] * (rank - at - 1)) for at, x in enumerate(places)]
         i, j = (np.minimum(np.arange(2), size - 1) for size in (queries, keys))
         shape = np.shape(self.visible(axes, i[:, None], j))
         # Those of `lead` as far as what is visible depends on the axis, else 1.
@@ -87,8 +85,7 @@ class Enumeration:
         lead = [None if place is None else Interval(place, place) for place in lead]
         always, ever = _held(self.upper, rows, columns)
         for each in self.restrictions:
-            found = self.intervals.restriction(each, (*lead, rows, columns))
-            passes, may_pass = each.certainty(found)
+            passes, may_pass = each.certainty(self.intervals.restriction(each, (*lead, rows, columns)))
             always, ever = always & passes, ever & may_pass
         state = np.where(ever, np.where(always, SEEN, MIXED), HIDDEN)
         return np.broadcast_to(state, np.shape(rows.low)).astype(np.int8)

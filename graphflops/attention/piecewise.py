@@ -167,9 +167,6 @@ def _cases(values: Sequence[Known]) -> list[tuple[Truth, tuple[Piece, ...]]]:
     return found
 
 
-# Pieces
-
-
 def times(a: Piece, b: Piece) -> Piece:
     """The product of two pieces."""
     x, y = constant_of(a), constant_of(b)
@@ -206,8 +203,7 @@ def where_at_least(a: Piece, b: Piece, more: int = 0) -> Truth:
     if isinstance(a, (Affine, Quotient)) and y is not None:
         if math.isinf(y):
             return truth(y < 0)
-        limit = math.floor(y) + 1 if more or y != int(y) else int(y)
-        return _whole_at_least(a, limit)
+        return _whole_at_least(a, math.floor(y) + 1 if more or y != int(y) else int(y))
     if isinstance(a, Quotient) and isinstance(b, Quotient) and a.divisor == b.divisor:
         difference = a.term + b.term * -1
         if difference.is_number and isinstance(difference.constant, int) and not difference.constant:
@@ -239,15 +235,11 @@ def where_equal(a: Piece, b: Piece) -> Truth:
     if isinstance(a, Remainder) and isinstance(b, Remainder) and a.divisor == b.divisor:
         return Remainder(a.term + b.term * -1, a.divisor).where(lambda place: place == 0)
     if isinstance(a, Quotient) and isinstance(b, Quotient) and a.divisor == b.divisor:
-        return _same_block(a.term, b.term, a.divisor)
+        one, other = a.term, b.term
+        if one == other:
+            return TRUE
+        # Blocks of a query and of a key, counted from the first place.
+        is_apart = {(one.row, one.column), (other.row, other.column)} == {(1, 0), (0, 1)}
+        if is_apart and one.constant == other.constant and mod(one.constant, a.divisor) == 0:
+            return where_not_negative(SameBlock(0, 0, a.divisor))
     return UNKNOWN
-
-
-def _same_block(a: Affine, b: Affine, size: int) -> Truth:
-    """Where two places are in the same block, counted from the first place."""
-    if a == b:
-        return TRUE
-    directions = {(a.row, a.column), (b.row, b.column)}
-    if directions != {(1, 0), (0, 1)} or a.constant != b.constant or mod(a.constant, size) != 0:
-        return UNKNOWN
-    return where_not_negative(SameBlock(0, 0, size))

@@ -7,10 +7,9 @@ from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.attention.attention_use import AttentionUse, Hidden, window
-from graphflops.attention.match import Spelled, spelled
-from graphflops.attention.operator_kinds import copies, role, role_of
+from graphflops.attention.match import Spelled, copies, role, role_of, spelled
 from graphflops.attention.user_masks import refuse_unused
-from graphflops.dims import floor_div, prod, same
+from graphflops.dims import floor_div, prod, same, total
 from graphflops.errors import DimError
 from graphflops.ops import operator
 
@@ -72,23 +71,20 @@ def _hidden_by(
     mask, masked = call.value("mask"), call.cost.masked_flops
     if seen is not None:
         return Hidden(mask=seen.mask, pattern=seen.pattern), masked
-    if masked != 0:
-        return Hidden(mask="structure", pattern=_pattern_of(call)), masked
-    hidden = hiding().of_operator(call, mask, queries, keys) if mask else Hidden()
-    return hidden, masked_part(call.cost.matrix_flops, hidden, queries, keys)
-
-
-def _pattern_of(call: Call) -> str:
-    """The form of the mask that an operator applies by itself: causal, unless its windows say otherwise."""
+    if masked == 0:
+        hidden = hiding().of_operator(call, mask, queries, keys) if mask else Hidden()
+        return hidden, masked_part(call.cost.matrix_flops, hidden, queries, keys)
+    # The mask that the operator applies by itself: causal, unless its windows say otherwise.
     local = call.attribute("local_window_size", -1)
     left, right = call.attribute("left_window_size", -1), call.attribute("right_window_size", -1)
     if call.attribute("is_causal", 0) or max(left, right) < 0:
         right = 0
-    if local > 0:
-        left = local - 1
+    left = local - 1 if local > 0 else left
     if left < 0:
-        return "causal" if right == 0 else f"window up to {right} after"
-    return window(left, right) if right >= 0 else f"window from {left} before"
+        pattern = "causal" if right == 0 else f"window up to {right} after"
+    else:
+        pattern = window(left, right) if right >= 0 else f"window from {left} before"
+    return Hidden(mask="structure", pattern=pattern), masked
 
 
 def _heads_first(call: Call, operands: list[TensorType | None]) -> Shapes | None:
@@ -156,10 +152,8 @@ def hidden_in_gradients(group: Spelled, hidden: Hidden, view: View) -> dict[str,
     if hidden.doubled == 0:
         return {}
     scores = view.types[group.first.result]
-    inside = [
-        call for call in group.between if call.place >= group.softmax.place and call is not group.second
-    ]
-    waiting = [call.result for call in inside]
+    after = (call for call in group.between if call.place >= group.softmax.place)
+    waiting = [call.result for call in after if call is not group.second]
     seen = set(waiting)
     products: dict[str, Call] = {}
     while waiting:
@@ -268,6 +262,19 @@ def _use(group: Spelled, hidden: Hidden, view: View) -> AttentionUse:
     times = group.first.row.times
     queries, keys = scores.shape[-2:]
     flops = group.first.cost.matrix_flops + group.second.cost.matrix_flops
+    # Scores and probabilities are what the calls between read and write of as many elements, masks apart.
+    others = {
+        *(name for masking in group.masks for name in masking.others),
+        group.second.result,
+        *(name for name, _ in group.first.row.inputs),
+    }
+    score_bytes = total(
+        typed.nbytes
+        for call in group.between
+        if call.row.state == "counted"
+        for name, typed in dict((*call.row.inputs, *call.row.outputs)).items()
+        if name not in others and same(typed.numel, scores.numel)
+    )
     return AttentionUse(
         calls=tuple(call.name for call in group.between),
         op="",
@@ -284,28 +291,11 @@ def _use(group: Spelled, hidden: Hidden, view: View) -> AttentionUse:
         pattern=hidden.pattern,
         flops=flops,
         masked_flops=masked_part(flops, hidden, queries, keys),
-        score_bytes=_score_bytes(group, view) * times,
+        score_bytes=score_bytes * times,
         repeated_bytes=sum((call.bytes for call in group.repeats), start=0),
         kv_bytes=(view.types[group.key].nbytes + view.types[group.value].nbytes) * times,
         times=times,
     )
-
-
-def _score_bytes(group: Spelled, view: View) -> Dim:
-    """Bytes of scores and probabilities that the calls read and write."""
-    elements = view.types[group.first.result].numel
-    others = {
-        *(name for masking in group.masks for name in masking.others),
-        group.second.result,
-        *(name for name, _ in group.first.row.inputs),
-    }
-    moved: Dim = 0
-    for call in group.between:
-        if call.row.state == "counted":
-            for name, typed in dict((*call.row.inputs, *call.row.outputs)).items():
-                if name not in others and same(typed.numel, elements):
-                    moved = moved + typed.nbytes
-    return moved
 
 
 def masked_part(flops: Dim, hidden: Hidden, queries: Dim, keys: Dim) -> Dim:

@@ -191,13 +191,6 @@ class Grid:
             np.minimum(self.left + right * self.columns, self.right) - 1,
         )
 
-    def of_blocks(self, lines: Whole, columns: Whole) -> Whole:
-        """Single blocks by line and column as rectangles, without those past the lengths."""
-        found = np.stack([lines, lines + 1, columns, columns + 1])
-        rows, width = self.bottom - self.top, self.right - self.left
-        within = (lines >= 0) & (lines * self.rows < rows) & (columns >= 0) & (columns * self.columns < width)
-        return found[:, within]
-
     def inside(self, blocks: Whole) -> tuple[Any, Any]:
         """Of rectangles the number of blocks that lie within the lengths, and of pairs in them."""
         top, bottom, left, right = blocks
@@ -271,7 +264,10 @@ def count_listed(
                 break
             numbers, which = (array[b % array.shape[0], h % array.shape[1]] for array in listed)
             lines, nth = np.nonzero(np.arange(which.shape[-1]) < numbers[:, None])
-            rectangles = grid.of_blocks(lines.astype(np.int64), which[lines, nth].astype(np.int64))
+            columns = which[lines, nth].astype(np.int64)
+            rectangles = np.stack([lines, lines + 1, columns, columns + 1])
+            inside = (columns >= 0) & (columns * grid.columns < grid.right - grid.left)
+            rectangles = rectangles[:, inside & (lines * grid.rows < grid.bottom - grid.top)]
             here = int(grid.area(rectangles).sum())
             blocks, area = blocks + rectangles.shape[1], area + here
             if visible is not None:

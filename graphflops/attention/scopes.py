@@ -1,6 +1,6 @@
 """The values that masks are made of, by scope: a whole program with the graphs nested in it, or one graph.
 
-Scopes record mutations: after an in-place write, a name stands for other contents than where it was made.
+Scopes record writes in place: after one, a name stands for other contents than where it was made.
 A `Domain` has what index propagation needs of values: numbers, indices, elementwise functions, choices, stored arrays.
 """
 
@@ -24,55 +24,6 @@ from graphflops.graph import Graph, Node, Ref, tensor_type
 from graphflops.ops import Op
 from graphflops.tensor import DType, TensorType, flat
 from graphflops.view import View
-
-
-class Mutations:
-    """The calls that write in place, by the value that owns the memory they write to."""
-
-    def __init__(self, calls: Sequence[Step], makers: Mapping[str, Step]) -> None:
-        self.calls = calls
-        self.makers = makers
-
-    @cached_property
-    def by_owner(self) -> dict[str, list[Step]]:
-        """In program order; a view of another value is not among the keys."""
-        found: dict[str, list[Step]] = {}
-        for call in self.calls:
-            if call.writes:  # to its first operand, or to all tensors of a list that comes first
-                first = next(iter((*call.node.args, *(value for _, value in call.node.kwargs))), None)
-                for argument in first if isinstance(first, tuple) else (first,):
-                    if isinstance(argument, Ref):
-                        found.setdefault(self._owner(argument.name), []).append(call)
-        return found
-
-    def last(self, name: str, before: int) -> Step | None:
-        """The last call before that place in the program that wrote to the memory of a value; None without any."""
-        if not self.by_owner:
-            return None
-        calls = self.by_owner.get(self._owner(name), ())
-        return next((call for call in reversed(calls) if call.place < before), None)
-
-    def is_view(self, name: str) -> bool:
-        """Whether a value is a view of another, or that value itself after a write in place."""
-        maker = self.makers.get(name)
-        if maker is None or maker.writes:
-            return maker is not None
-        return bool(maker.uses) and maker.shares and maker.operator.shares_memory
-
-    def path(self, name: str, write: Step) -> list[Step]:
-        """The views that lead from the value that owns the memory to what a call writes to."""
-        return [call for call in self._back(write.uses[0], name) if not call.writes][::-1]
-
-    def _owner(self, name: str) -> str:
-        for call in self._back(name):
-            name = call.uses[0]
-        return name
-
-    def _back(self, name: str, until: str = "") -> Iterator[Step]:
-        while name != until and self.is_view(name):
-            yield (maker := self.makers[name])
-            name = maker.uses[0]
-
 
 _WITH_OPERANDS = frozenset({"wrap", "wrap_with_autocast", "invoke_subgraph", "cond"})
 
@@ -130,14 +81,42 @@ class Scope(Struct, eq=False, dict=True):
         return {name: step for step in self.steps for name in step.node.outputs if name}
 
     @cached_property
-    def mutations(self) -> Mutations:
-        """The steps that write in place."""
-        return Mutations(self.steps, self.makers)
+    def writes(self) -> dict[str, list[Step]]:
+        """The steps that write in place, in order, by the value that owns the memory they write to: no view of another."""
+        found: dict[str, list[Step]] = {}
+        for step in self.steps:
+            if step.writes:  # to its first operand, or to all tensors of a list that comes first
+                first = next(iter((*step.node.args, *(value for _, value in step.node.kwargs))), None)
+                for argument in first if isinstance(first, tuple) else (first,):
+                    if isinstance(argument, Ref):
+                        *_, owner = argument.name, *(each.uses[0] for each in self.views_back(argument.name))
+                        found.setdefault(owner, []).append(step)
+        return found
+
+    def last_write(self, name: str, before: int) -> Step | None:
+        """The last step before a place that wrote to the memory of a value; None without any."""
+        if not self.writes:
+            return None
+        *_, owner = name, *(step.uses[0] for step in self.views_back(name))
+        return next((step for step in reversed(self.writes.get(owner, ())) if step.place < before), None)
+
+    def is_view(self, name: str) -> bool:
+        """Whether a value is a view of another, or that value itself after a write in place."""
+        maker = self.makers.get(name)
+        if maker is None or maker.writes:
+            return maker is not None
+        return bool(maker.uses) and maker.shares and maker.operator.shares_memory
+
+    def views_back(self, name: str, until: str = "") -> Iterator[Step]:
+        """The steps that made a view, or wrote to it, from a value back to the owner of its memory or another value."""
+        while name != until and self.is_view(name):
+            yield (maker := self.makers[name])
+            name = maker.uses[0]
 
     @cached_property
     def constants(self) -> Constants:
         """The tensors that the file stores."""
-        return Constants(self.graph, lambda name: name in self.mutations.by_owner)
+        return Constants(self.graph, lambda name: name in self.writes)
 
     def type_of(self, name: str) -> TensorType | None:
         """Type of a tensor; None of what is none."""
@@ -153,10 +132,8 @@ class Scope(Struct, eq=False, dict=True):
 
 def scope_of_view(view: View) -> Scope:
     """The scope of a priced program, nested graphs included: their values have names of their own."""
-    steps = [
-        Step(call.node, call.uses, call.place, call.row.state != "unknown", call.row.state == "free")
-        for call in view.calls
-    ]
+    states = ((call, call.row.state) for call in view.calls)
+    steps = [Step(x.node, x.uses, x.place, state != "unknown", state == "free") for x, state in states]
     scope = Scope(view.graph, steps, view.types, view.size)
     defined = {entry.name for entry in view.graph.inputs} | scope.makers.keys()
     for step in steps:
@@ -190,13 +167,13 @@ class GraphScopes:
                 Step(node, uses, place, priced=True, shares=True)
                 for place, (node, uses) in enumerate(zip(graph.nodes, graph.operands, strict=True))
             ]
-            self.known[graph] = Scope(graph, steps, graph.types, lambda name: _recorded_size(graph, name))
+
+            def recorded(name: str) -> Any:
+                found = graph.types.get(name)
+                return found if isinstance(found, (int, Expr)) and not isinstance(found, bool) else None
+
+            self.known[graph] = Scope(graph, steps, graph.types, recorded)
         return self.known[graph]
-
-
-def _recorded_size(graph: Graph, name: str) -> Any:
-    found = graph.types.get(name)
-    return found if isinstance(found, (int, Expr)) and not isinstance(found, bool) else None
 
 
 def _handed(node: Node) -> Iterator[tuple[Graph, list[tuple[str, Any]]]]:

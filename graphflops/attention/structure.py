@@ -99,9 +99,6 @@ def broadcast_in_dim(p: Evaluator[Any], step: Step, at: Indices) -> Any:
     return _of(p, step, p.clipped(tuple(at[axis] for axis in axes), _source(p, step).shape))
 
 
-# Parts
-
-
 def part(p: Evaluator[Any], step: Step, at: Indices) -> Any:
     """A range of some axes, or every so many of it."""
     shape, inner = _source(p, step).shape, list(at)
@@ -243,8 +240,7 @@ def scatter(p: Evaluator[Any], step: Step, at: Indices) -> Any:
     if step.argument("step", 1) != 1:
         return None
     inner, inside = _ranged(p, step, at, _source(p, step), step.operator.name == "slice_scatter")
-    value = p.operand(step.argument("source"), inner)
-    return p.domain.choose(inside, value, _of(p, step, at))
+    return p.domain.choose(inside, p.operand(step.argument("source"), inner), _of(p, step, at))
 
 
 def _ranged(
@@ -278,8 +274,7 @@ def eye(p: Evaluator[Any], step: Step, at: Indices) -> Any:
     """1 on the diagonal, 0 elsewhere."""
     if at[-1] is None or at[-2] is None:
         return None
-    over = at[-1] + at[-2] * -1 + -p.number(step.argument("diagonal", 0))
-    on = p.domain.between(over, 0, 1)
+    on = p.domain.between(at[-1] + at[-2] * -1 + -p.number(step.argument("diagonal", 0)), 0, 1)
     return p.cast(step, p.domain.choose(on, p.domain.literal(1), p.domain.literal(0)))
 
 
@@ -313,10 +308,6 @@ def inside(p: Evaluator[Any], step: Step, at: Indices, conditions: list[Any]) ->
     return at if (step.operator.kind == "identity" or name == "reshape") and same else None
 
 
-def _everywhere(number: int) -> Follow:
-    return lambda p, step, at: p.cast(step, p.domain.literal(number))
-
-
 FUNCTIONS: dict[str, Follow] = {
     "expand": lambda p, step, at: p.operand(step.argument("x"), at),
     "t": lambda p, step, at: _of(p, step, at if len(at) < 2 else (*at[:-2], at[-1], at[-2])),
@@ -325,8 +316,8 @@ FUNCTIONS: dict[str, Follow] = {
         ("full", "full_like", "new_full", "scalar_tensor", "fill"),
         lambda p, step, at: p.cast(step, p.operand(step.argument("value"), ())),
     ),
-    **dict.fromkeys(("zeros", "zeros_like", "new_zeros"), _everywhere(0)),
-    **dict.fromkeys(("ones", "ones_like", "new_ones"), _everywhere(1)),
+    **dict.fromkeys(("zeros", "zeros_like", "new_zeros"), lambda p, step, at: p.cast(step, p.domain.literal(0))),
+    **dict.fromkeys(("ones", "ones_like", "new_ones"), lambda p, step, at: p.cast(step, p.domain.literal(1))),
     "broadcast_in_dim": broadcast_in_dim, "unsqueeze": unsqueeze, "squeeze": squeeze,
     **dict.fromkeys(("reshape", "flatten", "unflatten", "ravel"), reshape), "permute": permute,
     "transpose": transpose, "slice": part, "narrow": part, "flip": flip, "repeat": tiled, "index": index,

@@ -39,7 +39,6 @@ class Session:
         self.known: dict[Any, Any] = {}  # what was converted already, by class and key
 
     def formula(self, quantity: Expr) -> Formula:
-        """A quantity that depends on sizes."""
         found = self.known.get(quantity)
         if found is None:
             found = self.known[quantity] = Formula(evaluate(quantity, self.values), str(quantity))
@@ -102,14 +101,12 @@ class JsonForms:
         self._kinds: dict[Any, Kind] = {Dim: QUANTITY, **special}  # of types that are no such objects too
 
     def kind(self, annotation: Any) -> Kind:
-        """How values of an annotated type are written and read."""
         known = self._kinds.get(annotation)
         if known is None:
             known = self._kinds[annotation] = self._derived(annotation)
         return known
 
     def form(self, cls: type) -> Form:
-        """How the class differs from its fields."""
         return self._forms.get(cls, self._default)
 
     def keys(self, cls: type, *, without: tuple[str, ...] = ()) -> list[Key]:
@@ -149,16 +146,13 @@ class JsonForms:
         if isinstance(annotation, type) and (
             issubclass(annotation, Record) or is_dataclass(annotation) or hasattr(annotation, "_fields")
         ):
-            return self._object(annotation)
+            form, keys = self.form(annotation), self.keys(annotation)
+            struct = declared(annotation, keys, is_omitting=not form.always)
+            write, read = writer(struct, keys), _reader(annotation, keys)
+            if form.is_shared:
+                return Kind(struct, remembered(write, id), remembered(read, lambda value: value))
+            return Kind(struct, write, read)
         return Kind(annotation)
-
-    def _object(self, cls: Any) -> Kind:
-        form, keys = self.form(cls), self.keys(cls)
-        struct = declared(cls, keys, is_omitting=not form.always)
-        write, read = writer(struct, keys), _reader(cls, keys)
-        if form.is_shared:
-            return Kind(struct, remembered(write, id), remembered(read, lambda value: value))
-        return Kind(struct, write, read)
 
 
 def declared(
@@ -194,7 +188,6 @@ def writer(struct: Any, keys: list[Key]) -> Convert:
 
 
 def _reader(cls: Any, keys: list[Key]) -> Convert:
-    """Makes an object of the class from the msgspec object."""
     names = [*_defaults(cls)]
     single = {key.source: key for key in keys if key.source in names}
     arrays = [(attrgetter(key.name), key) for key in keys if key.fields]
@@ -262,12 +255,8 @@ def _list(each: Kind) -> Kind:
     write, read = each.write, each.read
     return Kind(
         list[each.json],  # type: ignore[name-defined]
-        (lambda _, values: [*values])
-        if write is None
-        else lambda session, values: [write(session, value) for value in values],
-        (lambda _, values: tuple(values))
-        if read is None
-        else lambda session, values: tuple([read(session, value) for value in values]),
+        lambda session, values: [*values] if write is None else [write(session, value) for value in values],
+        lambda session, values: tuple(values if read is None else [read(session, value) for value in values]),
     )
 
 
@@ -275,12 +264,8 @@ def _dict(each: Kind) -> Kind:
     write, read = each.write, each.read
     return Kind(
         dict[str, each.json],  # type: ignore[name-defined]
-        (lambda _, values: dict(values))
-        if write is None
-        else lambda session, values: {name: write(session, value) for name, value in values.items()},
-        None
-        if read is None
-        else lambda session, values: {name: read(session, value) for name, value in values.items()},
+        lambda session, values: {name: write(session, x) if write else x for name, x in values.items()},
+        read and (lambda session, values: {name: read(session, x) for name, x in values.items()}),
     )
 
 
@@ -301,6 +286,6 @@ def _optional(kind: Kind) -> Kind:
     write, read = kind.write, kind.read
     return Kind(
         Union[kind.json, None],
-        None if write is None else lambda session, value: None if value is None else write(session, value),
-        None if read is None else lambda session, value: None if value is None else read(session, value),
+        write and (lambda session, value: None if value is None else write(session, value)),
+        read and (lambda session, value: None if value is None else read(session, value)),
     )

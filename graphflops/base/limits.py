@@ -15,7 +15,6 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from time import monotonic
-from types import FrameType
 from typing import Any, Literal, NamedTuple
 
 from graphflops.errors import LimitError, OptionError
@@ -78,18 +77,6 @@ class _Meter:
         self.deadline = None if limits.seconds is None else monotonic() + limits.seconds
         self.spent: dict[Work, int] = {}
 
-    def spend(self, kind: Work, amount: int) -> None:
-        spent = self.spent.get(kind, 0) + amount
-        self.spent[kind] = spent
-        if spent > self.limits.work[kind]:
-            what = f"the analysis takes more than {self.limits.work[kind]:,} {kind}"
-            raise LimitPassed(what, _place(sys._getframe()), _ADVICE.get(kind, ""))
-
-    def late(self, where: str) -> LimitPassed:
-        spent = ", ".join(f"{amount:,} {kind}" for kind, amount in self.spent.items())
-        what = f"the analysis takes more than {self.limits.seconds:g} s, the --time-limit"
-        return LimitPassed(what, where, f" after {spent}" if spent else "")
-
 
 _meter: _Meter | None = None
 _entered: list[object] = []  # contexts that are never left
@@ -97,8 +84,13 @@ _entered: list[object] = []  # contexts that are never left
 
 def spend(kind: Work, amount: int) -> None:
     """Counts work that is about to be done; raises LimitPassed where an analysis takes too much of it."""
-    if _meter is not None:
-        _meter.spend(kind, amount)
+    if _meter is None:
+        return
+    spent = _meter.spent[kind] = _meter.spent.get(kind, 0) + amount
+    most = _meter.limits.work[kind]
+    if spent > most:
+        what = f"the analysis takes more than {most:,} {kind}"
+        raise LimitPassed(what, _place(sys._getframe()), _ADVICE.get(kind, ""))
 
 
 def next_analysis() -> None:
@@ -155,7 +147,9 @@ def _deadline(meter: _Meter) -> Iterator[None]:
         return
 
     def stop(_: int, frame: Any) -> None:
-        raise meter.late(_place(frame))
+        spent = ", ".join(f"{amount:,} {kind}" for kind, amount in meter.spent.items())
+        what = f"the analysis takes more than {seconds:g} s, the --time-limit"
+        raise LimitPassed(what, _place(frame), f" after {spent}" if spent else "")
 
     before = signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, seconds)
@@ -207,12 +201,8 @@ def cleanly_terminated() -> Iterator[None]:
     if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
         return
-    signal.signal(signal.SIGTERM, _exit)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(_EXIT))
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-def _exit(number: int, frame: FrameType | None) -> None:
-    sys.exit(_EXIT)

@@ -30,26 +30,21 @@ class Record(Struct, frozen=True):
 
 def defaults_of(cls: type[Record]) -> dict[str, Any]:
     """The fields of a class in order, each with its default, MISSING for none."""
-    names, last = cls.__struct_fields__, cls.__struct_defaults__
-    none = [NODEFAULT] * (len(names) - len(last))
-    return {name: _value(default) for name, default in zip(names, (*none, *last), strict=True)}
-
-
-def _value(default: Any) -> Any:
-    """A default; msgspec wraps one that each record gets for itself."""
-    return MISSING if default is NODEFAULT else default.factory() if hasattr(default, "factory") else default
+    found: dict[str, Any] = dict.fromkeys(cls.__struct_fields__, MISSING)
+    for name, default in zip(reversed([*found]), reversed(cls.__struct_defaults__), strict=False):
+        if default is not NODEFAULT:  # msgspec wraps one that each record gets for itself
+            found[name] = default.factory() if hasattr(default, "factory") else default
+    return found
 
 
 @cache
 def _described(cls: type[Record]) -> dict[str, Field[Any]]:
-    parts = [(name, Any, _field(default)) for name, default in defaults_of(cls).items()]
+    parts: list[Any] = []
+    for name, default in defaults_of(cls).items():
+        is_own = isinstance(default, (dict, list, set))
+        parts.append((name, Any, field(default_factory=default.copy) if is_own else field(default=default)))
     made: Any = make_dataclass(
         cls.__name__, parts, init=False, repr=False, eq=False, namespace={"__doc__": ""}
     )
     found: dict[str, Field[Any]] = made.__dataclass_fields__
     return found
-
-
-def _field(default: Any) -> Any:
-    is_own = isinstance(default, (dict, list, set))
-    return field(default_factory=default.copy) if is_own else field(default=default)

@@ -127,7 +127,12 @@ def before_of(budget: BudgetFile, models: Sequence[Model], given: str | None) ->
     if given is not None and not os.path.isfile(given):
         return None, given
     if given is not None and not baseline.is_baseline(given):
-        return _baseline_of_report(budget, models, given), ""
+        report = saved_report(given)
+        if len(models) != 1 or report is None:
+            raise OptionError(f"{shown(given)} is the report of one model: name one MODEL")
+        before = baseline.measured(Measures(report), budget.budgets)
+        _, name = _names(budget, models[0])
+        return {name: {str(entry.sizes): before for entry in budget.budgets if entry.applies(name)}}, ""
     if given is None and not budget.relative:
         return None, ""
     path = given or budget.baseline_path
@@ -135,16 +140,6 @@ def before_of(budget: BudgetFile, models: Sequence[Model], given: str | None) ->
         what = 'relative limits need `baseline = "FILE"` in it, or --baseline FILE or REVISION'
         raise FileError(f"{shown(budget.path)}: {what}")
     return baseline.read(path), ""
-
-
-def _baseline_of_report(budget: BudgetFile, models: Sequence[Model], path: str) -> Baseline:
-    """A saved report as the baseline of the one model that is checked."""
-    report = saved_report(path)
-    if len(models) != 1 or report is None:
-        raise OptionError(f"{shown(path)} is the report of one model: name one MODEL")
-    before = baseline.measured(Measures(report), budget.budgets)
-    _, name = _names(budget, models[0])
-    return {name: {str(entry.sizes): before for entry in budget.budgets if entry.applies(name)}}
 
 
 def _names(budget: BudgetFile, model: Model) -> tuple[str, str]:
@@ -233,35 +228,33 @@ def _start(rule_files: tuple[str, ...], limits: Limits | None) -> None:
 def _outcome(job: Job) -> Outcome:
     next_analysis()
     try:
-        return _analyzed(job)
+        measures = measures_at(job.model, job.sizes, assume=job.assume)
+        measured = baseline.measured(measures, job.budgets)
+        budgets, before = job.budgets, job.before
+        findings = assumptions(measures) if job.update else []
+        if job.past is not None:
+            try:
+                if job.past.same or job.past.path is None:
+                    before = measured if job.past.same else None
+                else:
+                    then = measures_before(job.past.commit, job.past.path, job.sizes, assume=job.assume)
+                    before = baseline.measured(then, job.budgets)
+            except (GraphflopsError, RecursionError) as error:
+                findings.append(
+                    finding("GF306", f"it cannot be measured as it was: {shown(str(error), 500)}")
+                )
+        if job.update or (job.past is not None and before is None):
+            budgets = tuple(budget.absolute() for budget in budgets)
+        results: list[LimitResult] = []
+        for budget in budgets:
+            broken, every = compared(measures, budget, before)
+            findings += broken
+            results += every
+        return Outcome(tuple(findings), measured, measures.report.values, tuple(results))
     except (GraphflopsError, OSError, RecursionError, MemoryError) as error:
         return Outcome((finding("GF310", shown(str(error) or "it does not fit in memory", 500)),))
     finally:
         gc.collect()  # off while a command runs, and the next model may be large
-
-
-def _analyzed(job: Job) -> Outcome:
-    measures = measures_at(job.model, job.sizes, assume=job.assume)
-    measured = baseline.measured(measures, job.budgets)
-    budgets, before = job.budgets, job.before
-    findings = assumptions(measures) if job.update else []
-    if job.past is not None:
-        try:
-            if job.past.same or job.past.path is None:
-                before = measured if job.past.same else None
-            else:
-                then = measures_before(job.past.commit, job.past.path, job.sizes, assume=job.assume)
-                before = baseline.measured(then, job.budgets)
-        except (GraphflopsError, RecursionError) as error:
-            findings.append(finding("GF306", f"it cannot be measured as it was: {shown(str(error), 500)}"))
-    if job.update or (job.past is not None and before is None):
-        budgets = tuple(budget.absolute() for budget in budgets)
-    results: list[LimitResult] = []
-    for budget in budgets:
-        broken, every = compared(measures, budget, before)
-        findings += broken
-        results += every
-    return Outcome(tuple(findings), measured, measures.report.values, tuple(results))
 
 
 def _past(revision: str, models: Sequence[str]) -> dict[str, Past]:

@@ -10,9 +10,8 @@ import msgspec
 import torch
 
 from graphflops.base import files
-from graphflops.capturing.example import library, unknown
 from graphflops.capturing.float8 import to_float8
-from graphflops.capturing.name import Name
+from graphflops.capturing.name import Name, library, unknown
 from graphflops.capturing.weights import stored
 from graphflops.errors import FileError, ModelError, OptionError, shown
 
@@ -42,15 +41,23 @@ def model_of(name: Name) -> Any:
     path = os.path.join(name.target, "config.json") if os.path.isdir(name.target) else name.target
     if os.path.exists(path) or os.path.isdir(name.target):
         config, given = _from_file(transformers, path, name.sizes)
-        model_class = _named_class(transformers, given) or _likeliest_class(transformers, config, name)
+        names = given.get("architectures")
+        first = names[0] if isinstance(names, list) and names else None
+        is_name = isinstance(first, str) and first.isidentifier()
+        model_class: Any = getattr(transformers, first, None) if is_name else None  # type: ignore[arg-type]
+        if not isinstance(model_class, type) or not issubclass(model_class, transformers.PreTrainedModel):
+            model_class = _likeliest_class(transformers, config, name)
     elif "/" in name.target or "." in name.target:
         raise FileError(
             f"{shown(name.target)}: no such file, and capture reads no network: save the model's config.json"
         )
     else:
         model_class, config = _from_class(transformers, name)
-    dtype = _dtype(name) or getattr(config, "dtype", None) or torch.get_default_dtype()
-    _use_dtype(config, dtype)
+    weights = name.choices.weights
+    said = name.choices.dtype or (weights and stored(weights).computed_in)
+    dtype = getattr(torch, said) if said else getattr(config, "dtype", None) or torch.get_default_dtype()
+    for part in parts(config):
+        part.dtype = dtype
     with torch.device("meta"):
         if hasattr(model_class, "_from_config"):
             model = model_class._from_config(config, dtype=dtype).eval()
@@ -64,19 +71,11 @@ def model_of(name: Name) -> Any:
     return model
 
 
-def _dtype(name: Name) -> Any:
-    """The chosen type of parameters, or that of most bytes in a file of weights; None where the configuration says it."""
-    if name.choices.weights is not None and name.choices.dtype is None:
-        return getattr(torch, stored(name.choices.weights).computed_in)
-    return getattr(torch, name.choices.dtype) if name.choices.dtype else None
-
-
-def _use_dtype(config: Any, dtype: Any) -> None:
-    """Give a configuration and those in it one type of parameters."""
-    config.dtype = dtype
-    for part in vars(config).values():
-        if hasattr(part, "model_type") and part is not config:
-            _use_dtype(part, dtype)
+def parts(config: Any) -> tuple[Any, ...]:
+    """A configuration and those in it, its text's first."""
+    inner = [part for part in vars(config).values() if hasattr(part, "model_type") and part is not config]
+    inner.sort(key=lambda part: part is not getattr(config, "text_config", None))
+    return (config, *(deeper for part in inner for deeper in parts(part)))
 
 
 def _from_file(transformers: Any, path: str, sizes: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
@@ -140,16 +139,6 @@ def _from_class(transformers: Any, name: Name) -> tuple[Any, Any]:
     except (TypeError, ValueError) as error:
         raise OptionError(f"{name}: {shown(str(error).strip().splitlines()[0], 300)}") from None
     return (found if issubclass(found, models) else _likeliest_class(transformers, config, name)), config
-
-
-def _named_class(transformers: Any, given: Mapping[str, Any]) -> Any:
-    """The class that a file names under `architectures`; None where transformers has none of that name."""
-    names = given.get("architectures")
-    first = names[0] if isinstance(names, list) and names else None
-    found: Any = (
-        getattr(transformers, first, None) if isinstance(first, str) and first.isidentifier() else None
-    )
-    return found if isinstance(found, type) and issubclass(found, transformers.PreTrainedModel) else None
 
 
 def _likeliest_class(transformers: Any, config: Any, name: Name) -> Any:

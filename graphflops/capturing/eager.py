@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils.weak import WeakTensorKeyDictionary
@@ -96,7 +97,6 @@ class Followed(TorchDispatchMode):  # type: ignore[misc]
             self.values[result] = func(*args, **kwargs)
 
     def known(self, given: Any) -> Any:
-        """What stands for an argument on the CPU: the values of a tensor."""
         if isinstance(given, torch.Tensor):
             return self.values.get(given, given)
         return torch.device("cpu") if isinstance(given, torch.device) else given
@@ -113,7 +113,6 @@ class Followed(TorchDispatchMode):  # type: ignore[misc]
         self.calls.append(Made(key, memory, self.node))
 
     def number(self, tensor: torch.Tensor) -> int:
-        """The number of a tensor's storage, which is followed from now on."""
         storage = tensor.untyped_storage()
         known = self.numbers.get(id(storage))
         if known is not None and known[0]() is storage:
@@ -202,21 +201,13 @@ def naming_modules(run: Followed, root: torch.nn.Module) -> Iterator[None]:
         run.module = around.pop()
 
     hooks = torch.nn.modules.module
-    handles = (
-        hooks.register_module_forward_pre_hook(enter),
-        hooks.register_module_forward_hook(leave, always_call=True),
-    )
-    try:
+    before = hooks.register_module_forward_pre_hook(enter)
+    with before, hooks.register_module_forward_hook(leave, always_call=True):
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def has_data(value: Any) -> bool:
     """True for a tensor that is neither fake nor on the meta device."""
-    from torch._subclasses.fake_tensor import FakeTensor
-
     return isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor) and not value.is_meta
 
 
@@ -264,8 +255,6 @@ def recorded(
 
     inputs: positional and named ones. Nothing is computed, also where the module and its inputs are real.
     """
-    from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-
     weights = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     # Where most weights are; libraries make single ones on the CPU, whatever they are told.
     devices = [weight.device for weight in weights.values()] or [torch.device("cpu")]
@@ -301,16 +290,13 @@ def _flat(program: torch.export.ExportedProgram, args: Any, kwargs: Any) -> list
     """The inputs of a program in their order."""
     given = iter(torch.utils._pytree.tree_leaves((args, kwargs)))
     held = {**program.constants, **program.state_dict}
-    return [
-        next(given) if spec.kind.name == "USER_INPUT" else held[spec.target]
-        for spec in program.graph_signature.input_specs
-    ]
+    specs = program.graph_signature.input_specs
+    return [next(given) if spec.kind.name == "USER_INPUT" else held[spec.target] for spec in specs]
 
 
 def _matched(
     program: torch.export.ExportedProgram, eager: Followed, exported: Followed, memory: Mapping[str, int]
 ) -> Record | None:
-    """The record of a program whose calls are found in an eager run."""
     # By place in `ours`: the place in `theirs` of the same call.
     blocks = matching_blocks(
         [call.key for call in exported.calls], [call.key for call in eager.calls], _MOST_EQUAL_PAIRS

@@ -49,7 +49,8 @@ def gpu_functions() -> Iterator[None]:
         functions["rms_norm"] = _rms_norm
     for name, function in functions.items():
         library.impl(name, function, "AutogradCPU")
-    library.impl("_cudnn_rnn_backward", gradients, "Meta")
+    for name, function in _WITHOUT_DATA.items():
+        library.impl(name, function, "Meta")
     # A mode is off while it handles `backward`; what checkpoints run again needs it.
     run_backward = OnCpu().around(torch.autograd._engine_run_backward)
     try:
@@ -70,8 +71,6 @@ class Around(TorchFunctionMode):  # type: ignore[misc]
     """A mode that may be entered where it is off."""
 
     def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, within the mode."""
-
         def called(*args: Any, **kwargs: Any) -> Any:
             with self:
                 return function(*args, **kwargs)
@@ -178,13 +177,49 @@ class _FusedRmsNorm(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
-        """Gradients of x and of the weight, where they are wanted."""
         x, weight, roots = ctx.saved_tensors
         wanted = [ctx.needs_input_grad[0], ctx.needs_input_grad[2]]
         call = _ATEN._fused_rms_norm_backward.default
         with torch._C._AutoDispatchBelowAutograd():
             of_x, of_weight = call(gradient, x, ctx.shape, roots, weight, wanted)
         return of_x, None, of_weight, None
+
+
+def _like_channels(x: Any, *_: Any) -> Any:
+    """Two vectors with a number for each channel, in float32 of 16 bits."""
+    made = x.new_empty(x.shape[1], dtype=torch.float32 if x.dtype in _HALF else x.dtype)
+    return made, torch.empty_like(made)
+
+
+def _sums(gradient: Any, x: Any, mean: Any, invstd: Any, weight: Any, *wants: bool) -> Any:
+    """Both sums of a batch norm's gradient, and gradients of its weight and bias, where they are wanted."""
+    for_x, *of_parameters = wants
+    sums = [torch.empty_like(mean) if for_x else None for _ in range(2)]
+    return *sums, *[torch.empty_like(weight) if each else None for each in of_parameters]
+
+
+def at_most(call: Any, args: Any, kwargs: Any) -> Any:
+    """The largest results that a call can give whose sizes its data decide; None where they have no such limit."""
+    x, name = args[0], call._schema.name.removeprefix("aten::")
+    if name == "nonzero":
+        return x.new_empty((x.numel(), x.dim()), dtype=torch.int64)
+    if name == "masked_select":
+        return x.new_empty(torch.broadcast_shapes(x.shape, args[1].shape).numel())
+    if name in ("index_put_", "_index_put_impl_"):
+        return x
+    if name == "index":
+        return call(x, [number for index in args[1] for number in _numbers(index)])
+    if name == "_ctc_loss":
+        steps, batch, _ = x.shape
+        return x.new_empty(batch), x.new_empty((batch, steps, 2 * args[1].shape[-1] + 1))
+    return None
+
+
+def _numbers(index: Any) -> list[Any]:
+    """What stands for an index: of a mask a number along each axis for all that it may choose."""
+    if index is None or index.dtype not in (torch.bool, torch.uint8):
+        return [index]
+    return [index.new_empty(index.numel(), dtype=torch.int64) for _ in index.shape]
 
 
 _KEY = "AutocastCPU"
@@ -196,6 +231,13 @@ _Autocast = torch.amp.autocast_mode.autocast
 @contextlib.contextmanager
 def gpu_autocast() -> Iterator[None]:
     """Within it, `torch.autocast("cuda")` holds for tensors of the CPU, with the operators that it holds for on a GPU."""
+    init = _Autocast.__init__
+
+    def of_cpu(self: Any, device_type: str, dtype: Any = None, *args: Any, **kwargs: Any) -> None:
+        if device_type == "cuda":  # by default products are in float16 there
+            device_type, dtype = "cpu", dtype or torch.get_autocast_dtype("cuda")
+        init(self, device_type, dtype, *args, **kwargs)
+
     library = torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the CPU's own kernels are replaced, which is meant
@@ -208,24 +250,14 @@ def gpu_autocast() -> Iterator[None]:
             elif has_own and not is_treated:
                 library.impl(overload, torch.library.fallthrough_kernel, _KEY)
     try:
-        with mock.patch.object(_Autocast, "__init__", _of_cpu):
+        with mock.patch.object(_Autocast, "__init__", of_cpu):
             yield
     finally:
         library._destroy()
 
 
-def _of_cpu(
-    self: Any, device_type: str, dtype: Any = None, *args: Any, _init: Any = _Autocast.__init__, **kwargs: Any
-) -> None:
-    """The context of the CPU; by default products are in float16, as on a GPU."""
-    if device_type == "cuda":
-        device_type, dtype = "cpu", dtype or torch.get_autocast_dtype("cuda")
-    _init(self, device_type, dtype, *args, **kwargs)
-
-
 @lru_cache(maxsize=1)
 def _overloads() -> list[Any]:
-    """The operators that autocast treats somewhere."""
     found = []
     for name in sorted(torch._C._dispatch_get_all_op_names()):
         if name.startswith("aten::") and (_has(name, _KEY) or _has(name, "AutocastCUDA")):
@@ -314,7 +346,6 @@ class _Layers(torch.autograd.Function):  # type: ignore[misc]
     def forward(
         ctx: Any, name: str, options: _Options, each: int, x: Any, hx: Any, cx: Any, *params: Any
     ) -> Any:
-        """Result and last states."""
         with torch._C._AutoDispatchBelowAutograd():
             made = _ATEN._cudnn_rnn.default(x, params, each, None, hx, cx, *options)
             weights, is_copied = sum(weight.nbytes for weight in params), x.dtype == torch.bfloat16
@@ -327,7 +358,6 @@ class _Layers(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def backward(ctx: Any, of_out: Any, of_hy: Any, of_cy: Any) -> Any:
-        """Gradients of the operand, the states and the weights."""
         x, hx, cx, out, reserve, *params = ctx.saved_tensors
         needs = ctx.needs_input_grad
         mask = [*needs[3:6], any(needs[6:])]
@@ -338,3 +368,15 @@ class _Layers(torch.autograd.Function):  # type: ignore[misc]
                 *(*ctx.options, reserve, mask),
             )
         return None, None, None, of_x, of_hx, of_cx, *(of_params or [None] * len(params))
+
+
+_WITHOUT_DATA: dict[
+    str, Callable[..., Any]
+] = {  # results of a GPU's calls, of which torch does not know the shapes
+    "_cudnn_rnn_backward": gradients,
+    "batch_norm_stats": _like_channels,
+    "batch_norm_gather_stats_with_counts": lambda x, mean, *_: _like_channels(x),
+    "batch_norm_elemt": lambda x, *_: torch.empty_like(x),
+    "batch_norm_backward_reduce": _sums,
+    "batch_norm_backward_elemt": lambda gradient, x, *_: torch.empty_like(x),
+}

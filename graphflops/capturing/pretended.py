@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from itertools import combinations, count
@@ -64,6 +65,10 @@ def pretended() -> Iterator[FakeTensorMode]:
             (ddp.DistributedDataParallel, "__init__", _of_any_device),
             (ddp.DistributedDataParallel, "_pre_forward", _summing),
             (ddp.DistributedDataParallel, "_check_comm_hook", _nothing),
+            (ddp.DistributedDataParallel, "_passing_sync_batchnorm_handle", _nothing),
+            (torch.nn.SyncBatchNorm, "forward", _over_ranks),
+            (torch.cuda, "get_rng_state", lambda *_: None),
+            (torch.cuda, "set_rng_state", _nothing),
             (dist, "all_reduce", _with_future(dist.all_reduce)),
             (dist.Reducer, "_rebuild_buckets", _nothing),  # which reads data of ranks
             (dist, "Reducer", _with_buckets),
@@ -79,13 +84,42 @@ def pretended() -> Iterator[FakeTensorMode]:
 
         # Converting a module swaps its parameters, which torch refuses where weak references exist, as here.
         stack.enter_context(mock.patch.object(torch.utils, "weakref", mock.Mock(getweakrefs=lambda _: [])))
-        # It draws again until no number is out of bounds, which it reads.
-        stack.enter_context(mock.patch.object(torch.nn.init, "_no_grad_trunc_normal_", _as_it_is))
+        # It draws again until no number is out of bounds, which it reads: the tensor stays as it is.
+        drawn = mock.patch.object(torch.nn.init, "_no_grad_trunc_normal_", lambda tensor, *_, **__: tensor)
+        stack.enter_context(drawn)
+        stack.enter_context(_uncompiled(fake))
         stack.enter_context(gpu_functions())
         stack.enter_context(gpu_autocast())
         stack.enter_context(streams())
         stack.enter_context(fake)
         yield fake
+
+
+@contextlib.contextmanager
+def _uncompiled(fake: FakeTensorMode) -> Iterator[None]:
+    """Within it, what is to be compiled runs as it is; `is_compiled` of the mode says whether anything is."""
+    fake.is_compiled = False
+
+    def as_given(model: Any = None, *_: Any, **__: Any) -> Any:
+        """In place of `torch.compile`, also with options alone."""
+        fake.is_compiled = True
+        return as_given if model is None else model
+
+    def as_it_is(compiler: Any) -> None:
+        """In place of the compiler of what was compiled before, as modules do that are imported."""
+        fake.is_compiled |= compiler not in (None, False)
+
+    with (
+        mock.patch.object(torch, "compile", as_given),
+        mock.patch.object(torch.nn.Module, "compile", as_given),
+    ):
+        dynamo = sys.modules.get("torch._dynamo.eval_frame")
+        with (
+            mock.patch.object(dynamo, "_callback_from_stance", as_it_is)
+            if dynamo
+            else contextlib.nullcontext()
+        ):
+            yield
 
 
 class KnownNumbers(Around):
@@ -114,6 +148,18 @@ def _of_any_device(
 ) -> None:  # fmt: skip
     """Makes a DDP without the devices that it names, which must be GPUs."""
     _init(model, module, None, None, *more, **kwargs)
+
+
+def _over_ranks(module: Any, x: Any) -> Any:
+    """The forward of a batch norm of all ranks, on a device of any name."""
+    group = module.process_group or dist.group.WORLD
+    if not (module.training and dist.is_initialized() and group.size() > 1):
+        return torch.nn.modules.batchnorm._BatchNorm.forward(module, x)
+    if module.track_running_stats:
+        module.num_batches_tracked.add_(1)
+    running, settings = (module.running_mean, module.running_var), (module.eps, module.momentum or 0.0)
+    own = torch.nn.modules.batchnorm.sync_batch_norm
+    return own.apply(x, module.weight, module.bias, *running, *settings, group, group.size())
 
 
 def _summing(
@@ -161,11 +207,6 @@ def _with_future(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _nothing(*_: Any, **__: Any) -> None:
     """In place of what ranks tell one another."""
-
-
-def _as_it_is(tensor: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
-    """In place of numbers that are drawn for a parameter."""
-    return tensor
 
 
 def _with_real_tensors() -> list[tuple[Any, str]]:
@@ -233,11 +274,9 @@ class Stream:
         self.number = next(Stream.numbers)
 
     def record_event(self, event: Event | None = None) -> Event:
-        """An event of this moment."""
         return Event() if event is None else event
 
     def query(self) -> bool:
-        """All is done."""
         return True
 
     def synchronize(self, *_: Any) -> None:
@@ -262,7 +301,6 @@ class Event(Stream):
     record = Stream.synchronize
 
     def elapsed_time(self, _: Event) -> float:
-        """Nothing is measured."""
         return 0.0
 
 
@@ -311,18 +349,16 @@ class HostMemory(Around):
         return made
 
     def moved(self, func: Any, args: Any, given: Any) -> Any:
-        """What a function gives that may copy to the host, or back."""
         places = [one for one in (*args[1:], *given.values()) if isinstance(one, (str, torch.device))]
         is_away, is_async = self.recorder.is_on_host(args[0]), bool(given.get("non_blocking"))
         is_named = OnCpu.names_gpu and "cpu" in places[:1] and isinstance(places[0], str)
         if func is torch.Tensor.cpu or is_named:
-            return args[0] if is_away else self.kept(func(*args, **given), args[0], is_pinned=is_async)
+            if is_away:
+                return args[0]
+            dtype = func(*args, **given).dtype
+            copied = args[0].to("cpu", dtype, copy=True, non_blocking=is_async)  # torch copies none for a CPU
+            self.recorder.on_host(copied, is_pinned=is_async)
+            return copied
         if is_away and (places or func is torch.Tensor.cuda):
             return args[0].to("cpu", copy=True, non_blocking=is_async)
         return func(*args, **given)
-
-    def kept(self, made: Any, given: Any, *, is_pinned: bool) -> Any:
-        """What is copied to the host, which torch does not for a CPU."""
-        copied = given.to("cpu", made.dtype, copy=True, non_blocking=is_pinned)
-        self.recorder.on_host(copied, is_pinned=is_pinned)
-        return copied

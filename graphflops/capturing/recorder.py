@@ -15,11 +15,11 @@ from types import FrameType
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import DataDependentOutputException
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from graphflops.capturing.gpu_functions import gpu_results
+from graphflops.capturing.gpu_functions import at_most, gpu_results
 from graphflops.exporters.step_file import (
     FORMAT,
     KINDS,
@@ -90,6 +90,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
                 raise
             results = 1.0 if args[0].is_floating_point() else args[0].dtype is torch.bool or 1
             self.guesses |= self.phase_now() != "optimizer"  # which asks for the number of its step
+        except DynamicOutputShapeException:
+            results = at_most(func, args, kwargs)
+            if results is None:
+                raise
+            self.guesses = True
         is_noted = func.namespace not in _NO_CALLS and func is not torch.ops.aten.lift_fresh.default
         # `transpose_` makes its operand another view of its memory, as which the next call finds it.
         if is_noted and torch.Tag.inplace_view not in func.tags:
@@ -98,19 +103,23 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         return results
 
     def note(self, func: Any, args: Any, kwargs: Any, results: Any) -> None:
-        """A call is done."""
         tensors = [leaf for leaf in tree_leaves((args, kwargs, results)) if isinstance(leaf, torch.Tensor)]
         if not any(self.is_ours(tensor) for tensor in tensors):
             return
         self.phase = self.phase_now()
         self.place = self.place_now()
         if self.away and not (func in _MOVING or operator(str(func)).shares_memory):
-            self.computes([leaf for leaf in tensors if self.is_ours(leaf)])
+            # A call computes with these. What it reads of the host stays on the device, as a file has it.
+            for number in [self.storage(leaf) for leaf in tensors if self.is_ours(leaf)]:
+                memory = self.storages[number]
+                memory.kind = "value" if memory.kind in HOST_KINDS else memory.kind
         given = [self.argument(value) for value in args]
         named = {name: self.argument(value) for name, value in kwargs.items()}
         flat = written(func, args, kwargs) or ([] if results is None else tree_leaves(results))
         made = [
-            self.result(leaf) if isinstance(leaf, torch.Tensor) and self.is_ours(leaf) else None
+            self.define(_layout(self.storage(leaf), leaf), leaf)
+            if isinstance(leaf, torch.Tensor) and self.is_ours(leaf)
+            else None
             for leaf in flat
         ]
         self.add(str(func), given, named, made)
@@ -155,7 +164,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     # Values
 
     def argument(self, value: Any) -> Any:
-        """An argument as a file has it."""
         if isinstance(value, torch.Tensor):
             return {"v": self.value(value)} if self.is_ours(value) else {"o": f"tensor of {value.dtype}"}
         if value is None or isinstance(value, (bool, str)):
@@ -189,9 +197,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             self.add(operator, args, named, [made])
         return self.known[key]
 
-    def result(self, tensor: torch.Tensor) -> int:
-        return self.define(_layout(self.storage(tensor), tensor), tensor)
-
     def define(self, key: tuple[Any, ...], tensor: torch.Tensor) -> int:
         number = key[0]
         dtype = str(tensor.dtype).removeprefix("torch.")
@@ -221,7 +226,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     # Memory
 
     def storage(self, tensor: torch.Tensor) -> int:
-        """The number of a tensor's memory, which is followed from now on."""
         storage = tensor.untyped_storage()
         known = self.numbers.get(id(storage))
         return known[1] if known is not None and known[0]() is storage else self.follow(storage)
@@ -266,38 +270,27 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             self.away = True
 
     def is_on_host(self, tensor: Any) -> bool:
-        """Whether a tensor that others may wrap is in the host's memory."""
         tensor = getattr(tensor, "_local_tensor", tensor)
         return self.is_ours(tensor) and self.storages[self.storage(tensor)].kind in HOST_KINDS
 
-    def computes(self, tensors: list[torch.Tensor]) -> None:
-        """A call computes with these. What it reads of the host stays on the device, as a file has it."""
-        for memory in [self.storages[self.storage(tensor)] for tensor in tensors]:
-            memory.kind = "value" if memory.kind in HOST_KINDS else memory.kind
-
     def is_gradient(self, tensor: torch.Tensor | None, name: str) -> None:
-        """A parameter has this gradient now."""
         tensor = getattr(tensor, "_local_tensor", tensor)
         if isinstance(tensor, torch.Tensor) and self.is_ours(tensor):
             memory = self.storages[self.storage(tensor)]
             if memory.kind == "value":
                 memory.kind, memory.name = "gradient", name
 
-    def between_backwards(self) -> None:
-        """What lies between backwards, as messages of a pipeline do, is no update where no optimizer follows it."""
+    def step(self, rank: int, axes: list[tuple[str, int]], groups: list[RecordedGroup]) -> RecordedStep:
+        """What was recorded. Memory of a phase that frees it again is temporary, and so are gathered parameters."""
+        # What lies between backwards, as messages of a pipeline do, is no update where no optimizer follows it.
         operators, follows = [*self.operators], False
-        for place in reversed(range(len(self.calls))):
-            call = self.calls[place]
+        for place, call in reversed([*enumerate(self.calls)]):
             if call.phase != "optimizer" or operator(operators[call.operator]).name in _TO_ONE:
                 follows = True
             elif place in self.updates:
                 follows = False
             if follows and call.phase == "optimizer":
                 call.phase = "backward"
-
-    def step(self, rank: int, axes: list[tuple[str, int]], groups: list[RecordedGroup]) -> RecordedStep:
-        """What was recorded. Memory of a phase that frees it again is temporary, and so are gathered parameters."""
-        self.between_backwards()
         turn, runs = 0, []
         for before, call in zip([None, *self.calls], self.calls, strict=False):
             turn += before is not None and before.phase != call.phase
@@ -312,7 +305,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         producer = f"torch {torch.__version__.partition('+')[0]}"
         lists = [*self.operators], [*self.modules.items()], [*self.sources]
         made = self.storages, self.values, self.inputs
-        return RecordedStep(FORMAT, producer, rank, axes, groups, *lists, *made, self.calls, self.guesses)
+        said = self.guesses, self.fake.is_compiled
+        return RecordedStep(FORMAT, producer, rank, axes, groups, *lists, *made, self.calls, *said)
 
 
 def _layout(number: int, tensor: torch.Tensor) -> tuple[Any, ...]:
@@ -367,14 +361,11 @@ def line() -> str:
     while frame is not None:
         name = frame.f_code.co_filename
         if not name.startswith((_TORCH, _OURS, "<")):
-            return f"{_short(name)}:{frame.f_lineno}"
+            # from the installed packages or the working folder on
+            _, found, rest = name.rpartition(f"site-packages{os.sep}")
+            is_near = name.startswith(os.getcwd() + os.sep)
+            return f"{rest if found else os.path.relpath(name) if is_near else name}:{frame.f_lineno}"
         if frame.f_code.co_name == _STEP and name.startswith(_OURS):
             return ""
         frame = frame.f_back
     return ""
-
-
-def _short(path: str) -> str:
-    """A path from the installed packages or the working folder on."""
-    _, found, rest = path.rpartition(f"site-packages{os.sep}")
-    return rest if found else os.path.relpath(path) if path.startswith(os.getcwd() + os.sep) else path

@@ -24,13 +24,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest import mock
 
-from graphflops.capturing.name import LIBRARIES, Name
+from graphflops.capturing.name import LIBRARIES, Example, Name, from_timm, from_torchvision
 from graphflops.errors import GraphflopsError, ModelError, innermost, shown
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
-    from graphflops.capturing.example import Example
     from graphflops.exporters.eager_record import Record
     from graphflops.graph import Graph
 
@@ -90,7 +89,6 @@ class Captured(NamedTuple):
     record: Record | None
 
     def graph(self) -> Graph:
-        """What is analyzed."""
         from graphflops.exporters.eager_record import with_record
         from graphflops.exporters.live import from_exported_program
 
@@ -140,7 +138,14 @@ def _exported(example: Example, *, joint: bool) -> Captured:
         except Exception as error:
             if shapes is None or "Constraints violated" not in str(error):
                 raise
-            program = export(_bounded(str(error), shapes))
+            # Open axes within the bounds that torch suggests; where it suggests to fix one, that is refused again.
+            suggested = str(error).partition("Suggested fixes:")[2]
+            fixes = re.findall(r"^ *\w+ = .+$", suggested, re.MULTILINE)
+            if fixes and not any(re.fullmatch(r" *\w+ = \d+ *", fix) for fix in fixes):
+                from torch.export.dynamic_shapes import refine_dynamic_shapes_from_suggested_fixes as refined
+
+                shapes = refined("\n".join(["Suggested fixes:", *fixes]), shapes)
+            program = export(shapes)
         return Captured(program, None if joint else recorded(module, ((), example.inputs), program))
 
 
@@ -159,24 +164,12 @@ def _for_torch(module: Any) -> Iterator[None]:
         yield
 
 
-def _bounded(said: str, shapes: Any) -> Any:
-    """Open axes within the bounds that torch suggests; as they are where it suggests to fix one, which is refused then."""
-    from torch.export.dynamic_shapes import refine_dynamic_shapes_from_suggested_fixes as refined
-
-    fixes = re.findall(r"^ *\w+ = .+$", said.partition("Suggested fixes:")[2], re.MULTILINE)
-    if not fixes or any(re.fullmatch(r" *\w+ = \d+ *", fix) for fix in fixes):
-        return shapes
-    return refined("\n".join(["Suggested fixes:", *fixes]), shapes)
-
-
 def _examples(name: Name, *, training: bool) -> Mapping[str, Example]:
     if name.library == "hf":
         from graphflops.capturing import transformers_models
 
         return transformers_models.examples(name, training=training)
-    from graphflops.capturing import example
-
-    return {"model": example.from_timm(name) if name.library == "timm" else example.from_torchvision(name)}
+    return {"model": from_timm(name) if name.library == "timm" else from_torchvision(name)}
 
 
 def _said(name: Name, problem: str, function: Callable[[], Any]) -> Any:
@@ -202,10 +195,14 @@ def silence() -> Iterator[None]:
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        printed = io.StringIO()
+        with (
+            warnings.catch_warnings(),
+            contextlib.redirect_stdout(printed),
+            contextlib.redirect_stderr(printed),
+        ):
             warnings.simplefilter("ignore")
-            with contextlib.redirect_stderr(io.StringIO()):
-                yield
+            yield
     finally:
         logging.disable(before)
 
@@ -221,12 +218,12 @@ def capture_to(path: str, name: Name, *, joint: bool = False, training: bool = F
             save({phase: export() for phase, export in found.items()}, path)
             return
         parts = {phase: os.path.join(folder, f"{phase}.pt2") for phase in found}
-        at_once([partial(_save_one, phase, export, parts[phase]) for phase, export in found.items()])
+
+        def save_one(phase: str) -> None:
+            save({phase: found[phase]()}, parts[phase])
+
+        at_once([partial(save_one, phase) for phase in found])
         join(parts, path)
-
-
-def _save_one(phase: str, export: Callable[[], Captured], path: str) -> None:
-    save({phase: export()}, path)
 
 
 def save(captured: Mapping[str, Captured], path: str) -> None:
@@ -289,17 +286,19 @@ _SETTINGS = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_HUB_DISABLE
 _state = {"hooked": False, "offline": False}
 
 
-def _refuse(event: str, _: tuple[Any, ...]) -> None:
-    if _state["offline"] and event in _CALLS:
-        raise ModelError("the model wants to fetch something: capture reads no network; take that option out")
-
-
 @contextmanager
 def offline() -> Iterator[None]:
     """While it is entered, this process opens no connection: one that is tried raises ModelError."""
     os.environ.update(_SETTINGS)  # before the libraries are imported, which read them then
+
+    def refuse(event: str, _: tuple[Any, ...]) -> None:
+        if _state["offline"] and event in _CALLS:
+            raise ModelError(
+                "the model wants to fetch something: capture reads no network; take that option out"
+            )
+
     if not _state["hooked"]:
-        sys.addaudithook(_refuse)  # which Python never takes away again
+        sys.addaudithook(refuse)  # which Python never takes away again
         _state["hooked"] = True
     before, _state["offline"] = _state["offline"], True
     try:

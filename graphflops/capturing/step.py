@@ -32,6 +32,8 @@ _READS = "it reads numbers from its data, which a recording does not have: leave
 _ADVICE = {
     "DataDependent": _READS,
     "_local_scalar_dense": _READS,
+    "FlexAttention": "flex_attention is not recorded: let the factory use scaled_dot_product_attention",
+    "PipeliningMetadataError": "no other rank tells shapes here: give PipelineStage input_args and output_args",
     "UnsupportedOperatorException: c10d": "this torch has no collectives without data: record with a later one",
 }
 
@@ -103,7 +105,7 @@ def _recorded(factory: Callable[..., Any], axes: Mesh, rank: int) -> RecordedSte
         gc.disable()  # when it runs is chance, and what it frees too
         try:
             with contextlib.ExitStack() as stack:
-                for told in (followed.hooks, _resizes, _saved, _offloads, _naming_shards):
+                for told in (followed.hooks, _moved, _saved, _naming_shards):
                     stack.enter_context(told(recorder))
                 stack.enter_context(recorder)
                 step()
@@ -166,22 +168,16 @@ class _Followed:
 
     @contextlib.contextmanager
     def hooks(self, recorder: Recorder | None) -> Iterator[None]:
-        """Notes what runs; tells a recorder where it is."""
         self.depth, self.recorder = 0, recorder
         if recorder is not None:
             recorder.after_backward = lambda: self.find_gradients(recorder)
         modules = torch.nn.modules.module
-        handles = (
-            modules.register_module_forward_pre_hook(self.enter),
-            modules.register_module_forward_hook(self.leave, always_call=True),
-            OPTIMIZERS.register_optimizer_step_pre_hook(self.update),
-            OPTIMIZERS.register_optimizer_step_post_hook(self.updated),
-        )
-        try:
+        with contextlib.ExitStack() as handles:
+            handles.enter_context(modules.register_module_forward_pre_hook(self.enter))
+            handles.enter_context(modules.register_module_forward_hook(self.leave, always_call=True))
+            handles.enter_context(OPTIMIZERS.register_optimizer_step_pre_hook(self.update))
+            handles.enter_context(OPTIMIZERS.register_optimizer_step_post_hook(self.updated))
             yield
-        finally:
-            for handle in handles:
-                handle.remove()
 
     def enter(self, module: torch.nn.Module, _: Any) -> None:
         """A module begins; the outermost one names those in it."""
@@ -216,7 +212,6 @@ class _Followed:
             self.recorder.is_updating = False
 
     def register(self, recorder: Recorder, inputs: list[tuple[str, torch.Tensor]]) -> None:
-        """Tells a recorder what is there before the step."""
         for place, root in enumerate(self.roots):
             self.name(place)  # again: the first step may have made modules
             shards = _shards(root)
@@ -241,7 +236,6 @@ class _Followed:
             recorder.before(tensor, "user", name)
 
     def find_gradients(self, recorder: Recorder) -> None:
-        """Tells a recorder which memory holds gradients now."""
         for root in self.roots:
             for name, parameter in root.named_parameters():
                 recorder.is_gradient(parameter.grad, plain(name))
@@ -268,8 +262,11 @@ def plain(name: str) -> str:
 
 
 @contextlib.contextmanager
-def _resizes(recorder: Recorder) -> Iterator[None]:
-    """Tells a recorder when memory is given back or taken again by itself, which dispatches no call."""
+def _moved(recorder: Recorder) -> Iterator[None]:
+    """Tells a recorder of memory that moves without a call: given back or taken again by itself, kept on the host.
+
+    `save_on_cpu` copies what it keeps, and copies it back, which torch does not for a CPU.
+    """
     resize = torch.UntypedStorage.resize_
 
     def resized(storage: Any, size: int) -> Any:
@@ -277,7 +274,20 @@ def _resizes(recorder: Recorder) -> Iterator[None]:
         recorder.resize(storage, size)
         return result
 
-    with mock.patch.object(torch.UntypedStorage, "resize_", resized):
+    def pack(tensor: torch.Tensor, is_pinned: bool) -> torch.Tensor:
+        kept = tensor.detach().to(torch.device("cpu"), copy=True)
+        recorder.on_host(kept, is_pinned=is_pinned)
+        return kept
+
+    def unpack(kept: torch.Tensor, is_pinned: bool) -> torch.Tensor:
+        return kept.to(torch.device("cpu"), copy=True, non_blocking=is_pinned)
+
+    def hooked(hooks: Any, pin_memory: bool = False, *_: Any, **__: Any) -> None:
+        both = (partial(each, is_pinned=pin_memory) for each in (pack, unpack))
+        torch.autograd.graph.saved_tensors_hooks.__init__(hooks, *both)
+
+    offloads = mock.patch.object(torch.autograd.graph.save_on_cpu, "__init__", hooked)
+    with mock.patch.object(torch.UntypedStorage, "resize_", resized), offloads:
         yield
 
 
@@ -303,26 +313,6 @@ def _saved(recorder: Recorder) -> Iterator[None]:
 
     around = mock.patch.object(torch.autograd, "_engine_run_backward", mode.around(engine))
     with around, mock.patch.object(torch.autograd.graph.saved_tensors_hooks, "__init__", hooked), mode:
-        yield
-
-
-@contextlib.contextmanager
-def _offloads(recorder: Recorder) -> Iterator[None]:
-    """Tells a recorder what `save_on_cpu` keeps on the host, and copies it back, which torch does not for a CPU."""
-
-    def pack(tensor: torch.Tensor, is_pinned: bool) -> torch.Tensor:
-        kept = tensor.detach().to(torch.device("cpu"), copy=True)
-        recorder.on_host(kept, is_pinned=is_pinned)
-        return kept
-
-    def unpack(kept: torch.Tensor, is_pinned: bool) -> torch.Tensor:
-        return kept.to(torch.device("cpu"), copy=True, non_blocking=is_pinned)
-
-    def hooked(hooks: Any, pin_memory: bool = False, *_: Any, **__: Any) -> None:
-        both = (partial(each, is_pinned=pin_memory) for each in (pack, unpack))
-        torch.autograd.graph.saved_tensors_hooks.__init__(hooks, *both)
-
-    with mock.patch.object(torch.autograd.graph.save_on_cpu, "__init__", hooked):
         yield
 
 

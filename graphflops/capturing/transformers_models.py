@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 import torch
+from msgspec.structs import replace
 
-from graphflops.capturing.configurations import model_of
-from graphflops.capturing.example import Example, refuse_choices
-from graphflops.capturing.name import Choices, Name
+from graphflops.capturing.configurations import model_of, parts
+from graphflops.capturing.name import Choices, Example, Name, refuse_choices
 from graphflops.errors import ModelError, OptionError, shown
 
 # What forwards call their cache; the second from transformers 5.24 on.
@@ -28,10 +28,11 @@ Axes = Mapping[int, Mapping[int, str]]  # names by position of a tensor, and by 
 
 
 def examples(name: Name, *, training: bool) -> dict[str, Example]:
-    """What is exported of a model, by phase; `model` for one without phases."""
+    """What is exported of a model, by phase; `model` for one without phases. OptionError for an open axis that none has."""
     model = model_of(name)
     chosen = name.choices
-    decodes = _has_cache(model)
+    taken = inspect.signature(type(model).forward).parameters
+    decodes = model.can_generate() and any(argument in taken for argument in _CACHES)
     phase = chosen.phase or ("prefill" if decodes and not training else "forward")
     if phase != "forward" and not decodes:
         raise OptionError(
@@ -39,35 +40,20 @@ def examples(name: Name, *, training: bool) -> dict[str, Example]:
         )
     if phase == "forward":
         refuse_choices(name, cache=chosen.cache != "dynamic")
-        return _checked(name, {"model": _forward(name, model)})
-    with torch.no_grad(), torch.device("meta"), _as_while_exporting():
-        steps = _Steps(name, model)
-        phases = ("prefill", "decode") if phase == "both" else (phase,)
-        made = {kind: getattr(steps, kind)() for kind in phases}
-    return _checked(name, made if phase == "both" else {"model": made[phase]})
-
-
-def _as_while_exporting() -> Any:
-    """Lets models take the way that they take while torch exports them: what they ask of data cannot be asked there."""
-    flags: Any = ("_is_compiling_flag", "_is_exporting_flag")
-    flags = {flag: True for flag in flags if hasattr(torch.compiler, flag)}
-    return mock.patch.multiple(torch.compiler, **flags)
-
-
-def _checked(name: Name, made: dict[str, Example]) -> dict[str, Example]:
-    """The examples; OptionError for an open axis that none of them has."""
-    axes = {
-        axis for example in made.values() for named in example.open_axes.values() for axis in named.values()
-    }
-    refuse_choices(name, **dict.fromkeys({*name.choices.dynamic} - axes, True))
+        made = {"model": _forward(name, model)}
+    else:
+        # Models take the way that they take while torch exports them: what they ask of data cannot be asked there.
+        flags: Any = ("_is_compiling_flag", "_is_exporting_flag")
+        flags = {flag: True for flag in flags if hasattr(torch.compiler, flag)}
+        exporting = mock.patch.multiple(torch.compiler, **flags)
+        with torch.no_grad(), torch.device("meta"), exporting:
+            steps = _Steps(name, model)
+            phases = ("prefill", "decode") if phase == "both" else (phase,)
+            made = {kind: getattr(steps, kind)() for kind in phases}
+        made = made if phase == "both" else {"model": made[phase]}
+    opened = (named.values() for example in made.values() for named in example.open_axes.values())
+    refuse_choices(name, **dict.fromkeys({*chosen.dynamic}.difference(*opened), True))
     return made
-
-
-def parts(config: Any) -> tuple[Any, ...]:
-    """A configuration and those in it, its text's first."""
-    inner = [part for part in vars(config).values() if hasattr(part, "model_type")]
-    inner.sort(key=lambda part: part is not getattr(config, "text_config", None))
-    return (config, *(deeper for part in inner for deeper in parts(part)))
 
 
 def _first(config: Any, *names: str) -> Any:
@@ -79,15 +65,6 @@ def _first(config: Any, *names: str) -> Any:
     return None
 
 
-def _has_cache(model: Any) -> bool:
-    taken = inspect.signature(type(model).forward).parameters
-    is_decoder = (
-        model.config.is_encoder_decoder or getattr(model.config, "is_decoder", True) or model.can_generate()
-    )
-    has_argument = any(name in taken for name in _CACHES)
-    return bool(is_decoder and has_argument and model.can_generate())
-
-
 def _forward(name: Name, model: Any) -> Example:
     """One pass without a cache, of the inputs that the model's forward takes."""
     taken = inspect.signature(type(model).forward).parameters
@@ -97,7 +74,11 @@ def _forward(name: Name, model: Any) -> Example:
     fixed = {"use_cache": False} if "use_cache" in taken or model.can_generate() else {}
 
     def results(given: Mapping[str, Any]) -> Any:
-        return _tensors(type(model).forward(model, **given, **fixed))
+        output = type(model).forward(model, **given, **fixed)
+        # without what stands in no container that torch exports
+        held = output if isinstance(output, (tuple, list, dict)) else vars(output)
+        found = [x for x in torch.utils._pytree.tree_leaves(held) if isinstance(x, torch.Tensor)]
+        return found[0] if len(found) == 1 else found
 
     axes = {}
     for place, (kind, tensor) in enumerate(inputs.items()):
@@ -105,14 +86,6 @@ def _forward(name: Name, model: Any) -> Example:
         if tensor.dim() == 2 and kind != "pixel_values":
             axes[place][1] = "length"
     return _example(name, model, inputs, results, axes)
-
-
-def _tensors(output: Any) -> Any:
-    """The tensors of a result, without what stands in no container that torch exports."""
-    held = output if isinstance(output, (tuple, list, dict)) else vars(output)
-    leaves = torch.utils._pytree.tree_leaves(held)
-    found = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-    return found[0] if len(found) == 1 else found
 
 
 def _example(
@@ -198,12 +171,8 @@ class _Steps:
         """The inputs of a prefill; of an encoder and decoder, those of both. length: tokens of the decoder."""
         if not self.is_encoder_decoder:
             return {self.token: _tokens(sizes["batch"], length)}
-        from msgspec.structs import replace
-
-        encoded = _inputs(
-            self.name, self.model, replace(self.chosen, batch=sizes["batch"], length=sizes["length"])
-        )
-        return {**encoded, self.token: _tokens(sizes["batch"], length)}
+        chosen = replace(self.chosen, batch=sizes["batch"], length=sizes["length"])
+        return {**_inputs(self.name, self.model, chosen), self.token: _tokens(sizes["batch"], length)}
 
     def empty(self, sizes: Mapping[str, int]) -> Any:
         """The cache that a prompt begins with: None, for a model that makes one as it goes, or one of fixed size."""
@@ -263,8 +232,10 @@ class _Steps:
             kept = {id(place.value): place.value for place in _walk(template, "", 0) if _is_kept(place.value)}
             cache = copy.deepcopy(template, kept)
             if grows and "context" in self.chosen.dynamic:
-                for place in counters(cache, sizes["context"]):
-                    place.put(tensors[grows[0]].shape[grows[1]])
+                numbers = [x for x in _walk(cache, "", 0) if type(x.value) is int]  # of tokens seen
+                for place in numbers:
+                    if place.value == sizes["context"]:
+                        place.put(tensors[grows[0]].shape[grows[1]])
             for place in places(cache):
                 place.put(tensors[place.name])
             return self.left(self.run(own, cache))
@@ -272,7 +243,6 @@ class _Steps:
         return _example(self.name, self.model, inputs, results, open_axes)
 
     def prefill(self) -> Example:
-        """A prompt at once: logits, and the cache that it leaves."""
         sizes = self.sizes()
         inputs = self.prompt(sizes, 1 if self.is_encoder_decoder else self.chosen.length)
         open_axes: dict[int, dict[int, str]] = {}
@@ -286,7 +256,6 @@ class _Steps:
         return _example(self.name, self.model, inputs, results, open_axes)
 
     def left(self, output: Any) -> Any:
-        """What a step gives: its logits, and the tensors of its cache."""
         cache = getattr(output, self.argument, None)
         return output[0] if cache is None else (output[0], state(cache))
 
@@ -303,7 +272,6 @@ class Place(NamedTuple):
     value: Any
 
     def put(self, value: Any) -> None:
-        """Put another value there."""
         if isinstance(self.holder, (dict, list)):
             self.holder[self.key] = value
         else:
@@ -321,11 +289,6 @@ def places(cache: Any) -> list[Place]:
             seen.add(id(place.value))
             found.append(place)
     return found
-
-
-def counters(cache: Any, number: int) -> list[Place]:
-    """Where a cache holds this integer, as the number of tokens that a layer has seen."""
-    return [place for place in _walk(cache, "", 0) if type(place.value) is int and place.value == number]
 
 
 def _is_kept(value: Any) -> bool:

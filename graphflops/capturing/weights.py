@@ -6,12 +6,12 @@ import math
 import struct
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import IO
 
 import msgspec
 
 from graphflops.base import files
+from graphflops.base.record import Record
 from graphflops.errors import FileError, shown
 
 _LONGEST = 2**27  # bytes of a header; that of the largest published checkpoint has 15 MB
@@ -34,8 +34,7 @@ _TEXT, _ARRAY = 8, 9
 _COMPUTED = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
-@dataclass(frozen=True, slots=True)
-class StoredWeights:
+class StoredWeights(Record, frozen=True):
     """What a header says. bytes_by_type: bytes of the tensors of each element type, as the format calls it."""
 
     bytes_by_type: Mapping[str, int]
@@ -107,7 +106,6 @@ def _gguf(file: IO[bytes]) -> Counter[str]:
 
 
 def _skip(file: IO[bytes], kind: int) -> None:
-    """Leave out a value of a key."""
     if kind == _TEXT:
         _text(file)
     elif kind == _ARRAY:

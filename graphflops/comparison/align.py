@@ -8,6 +8,7 @@ with equal contents was moved or renamed.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -49,7 +50,21 @@ def align(old: ComparedModule, new: ComparedModule, *, by_contents: bool = True)
         while pending:
             pending += _paired(*pending.pop(), pairs, left)
         if by_contents:
-            pending += _moved(pairs, left)
+            free = _Free(left[1], pairs)
+            found: list[ModulePair] = []
+            queue = sorted(
+                (root for root in left[0] if root not in pairs.new), key=lambda module: -module.size
+            )
+            for module in queue:  # which grows at its end
+                if module in pairs.new:
+                    continue
+                chosen = free.equal(module) or free.alike(module)
+                if chosen is None:
+                    queue.extend(module.children.values())
+                else:
+                    free.take(chosen)
+                    found.append((module, chosen))
+            pending += found
     return pairs
 
 
@@ -64,13 +79,11 @@ def _paired(
         for one, other in zip(ours.walk(), theirs.walk(), strict=True):
             pairs.add(one, other)
         return
-    inner = _wrapped(ours, theirs)
-    if inner is not None:
+    if (inner := _wrapped(ours, theirs)) is not None:
         left[1].append(theirs)
         yield ours, inner
         return
-    inner = _wrapped(theirs, ours)
-    if inner is not None:
+    if (inner := _wrapped(theirs, ours)) is not None:
         left[0].append(ours)
         yield inner, theirs
         return
@@ -100,29 +113,22 @@ def _wrapped(module: ComparedModule, around: ComparedModule) -> ComparedModule |
         both_named = bool(module.kind and around.kind)
         return part if alone and not both_named and module.children.keys() == part.children.keys() else None
     same = [part for part in around.children.values() if part.kind == module.kind]
-    equal = [part for part in same if part.signature == module.signature and _weighs(part)]
+    equal = [part for part in same if part.signature == module.signature and (part.counts or part.holds)]
     names = module.children.keys()
     alike = equal or [part for part in same if names and part.children.keys() == names]
     return alike[0] if len(alike) == 1 or equal else None
 
 
-def _weighs(module: ComparedModule) -> bool:
-    return bool(module.counts) or any(part.parameters for part in module.below())
-
-
 def likeness(ours: ComparedModule, theirs: ComparedModule) -> float:
     """Similarity of two modules from 0 to 1: the share of equal calls, or of equal names of submodules."""
-    mine, other = dict(ours.counts), dict(theirs.counts)
-    common = sum(min(times, other.get(kind, 0)) for kind, times in mine.items())
-    most = max(sum(mine.values()), sum(other.values()))
-    calls = common / most if most else float(not ours.children and not theirs.children)
-    names = (_names(ours), _names(theirs))
-    return max(calls, len(names[0] & names[1]) / max(len(names[0] | names[1]), 1))
-
-
-def _names(module: ComparedModule) -> set[str]:
-    cut = len(module.path) + 1 if module.path else 0
-    return {part.path[cut:] for part in module.walk() if part is not module}
+    mine, other = (Counter(dict(module.counts)) for module in (ours, theirs))
+    most = max(mine.total(), other.total())
+    calls = (mine & other).total() / most if most else float(not ours.children and not theirs.children)
+    names, others = (
+        {part.path[len(module.path) + bool(module.path) :] for part in module.walk() if part is not module}
+        for module in (ours, theirs)
+    )
+    return max(calls, len(names & others) / max(len(names | others), 1))
 
 
 def _parts(ours: ComparedModule, theirs: ComparedModule) -> Iterator[ModulePair]:
@@ -136,7 +142,7 @@ def _parts(ours: ComparedModule, theirs: ComparedModule) -> Iterator[ModulePair]
     matches: tuple[tuple[bool, Callable[[ComparedModule, ComparedModule], bool]], ...] = (
         (True, lambda part, one: one.signature == part.signature),
         (True, lambda part, one: not differ(part, one)),
-        (False, lambda part, one: one.signature == part.signature and _weighs(one)),
+        (False, lambda part, one: one.signature == part.signature and bool(one.counts or one.holds)),
         (True, lambda part, one: True),
     )
     for is_by_name, fits in matches:
@@ -190,23 +196,6 @@ def _worth(mine: ComparedModule, other: ComparedModule) -> int:
     alike = _SAME_PLACE if differ(mine, other) else _SAME_TYPE
     worth = _EQUAL if mine.signature == other.signature else alike
     return worth + (_SAME_NAME if mine.name == other.name else 0)
-
-
-def _moved(pairs: Pairs, left: tuple[list[ComparedModule], list[ComparedModule]]) -> list[ModulePair]:
-    """Pairs of unmatched modules, the largest first: with equal contents, else of one type and similar."""
-    free = _Free(left[1], pairs)
-    found: list[ModulePair] = []
-    queue = sorted((root for root in left[0] if root not in pairs.new), key=lambda module: -module.size)
-    for module in queue:  # which grows at its end
-        if module in pairs.new:
-            continue
-        chosen = free.equal(module) or free.alike(module)
-        if chosen is None:
-            queue.extend(module.children.values())
-        else:
-            free.take(chosen)
-            found.append((module, chosen))
-    return found
 
 
 class _Free:

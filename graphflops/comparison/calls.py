@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, get_args
 
 from graphflops.base.aligned import matching_blocks
@@ -102,24 +102,22 @@ def _facts(before: Row, after: Row, joined: JointSizes, module: tuple[str, str])
     if before.op != after.op:
         yield Fact("operator", before.op, after.op)
     if (before.cost.masked_flops == 0) != (after.cost.masked_flops == 0):
-        masked = joined.old.text(before.cost.masked_flops), joined.new.text(after.cost.masked_flops)
-        yield Fact("mask", *masked)
+        yield Fact("mask", *joined.texts(before.cost.masked_flops, after.cost.masked_flops))
     if joined.old(before.times) != joined.new(after.times):
-        yield Fact("times", joined.old.text(before.times), joined.new.text(after.times))
-    operands = _operands(before, module[0]), _operands(after, module[1])
-    for what in {**operands[0], **operands[1]}:
-        ours, theirs = operands[0].get(what), operands[1].get(what)
-        if ours is None or theirs is None:
-            yield Fact(
-                "operand",
-                "" if ours is None else joined.old.text(ours),
-                "" if theirs is None else joined.new.text(theirs),
-                what,
-            )
+        yield Fact("times", *joined.texts(before.times, after.times))
+    operands, others = _operands(before, module[0]), _operands(after, module[1])
+    for what in {**operands, **others}:
+        if what in operands and what in others:
+            yield from _types(operands[what], others[what], what, joined)
         else:
-            yield from _types(ours, theirs, what, joined)
+            yield Fact("operand", *joined.texts(operands.get(what, ""), others.get(what, "")), what)
     if before.op == after.op and operator(after.op).kind == "attention":
-        yield from _heads(before, after, joined)
+        sides = zip(("query", "key and value"), before.inputs, after.inputs, strict=False)
+        for what, (_, query), (_, now) in sides:
+            if query.rank == now.rank == 4:  # the operands have an axis of heads
+                heads = joined.old(query.shape[1]), joined.new(now.shape[1])
+                if heads[0] != heads[1]:
+                    yield Fact("heads", *joined.texts(*heads), what)
     if len(before.outputs) == len(after.outputs):
         for mine, other in zip(before.outputs, after.outputs, strict=True):
             yield from _types(mine.type, other.type, "result", joined)
@@ -138,24 +136,12 @@ def _operands(row: Row, module: str) -> dict[str, TensorType]:
     return found
 
 
-def _heads(before: Row, after: Row, joined: JointSizes) -> Iterator[Fact]:
-    """Differences in the number of heads, for operands that have an axis of heads."""
-    for what, ours, theirs in zip(("query", "key and value"), before.inputs, after.inputs, strict=False):
-        if ours.type.rank == theirs.type.rank == 4:
-            heads = joined.old(ours.type.shape[1]), joined.new(theirs.type.shape[1])
-            if heads[0] != heads[1]:
-                yield Fact("heads", joined.old.text(heads[0]), joined.new.text(heads[1]), what)
-
-
 def _types(ours: TensorType, theirs: TensorType, what: str, joined: JointSizes) -> Iterator[Fact]:
     if ours.dtype != theirs.dtype:
         yield Fact("dtype", ours.dtype.name, theirs.dtype.name, what)
     if [*map(joined.old, ours.shape)] != [*map(joined.new, theirs.shape)]:
-        yield Fact("shape", joined.old.text(_shape(ours)), joined.new.text(_shape(theirs)), what)
-
-
-def _shape(type_: TensorType) -> str:
-    return f"[{', '.join(map(str, type_.shape))}]"
+        shapes = (f"[{', '.join(map(str, type_.shape))}]" for type_ in (ours, theirs))
+        yield Fact("shape", *joined.texts(*shapes), what)
 
 
 def own_name(value: str, module: str) -> str:
@@ -203,26 +189,24 @@ def rewired(old: Report, new: Report, paired: Mapping[int, int], numbers: Number
     Calls without cost are looked through, and equal calls of equal operands are one: exporters add and merge them at will.
     """
     paired = {ours: theirs for ours, theirs in paired.items() if numbers[0][ours] is not None}
-    reads = (_reads(old, numbers[0]), _reads(new, numbers[1]))
-    names = (_merged(old, numbers[0], reads[0]), _merged(new, numbers[1], reads[1]))
-    same: dict[Source, Source] = {names[0][ours]: names[1][theirs] for ours, theirs in paired.items()}
+    (reads, names), (now_reads, now_names) = _reads(old, numbers[0]), _reads(new, numbers[1])
+    same: dict[Source, Source] = {names[ours]: now_names[theirs] for ours, theirs in paired.items()}
     paired_new = {*same.values()}
     for ours, theirs in paired.items():
-        was = [names[0].get(source, source) for source in reads[0][ours] if _counts(source)]
-        after = [names[1].get(source, source) for source in reads[1][theirs] if _counts(source)]
-        if not (_are_paired(was, same) and _are_paired(after, paired_new)):
+        was = [names.get(source, source) for source in reads[ours]]
+        after = [now_names.get(source, source) for source in now_reads[theirs]]
+        sides = ((was, same.keys()), (after, paired_new))
+        if any(isinstance(one, int) and one not in known for side, known in sides for one in side):
             continue
         before = [same.get(source, source) for source in was]
-        is_unordered = "commutative" in operator(new.rows[theirs].op).facts
-        if before == after or (is_unordered and Counter(before) == Counter(after)):
-            continue
+        gone, come = Counter(before) - Counter(after), Counter(after) - Counter(before)
         row = new.rows[theirs]
-        gone, come = _left(before, after), _left(after, before)
+        is_unordered = "commutative" in operator(row.op).facts
+        if before == after or (is_unordered and not gone and not come):
+            continue
+        told = ([*left.elements()] or side for left, side in ((gone, before), (come, after)))
         yield Rewired(
-            operator(row.op).word,
-            row.module,
-            tuple([_named(new, source) for source in gone or before]),
-            tuple([_named(new, source) for source in come or after]),
+            operator(row.op).word, row.module, *(tuple([_named(new, one) for one in side]) for side in told)
         )
 
 
@@ -247,42 +231,21 @@ def told(found: Sequence[Rewired]) -> str:
     return "wiring: " + "; ".join(parts) + (f"; and {more:,} more" if more > 0 else "") if parts else ""
 
 
-def _reads(report: Report, numbers: Sequence[int | None]) -> list[list[Source]]:
-    """By row, where its tensors come from: looked through calls without cost to those that make them."""
+def _reads(report: Report, numbers: Sequence[int | None]) -> tuple[list[list[Source]], dict[Source, Source]]:
+    """By row, which calls and inputs its tensors come from; and the first row of an equal call of equal operands."""
     made: dict[str, Source] = {name: f"input {place}" for place, (name, _) in enumerate(report.inputs)}
     reads: list[list[Source]] = []
-    for index, row in enumerate(report.rows):
-        sources = [made.get(name, f"weight {name}") for name, _ in row.inputs]
-        reads.append(sources)
-        result = index if numbers[index] is not None or not sources else sources[0]
-        made.update((name, result) for name, _ in row.outputs)
-    return reads
-
-
-def _merged(
-    report: Report, numbers: Sequence[int | None], reads: Sequence[Sequence[Source]]
-) -> dict[Source, Source]:
-    """By row, the first row of an equal call of equal operands."""
     first: dict[tuple[object, ...], int] = {}
-    found: dict[Source, Source] = {}
-    for index, number in enumerate(numbers):
+    merged: dict[Source, Source] = {}
+    for index, (row, number) in enumerate(zip(report.rows, numbers, strict=True)):
+        sources = [made.get(name, f"weight {name}") for name, _ in row.inputs]
+        reads.append([one for one in sources if isinstance(one, int) or one.startswith("input")])
         if number is not None:
-            operands = [found.get(source, source) for source in reads[index]]
-            found[index] = first.setdefault((number, report.rows[index].module, *operands), index)
-    return found
-
-
-def _are_paired(sources: Sequence[Source], paired: Container[Source]) -> bool:
-    return all(source in paired for source in sources if isinstance(source, int))
-
-
-def _counts(source: Source) -> bool:
-    return isinstance(source, int) or source.startswith("input")
-
-
-def _left(some: Sequence[Source], others: Sequence[Source]) -> list[Source]:
-    """Those that the others lack, as often as they lack them."""
-    return [*(Counter(some) - Counter(others)).elements()]
+            operands = [merged.get(source, source) for source in sources]
+            merged[index] = first.setdefault((number, row.module, *operands), index)
+        result = index if number is not None or not sources else sources[0]
+        made.update((name, result) for name, _ in row.outputs)
+    return reads, merged
 
 
 def _named(report: Report, source: Source) -> str:

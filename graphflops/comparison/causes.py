@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
+from itertools import takewhile
 from math import prod
 
 from graphflops.base.units import is_index, runs_of
@@ -23,7 +24,7 @@ from graphflops.comparison.result import (
     ModuleChange,
     Resized,
 )
-from graphflops.dims import Dim, Expr, evaluate
+from graphflops.dims import Dim, Expr, evaluate, total
 
 _SIZED = frozenset({"shape", "heads", "parameters"})  # facts that a changed size explains
 _AXES = re.compile(r"[^,]+")
@@ -58,11 +59,10 @@ def causes(folds: Iterable[Fold]) -> list[Cause]:
 def _attach(groups: dict[int, list[Fold]], sizes: dict[int, Counter[Resized]]) -> None:
     """Moves groups without changed weights into one with sizes of the same ratio, in a module around it or in it."""
     ratios = {}
+    by_ratio: dict[Fraction, list[int]] = {}
     for number, counts in sizes.items():
         ratios[number] = {Fraction(size.after, size.before) for size in counts if size.before}
-    by_ratio: dict[Fraction, list[int]] = {}
-    for number, found in ratios.items():
-        for ratio in found:
+        for ratio in ratios[number]:
             by_ratio.setdefault(ratio, []).append(number)
     for number in reversed([*groups]):
         if any(size.noun in _TELLING[:-1] for size in sizes[number]):
@@ -91,27 +91,24 @@ def _resized(fold: Fold) -> Counter[Resized]:
 
 
 def _sizes(fact: Fact, module_type: str) -> Iterator[Resized]:
+    """The fixed sizes that changed, each with what an axis of a weight counts; "" of other operands."""
     if fact.kind == "heads":
         if fact.before.isdecimal() and fact.after.isdecimal():
             yield Resized(int(fact.before), int(fact.after), f"{fact.what} heads")
         return
-    sides = [_AXES.findall(side.strip("[]").replace(" ", "")) for side in (fact.before, fact.after)]
-    if fact.kind != "shape" or len(sides[0]) != len(sides[1]):
+    ours, theirs = (_AXES.findall(side.strip("[]").replace(" ", "")) for side in (fact.before, fact.after))
+    if fact.kind != "shape" or len(ours) != len(theirs):
         return
-    for axis, (ours, theirs) in enumerate(zip(*sides, strict=True)):
-        if ours != theirs and ours.isdecimal() and theirs.isdecimal():
-            yield Resized(int(ours), int(theirs), _noun(fact.what, axis, len(sides[0]), module_type))
-
-
-def _noun(what: str, axis: int, rank: int, module_type: str) -> str:
-    """What an axis of a weight counts; "" of other operands."""
-    if not what.endswith("weight"):
-        return ""
-    if module_type.endswith("Embedding"):
-        return "wide" if axis else "rows"
-    if rank > 2:
-        return "channels" if axis < 2 else "kernel"
-    return "wide"
+    nouns = ["wide"] * len(ours)
+    if not fact.what.endswith("weight"):
+        nouns = [""] * len(ours)
+    elif module_type.endswith("Embedding"):
+        nouns[:1] = ["rows"]
+    elif len(ours) > 2:
+        nouns = ["channels", "channels", *["kernel"] * (len(ours) - 2)]
+    for before, after, noun in zip(ours, theirs, nouns, strict=True):
+        if before != after and before.isdecimal() and after.isdecimal():
+            yield Resized(int(before), int(after), noun)
 
 
 def _cause(folds: Sequence[Fold], counts: Mapping[Resized, int]) -> Cause:
@@ -144,13 +141,8 @@ def _telling(noun: str) -> int:
 
 def _place(folds: Sequence[Fold]) -> list[str]:
     """The components with which the paths of all entries begin."""
-    paths = [(fold.path or "").split(".") if fold.path else [] for fold in folds]
-    place = []
-    for parts in zip(*paths, strict=False):
-        if len({*parts}) > 1:
-            break
-        place.append(parts[0])
-    return place
+    columns = zip(*(_parts(fold.path) for fold in folds), strict=False)
+    return [parts[0] for parts in takewhile(lambda parts: len({*parts}) == 1, columns)]
 
 
 def summed(parts: Sequence[Mapping[str, Figure]]) -> Mapping[str, Figure]:
@@ -162,16 +154,11 @@ def summed(parts: Sequence[Mapping[str, Figure]]) -> Mapping[str, Figure]:
 def added(figures: Iterable[Figure]) -> Figure:
     """Figures of one quantity added up; a sum with an unknown part has no value."""
     listed = list(figures)
-
-    def known(values: Iterable[int | None]) -> int | None:
-        numbers = list(values)
-        return None if None in numbers else sum(number for number in numbers if number is not None)
-
+    values = [figure.before_value for figure in listed], [figure.after_value for figure in listed]
     return Figure(
-        sum((figure.before for figure in listed), 0),
-        sum((figure.after for figure in listed), 0),
-        known(figure.before_value for figure in listed),
-        known(figure.after_value for figure in listed),
+        total(figure.before for figure in listed),
+        total(figure.after for figure in listed),
+        *(None if None in side else sum(filter(None, side)) for side in values),
     )
 
 
@@ -179,18 +166,15 @@ def folded(modules: Iterable[ModuleChange]) -> list[Fold]:
     """Merges entries with the same change whose paths differ in numbers or in the last name only."""
     groups: dict[Hashable, list[ModuleChange]] = {}
     for module in modules:
-        groups.setdefault(_key(module), []).append(module)
+        changed = tuple((name, figure.before, figure.after) for name, figure in module.figures.items())
+        back = tuple((name, figure.before, figure.after) for name, figure in module.backward.items())
+        ends = {path.rpartition(".")[2] for path in (module.before, module.after) if path is not None}
+        named = module.status == "moved" or len(ends) > 1
+        paths = [_pattern(path, named) for path in (module.before, module.after)]
+        types = (module.before_type, module.after_type, module.before_unknown, module.after_unknown)
+        key = (module.status, *paths, types, module.whole, module.modules, module.facts, changed, back)
+        groups.setdefault(key, []).append(module)
     return [fold for members in groups.values() for fold in _folds(members)]
-
-
-def _key(module: ModuleChange) -> Hashable:
-    changed = tuple((name, figure.before, figure.after) for name, figure in module.figures.items())
-    back = tuple((name, figure.before, figure.after) for name, figure in module.backward.items())
-    ends = {path.rpartition(".")[2] for path in (module.before, module.after) if path is not None}
-    named = module.status == "moved" or len(ends) > 1
-    paths = [_pattern(path, named) for path in (module.before, module.after)]
-    types = (module.before_type, module.after_type, module.before_unknown, module.after_unknown)
-    return (module.status, *paths, types, module.whole, module.modules, module.facts, changed, back)
 
 
 def _parts(path: str | None) -> list[str]:
@@ -210,8 +194,8 @@ def _folds(members: Sequence[ModuleChange]) -> list[Fold]:
     sides = zip(*((m.before, m.after) for m in members), strict=True)
     (before, is_before), (after, is_after) = (_joined(paths) for paths in sides)
     if is_before and is_after:
-        folds = _times(members, "figures"), _times(members, "backward")
-        return [Fold(after, before, tuple(members), *folds)]
+        sums = summed([one.figures for one in members]), summed([one.backward for one in members])
+        return [Fold(after, before, tuple(members), *sums)]
     columns = [*zip(*(_parts(module.path) for module in members), strict=True)]
     column = next(column for column in columns if len({*column}) > 1)
     parts: dict[str, list[ModuleChange]] = {}
@@ -221,33 +205,17 @@ def _folds(members: Sequence[ModuleChange]) -> list[Fold]:
 
 
 def _joined(paths: Sequence[str | None]) -> tuple[str | None, bool]:
-    """The paths as one text, and whether that text matches exactly these paths."""
+    """The paths as one text, `blocks.0-11.{q,k}`, and whether that text matches exactly these paths."""
     if paths[0] is None or len(paths) == 1:
         return paths[0], True
     columns = [[*dict.fromkeys(column)] for column in zip(*map(_parts, paths), strict=True)]
-    count = prod(len(column) for column in columns)
-    return ".".join(map(_together, columns)), count == len(paths)
-
-
-def _together(names: Sequence[str]) -> str:
-    """`0-11`, `0,2,4` or `{q,k}`."""
-    if len(names) == 1:
-        return names[0]
-    if not all(map(is_index, names)):
-        return f"{{{','.join(names)}}}"
-    return ",".join(runs_of(sorted(map(int, names))))
-
-
-def _times(members: Sequence[ModuleChange], name: str) -> Mapping[str, Figure]:
-    figures: Mapping[str, Figure] = getattr(members[0], name)
-    n = len(members)
-
-    def whole(figure: Figure) -> Figure:
-        values = (figure.before_value, figure.after_value)
-        known = (None if value is None else value * n for value in values)
-        return Figure(figure.before * n, figure.after * n, *known)
-
-    return figures if n == 1 else {name: whole(figure) for name, figure in figures.items()}
+    texts = []
+    for names in columns:
+        if len(names) > 1 and all(map(is_index, names)):
+            texts.append(",".join(runs_of(sorted(map(int, names)))))
+        else:
+            texts.append(names[0] if len(names) == 1 else f"{{{','.join(names)}}}")
+    return ".".join(texts), prod(map(len, columns)) == len(paths)
 
 
 _MODULES = 20  # modules named for one change
@@ -257,74 +225,53 @@ _FARTHEST = 2**32  # of sizes without an upper bound
 def growth(
     totals: Mapping[str, Figure], sizes: Iterable[JointSize], folds: Sequence[Fold]
 ) -> Iterator[GrowthChange]:
-    """Totals whose degree in a size changed, for sizes that both programs leave open."""
+    """Totals whose degree in a size changed, for sizes that both programs leave open.
+
+    With the modules whose own degree changed in the same direction.
+    """
     open_sizes = [size.name for size in sizes if isinstance(size.before, str) and isinstance(size.after, str)]
     for quantity, figure in totals.items():
         for size in open_sizes:
-            degrees = degree(figure.before, size), degree(figure.after, size)
-            if degrees[0] != degrees[1]:
-                where = _where(quantity, size, degrees[1] > degrees[0], folds)
-                yield GrowthChange(quantity, size, *degrees, where)
+            before, after = degree(figure.before, size), degree(figure.after, size)
+            if before == after:
+                continue
+            where = []
+            for fold in folds:
+                own = fold.figures.get(quantity)
+                change = 0 if own is None else degree(own.after, size) - degree(own.before, size)
+                if change * (after - before) > 0:
+                    where.append((fold.path if fold.path is not None else fold.before_path) or "")
+            yield GrowthChange(quantity, size, before, after, tuple(where[:_MODULES]))
 
 
 def crossings(
-    totals: Mapping[str, Figure],
-    sizes: Iterable[JointSize],
-    ranges: Mapping[str, tuple[int, int]],
-    values: Mapping[str, int],
+    totals: Mapping[str, Figure], sizes: Iterable[JointSize], values: Mapping[str, int]
 ) -> Iterator[Crossing]:
-    """Totals whose delta has one sign at the lowest value of a size and the other at the highest.
-
-    ranges: lowest and highest value of each size by its joint name.
-    """
-    names = [size.name for size in sizes if isinstance(size.before, str) and isinstance(size.after, str)]
+    """Totals whose delta has one sign at the lowest value of a size and the other at the highest, of both programs."""
+    open_sizes = [size for size in sizes if isinstance(size.before, str) and isinstance(size.after, str)]
     for quantity, figure in totals.items():
         formula = figure.formula
-        if isinstance(formula, int):
-            continue
-        for size in names:
-            at = _crossing(formula, size, *ranges[size], values) if size in formula.symbols else None
-            if at is not None:
-                yield Crossing(quantity, size, *at)
+        for size in open_sizes if isinstance(formula, Expr) else ():
+            if isinstance(formula, Expr) and size.name in formula.symbols:
+                yield from _crossing(quantity, formula, size, values)
 
 
-def _crossing(
-    formula: Expr, size: str, low: int, high: int, values: Mapping[str, int]
-) -> tuple[int, bool] | None:
+def _crossing(quantity: str, formula: Expr, size: JointSize, values: Mapping[str, int]) -> Iterator[Crossing]:
     """The smallest value at which the formula has its final sign, and whether that is positive."""
 
     def sign(value: int) -> int:
-        found = evaluate(formula, {**values, size: value}) or 0
+        found = evaluate(formula, {**values, size.name: value}) or 0
         return (found > 0) - (found < 0)
 
-    first, last = sign(low), sign(high)
-    if first * last >= 0:
-        return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if sign(middle) == last else (middle, high)
-    return high, last > 0
-
-
-def bounds(sizes: Iterable[JointSize]) -> dict[str, tuple[int, int]]:
-    """The values that both programs were exported for, by joint name."""
-    return {
-        size.name: (max(1, size.minimum or 1), min(_FARTHEST, size.maximum or _FARTHEST)) for size in sizes
-    }
+    low, high = max(1, size.minimum or 1), min(_FARTHEST, size.maximum or _FARTHEST)
+    last = sign(high)
+    if sign(low) * last < 0:
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if sign(middle) == last else (middle, high)
+        yield Crossing(quantity, size.name, high, last > 0)
 
 
 def degree(quantity: Dim, size: str) -> int:
     """The degree of the quantity in the size: 0 constant, 1 linear, 2 quadratic."""
     return max(quantity.degree(size), 0) if isinstance(quantity, Expr) else 0
-
-
-def _where(quantity: str, size: str, faster: bool, folds: Sequence[Fold]) -> tuple[str, ...]:
-    """Modules whose own degree changed in the same direction, in the order given."""
-    found = []
-    for fold in folds:
-        figure = fold.figures.get(quantity)
-        if figure is not None:
-            change = degree(figure.after, size) - degree(figure.before, size)
-            if change > 0 if faster else change < 0:
-                found.append((fold.path if fold.path is not None else fold.before_path) or "")
-    return tuple(found[:_MODULES])

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import starmap
 from typing import Any, TypeVar
 
 from graphflops.comparison.align import align
 from graphflops.comparison.calls import Numbers, aligned, rewired, told
-from graphflops.comparison.causes import bounds, causes, crossings, folded, growth
+from graphflops.comparison.causes import causes, crossings, folded, growth
 from graphflops.comparison.entries import Trees, attributed, by_operator, by_source, differs, listed, shared
 from graphflops.comparison.export_check import is_export, ledger, under_common_names
 from graphflops.comparison.result import (
@@ -72,7 +73,7 @@ def compared(old: Report, new: Report, uniform: Callable[[str], float | None] = 
         dtypes=tuple(_stored(old, new)),
         inputs=inputs,
         growth=tuple(growth(totals["forward"], sizes.sizes, folds)),
-        crossings=tuple(crossings(totals["forward"], sizes.sizes, bounds(sizes.sizes), sizes.values)),
+        crossings=tuple(crossings(totals["forward"], sizes.sizes, sizes.values)),
         modules=tuple(modules),
         unchanged=unchanged if has_modules else 0,
         renumbered=tuple(renumbered),
@@ -100,10 +101,15 @@ def _trees(old: Report, new: Report) -> tuple[Trees, Numbers]:
     numbers = (kinds.of(old, joined.old), kinds.of(new, joined.new))
     export = is_export(old, new)
     signatures: dict[Hashable, int] = {}
-    mark = _exported(old, new, joined) if export else (_own, _own)
+
+    def marks(report: Report, renamed: Renamed) -> Callable[[ComparedModule], Hashable]:
+        if export:
+            return partial(_exported, report, renamed)
+        return lambda module: tuple(kind for _, kind in module.calls)
+
     trees = (
-        grown(old, numbers[0], old.parameter_modules, signatures, mark[0]),
-        grown(new, numbers[1], attributed(old, new), signatures, mark[1]),
+        grown(old, numbers[0], old.parameter_modules, signatures, marks(old, joined.old)),
+        grown(new, numbers[1], attributed(old, new), signatures, marks(new, joined.new)),
     )
     made = Trees(
         (old, new),
@@ -139,28 +145,16 @@ def _is_same(found: Comparison) -> bool:
         return False
     if any(remark.name in ("sizes-differ", "rewired") for remark in found.remarks):
         return False
-    figures = (item for phase in found.totals.values() for item in phase.items())
-    return not any(figure.differs for _, figure in figures)
+    return not any(figure.differs for phase in found.totals.values() for figure in phase.values())
 
 
-def _own(module: ComparedModule) -> Hashable:
-    return tuple(kind for _, kind in module.calls)
-
-
-def _exported(old: Report, new: Report, joined: JointSizes) -> Sequence[Callable[[ComparedModule], Hashable]]:
+def _exported(report: Report, renamed: Renamed, module: ComparedModule) -> Hashable:
     """An export keeps the matrix work of a module and its element type; the operators it is made of differ."""
-
-    def marks(report: Report, renamed: Renamed) -> Callable[[ComparedModule], Hashable]:
-        def mark(module: ComparedModule) -> Hashable:
-            rows = [report.rows[index] for index, _ in module.calls]
-            worked = [row for row in rows if row.cost.matrix_flops != 0]
-            flops = total(renamed(row.cost.matrix_flops) for row in worked)
-            dtypes = frozenset(row.matrix_dtype for row in worked)
-            return flops, dtypes, sum(row.state == "unknown" for row in rows)
-
-        return mark
-
-    return marks(old, joined.old), marks(new, joined.new)
+    rows = [report.rows[index] for index, _ in module.calls]
+    worked = [row for row in rows if row.cost.matrix_flops != 0]
+    flops = total(renamed(row.cost.matrix_flops) for row in worked)
+    dtypes = frozenset(row.matrix_dtype for row in worked)
+    return flops, dtypes, sum(row.state == "unknown" for row in rows)
 
 
 def _handed_over(modules: Sequence[ModuleChange]) -> Iterator[ModuleChange]:
@@ -221,17 +215,7 @@ def _totals(
         figures = dict(kinds.compared(joined.old.cost(before.cost), joined.new.cost(after.cost)))
         figures["peak_bytes"] = kinds.figure(joined.old(before.peak_bytes), joined.new(after.peak_bytes))
         found[name] = figures
-    for phase, before_, after_ in _on_devices(old, new):
-        taken = kinds.figure(joined.old(before_), joined.new(after_))
-        found.get(phase, found["forward"])["device_bytes"] = taken
-    for held in ("parameters", "parameter_bytes", "buffer_bytes"):
-        found["forward"][held] = kinds.figure(getattr(old, held), getattr(new, held))
-    return found
-
-
-def _on_devices(old: Report, new: Report) -> Iterator[tuple[str, Dim, Dim]]:
-    """By phase what both take on their devices: in total, or where a size is open what is requested."""
-    needed: list[dict[str, Dim]] = [
+    needed: list[dict[str, Dim]] = [  # on their devices: in total, or where a size is open what is requested
         {
             entry.phase: entry.requested_peak if entry.device_total is None else entry.device_total
             for entry in report.memory_use
@@ -240,7 +224,11 @@ def _on_devices(old: Report, new: Report) -> Iterator[tuple[str, Dim, Dim]]:
     ]
     for phase, name in (("inference", "forward"), ("training", "step")):
         if all(phase in of for of in needed):
-            yield name, needed[0][phase], needed[1][phase]
+            taken = kinds.figure(joined.old(needed[0][phase]), joined.new(needed[1][phase]))
+            found.get(name, found["forward"])["device_bytes"] = taken
+    for held in ("parameters", "parameter_bytes", "buffer_bytes"):
+        found["forward"][held] = kinds.figure(getattr(old, held), getattr(new, held))
+    return found
 
 
 def _changed_calls(old: Report, new: Report, modules: Iterable[ModuleChange]) -> dict[int, int]:

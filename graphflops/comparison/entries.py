@@ -86,7 +86,14 @@ def _reordered(trees: Trees) -> dict[ComparedModule, Fact]:
     for ours, theirs in trees.pairs.new.items():
         if ours.signature == theirs.signature or len(ours.children) < 2:
             continue
-        mine = [part for part in ours.children.values() if _runs_beside(part, theirs, trees.pairs)]
+        mine = [
+            part
+            for part in ours.children.values()
+            if (partner := trees.pairs.new.get(part))
+            and partner.parent is theirs
+            and part.counts
+            and partner.counts
+        ]
         into = [trees.pairs.new[part] for part in mine]
         order = sorted(into, key=lambda part: part.first or 0)
         place = {part: index for index, part in enumerate(order)}
@@ -95,11 +102,6 @@ def _reordered(trees: Trees) -> dict[ComparedModule, Fact]:
             names = (mine[index - 1].name if index else "", order[now - 1].name if now else "")
             found[mine[index]] = Fact("order", *names)
     return found
-
-
-def _runs_beside(part: ComparedModule, parent: ComparedModule, pairs: Pairs) -> bool:
-    partner = pairs.new.get(part)
-    return partner is not None and partner.parent is parent and bool(part.counts) and bool(partner.counts)
 
 
 def _paired(
@@ -201,6 +203,7 @@ def _own_facts(
 ) -> Iterator[Fact]:
     """The differences of a module itself, without its submodules."""
     # Parameters whose set of sharing modules changed.
+
     before, after = trees.shared[0].get(ours.path, {}), trees.shared[1].get(theirs.path, {})
     for name in {**before, **after}:
         were = before.get(name, set())
@@ -209,30 +212,23 @@ def _own_facts(
             yield Fact("shared", ", ".join(sorted(were)), ", ".join(sorted(after.get(name, ()))), name)
     if ours.parameters != theirs.parameters:
         yield Fact("parameters", str(ours.parameters), str(theirs.parameters))
-    if trees.export:
-        yield from _work(trees, ours.own, theirs.own)
-    else:
+    if not trees.export:
         yield from facts(pairs, trees.joined, (ours.path, theirs.path))
-
-
-def _work(trees: Trees, before: Counts, after: Counts) -> Iterator[Fact]:
-    """Differences in the work of an export and its program."""
-    work = trees.kinds.figures(before, after, None)["matrix_flops"]
+        return
+    work = trees.kinds.figures(ours.own, theirs.own, None)["matrix_flops"]
     if work.differs:
         yield Fact("work", str(work.before), str(work.after))
-    unknown = trees.kinds.unknown(before), trees.kinds.unknown(after)
+    unknown = trees.kinds.unknown(ours.own), trees.kinds.unknown(theirs.own)
     if unknown[0] != unknown[1]:
         yield Fact("unknown", str(unknown[0]), str(unknown[1]))
 
 
 def _path_now(trees: Trees, path: str) -> str:
-    module = trees.old
+    module: ComparedModule | None = trees.old
     for part in path.split(".") if path else ():
-        if part not in module.children:
-            return path
-        module = module.children[part]
-    partner = trees.pairs.new.get(module)
-    return path if partner is None else partner.path
+        module = module and module.children.get(part)
+    partner = trees.pairs.new.get(module) if module else None
+    return partner.path if partner else path
 
 
 def shared(report: Report) -> Shared:

@@ -152,10 +152,7 @@ def _by_need(report: Report, regions: tuple[str, ...]) -> tuple[list[Row], list[
 
 def work(rows: Iterable[Row]) -> dict[str, Cost]:
     """Cost by module."""
-    found: defaultdict[str, list[Cost]] = defaultdict(list)
-    for row in rows:
-        found[row.module].append(row.cost)
-    return {module: Cost.sum(costs) for module, costs in found.items()}
+    return {module: Cost.sum(row.cost for row in group) for module, group in _by_module(rows).items()}
 
 
 _CANNOT_RUN = "GF118"
@@ -207,7 +204,9 @@ class ExportCheck:
                 unexplained.append(path)
         unexplained.sort(key=lambda path: -abs(self.number(before[path]) - self.number(after[path])))
         totals = [sum((flops[path] for path in unexplained), 0) for flops in (before, after)]
-        yield from entry("work", unexplained, *(self.text(total) for total in totals))
+        values = [self.joined.value(total) for total in totals]  # at the sizes compared at, else formulas
+        told = (total if value is None else value for total, value in zip(totals, values, strict=True))
+        yield from entry("work", unexplained, *map(str, told))
         yield from entry("repeated_work_merged", merged)
 
     def _flops(self, rows: Sequence[Row], *, old: bool) -> defaultdict[str, Dim]:
@@ -239,20 +238,16 @@ class ExportCheck:
         values = {name: self.joined.values.get(name, _SIZE) for name in quantity.symbols}
         return evaluate(quantity, values) or 0
 
-    def text(self, quantity: Dim) -> str:
-        """A quantity at the sizes compared at, else its formula."""
-        value = self.joined.value(quantity)
-        return str(quantity if value is None else value)
-
     def _element_types(self) -> Iterator[LedgerEntry]:
         """Modules whose products are in another element type; integers with a scale are those of a quantizer."""
         before, after = _dtypes(self.before.rows), _dtypes(self.after.rows)
         changed = [path for path in before if path in after and before[path] != after[path]]
-        gained = {path: after[path] - before[path] for path in changed}
-        quantized = [path for path, names in gained.items() if names <= _SMALL_INTEGERS]
+        quantized = [path for path in changed if after[path] - before[path] <= _SMALL_INTEGERS]
         other = [path for path in changed if path not in quantized]
-        yield from entry("element_types", other, _listed(before, other), _listed(after, other))
-        yield from entry("quantized", quantized, _listed(before, quantized), _listed(after, quantized))
+        kinds: dict[LedgerKind, list[str]] = {"element_types": other, "quantized": quantized}
+        for kind, paths in kinds.items():
+            sides = ({name for path in paths for name in side[path]} for side in (before, after))
+            yield from entry(kind, paths, *(", ".join(sorted(names)) for names in sides))
 
     def _attention(self) -> Iterator[LedgerEntry]:
         """Attentions that are one operator in the program and several in the export; heads copied for them."""
@@ -265,7 +260,10 @@ class ExportCheck:
         before = self._traffic(self.before.rows, self.joined.old, modules)
         after = self._traffic(self.after.rows, self.joined.new, modules)
         yield from entry("attention_unfused", [row.module for row in unfused], str(before), str(after))
-        yield from entry("heads_expanded", [row.module for row in unfused if _shares_heads(row)])
+        shapes = [(row.module, [named.type.shape for named in row.inputs[:2]]) for row in unfused]
+        known = [(module, pair) for module, pair in shapes if [*map(len, pair)] == [4, 4]]
+        # Several query heads share a key head.
+        yield from entry("heads_expanded", [module for module, (query, key) in known if query[1] != key[1]])
 
     def _traffic(self, rows: Sequence[Row], renamed: Renamed, modules: Container[str]) -> int:
         """Bytes that calls of these modules read and write, at the sizes compared at."""
@@ -290,8 +288,8 @@ def _of_the_whole(
     new: Report, joined: JointSizes, unknown: Iterable[UnknownChange], inputs: Iterable[InputChange]
 ) -> Iterator[LedgerEntry]:
     """Differences that no module has: calls without a cost, inputs and sizes."""
-    cannot = dict.fromkeys(one.node for one in new.diagnostics if one.code == _CANNOT_RUN)
-    yield from entry("cannot_run", [*cannot])
+    cannot = (one.node for one in new.diagnostics if one.code == _CANNOT_RUN)
+    yield from entry("cannot_run", dict.fromkeys(cannot))
     changes = [*unknown]
     counts = (sum(one.before for one in changes), sum(one.after for one in changes))
     yield from entry("unknown", [one.op for one in changes], *map(str, counts))
@@ -332,18 +330,12 @@ def _distinct(rows: Sequence[Row]) -> list[Row]:
 
 
 def _dtypes(rows: Sequence[Row]) -> dict[str, set[str]]:
-    found: defaultdict[str, set[str]] = defaultdict(set)
+    worked = [row for row in rows if row.cost.matrix_flops != 0]
+    return {module: {row.matrix_dtype for row in group} for module, group in _by_module(worked).items()}
+
+
+def _by_module(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    found: defaultdict[str, list[Row]] = defaultdict(list)
     for row in rows:
-        if row.cost.matrix_flops != 0:
-            found[row.module].add(row.matrix_dtype)
+        found[row.module].append(row)
     return found
-
-
-def _listed(dtypes: Mapping[str, set[str]], paths: Sequence[str]) -> str:
-    return ", ".join(sorted({name for path in paths for name in dtypes[path]}))
-
-
-def _shares_heads(row: Row) -> bool:
-    """True if several query heads of an attention share a key head."""
-    shapes = [named.type.shape for named in row.inputs[:2]]
-    return len(shapes) == 2 and all(len(shape) == 4 for shape in shapes) and shapes[0][1] != shapes[1][1]

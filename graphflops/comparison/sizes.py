@@ -65,6 +65,10 @@ class JointSizes:
     new: Renamed
     values: Mapping[str, int]  # what they are compared at
 
+    def texts(self, before: Dim | TensorType | str, after: Dim | TensorType | str) -> tuple[str, str]:
+        """Quantities, types or shapes of the two programs with the names that people read."""
+        return called(str(before), self.old.called), called(str(after), self.new.called)
+
     def value(self, quantity: Dim) -> int | None:
         """A quantity at the sizes compared at; None where one has no value."""
         return evaluate(quantity, self.values)
@@ -146,7 +150,11 @@ def _joint(
             if info.label_axis in computed:  # what the user calls the axis
                 computed = {info.label: computed[info.label_axis], **computed}
     told = [place for place, size in computed.items() if (affine(size) or ("",))[0] == name]
-    lows, highs = zip(*(_limits(reports[side], one, side) for side in (0, 1)), strict=True)
+    lows, highs = [], []  # of both programs' symbols, in the joint size
+    for report, names, (slope, offset) in zip(reports, one.own, one.scales, strict=True):
+        for info in map(report.symbols.__getitem__, names):
+            lows += [-((offset - info.minimum) // slope)] if info.minimum is not None else []
+            highs += [(info.maximum - offset) // slope] if info.maximum is not None else []
     return JointSize(
         name,
         places,
@@ -156,21 +164,12 @@ def _joint(
         _first(sides[0]),
         _first(sides[1]),
         assumed,
-        max([low for low in lows if low is not None], default=None),
-        min([high for high in highs if high is not None], default=None),
+        max(lows, default=None),
+        min(highs, default=None),
         computed,
         told[0] if told and (_NUMBERED.fullmatch(name) or told[0] not in places) else "",
         *(None if scale == _Scale() else scale.of(symbol(name)) for scale in one.scales),
     )
-
-
-def _limits(report: Report, one: _Class, side: int) -> tuple[int | None, int | None]:
-    """The range of a program's symbols, in the joint size."""
-    infos = [report.symbols[name] for name in one.own[side]]
-    (slope, offset) = one.scales[side]
-    lows = [-((offset - info.minimum) // slope) for info in infos if info.minimum is not None]
-    highs = [(info.maximum - offset) // slope for info in infos if info.maximum is not None]
-    return max(lows, default=None), min(highs, default=None)
 
 
 # What one program knows about a size: the user's value, a fixed number, the example of the export, an assumed value.
@@ -194,10 +193,8 @@ def _same_inputs(old: Sequence[Named], new: Sequence[Named]) -> dict[str, str]:
     """Pairs the inputs of both programs: by name, or by position if no name is common."""
     theirs = {entry.name for entry in new}
     common = {entry.name: entry.name for entry in old if entry.name in theirs}
-    if common or len(old) != len(new):
+    if common or [one.type.rank for one in old] != [one.type.rank for one in new]:
         return common
-    if any(a.type.rank != b.type.rank for a, b in zip(old, new, strict=True)):
-        return {}
     return {a.name: b.name for a, b in zip(old, new, strict=True)}
 
 
@@ -233,13 +230,11 @@ def _classes(old: Report, new: Report, axes: tuple[_Axes, _Axes]) -> list[_Class
 
     def unite(first: _Place, second: _Place) -> None:
         one, other = group.get(first), group.get(second)
-        if one is None or other is None or one is other:
-            return
-        one += other
-        for place in other:
-            group[place] = one
+        if one is not None and other is not None and one is not other:
+            one += other
+            group.update(dict.fromkeys(other, one))
 
-    met = [(affine(size), affine(axes[1].sizes.get(axis, 0))) for axis, size in axes[0].sizes.items()]
+    met = ((affine(size), affine(axes[1].sizes.get(axis, 0))) for axis, size in axes[0].sizes.items())
     pairs = [(ours, theirs) for ours, theirs in met if ours is not None and theirs is not None]
     for ours, theirs in pairs:
         if ours[1:] == theirs[1:] == (1, 0):
@@ -258,11 +253,12 @@ def _classes(old: Report, new: Report, axes: tuple[_Axes, _Axes]) -> list[_Class
             unite((0, name), (1, name))
     classes = []
     for members in {id(members): members for members in group.values()}.values():
-        own = [[name for side, name in members if side == which] for which in (0, 1)]
-        each = [
-            scales.get((side, names[0]), _Scale()) if names else _Scale() for side, names in enumerate(own)
+        own, others = ([name for side, name in members if side == which] for which in (0, 1))
+        first = [
+            scales.get((side, name), _Scale())
+            for side, (name, *_) in enumerate((own or [""], others or [""]))
         ]
-        classes.append(_Class((own[0], own[1]), (each[0], each[1])))
+        classes.append(_Class((own, others), (first[0], first[1])))
     return classes
 
 

@@ -193,45 +193,36 @@ class Matcher:
         """Parameters for which the export uses one, in the same module, that another parameter was paired with."""
         rest = []
         for ours in self.left:
-            here = [one for one in self.all if one.module == ours.module and one not in self.free]
+            here = (one for one in self.all if one.module == ours.module and one not in self.free)
             alike = (one for one in here if self._is_alike(ours, one) and not self._is_taken_here(one, ours))
-            theirs = next(alike, None)
-            if theirs is None:
-                rest.append(ours)
-            else:
+            if theirs := next(alike, None):
                 self.partners[ours.value].add(theirs.value)
+            else:
+                rest.append(ours)
         self.left = rest
 
     def _is_taken_here(self, theirs: ConstantUse, ours: ConstantUse) -> bool:
         """True if a parameter of the same module, with other contents, is what this one of the export stands for."""
+        number = self.uniform(ours.roots[0])
         return any(
-            theirs.value in self.partners.get(other.value, ()) and not self._is_equal(other, ours)
+            theirs.value in self.partners.get(other.value, ())
+            and (number is None or number != self.uniform(other.roots[0]))
             for other in self.old.uses
             if other.module == ours.module and other.value != ours.value
         )
 
-    def _is_equal(self, one: ConstantUse, other: ConstantUse) -> bool:
-        """True if two parameters repeat one number."""
-        number = self.uniform(one.roots[0])
-        return number is not None and number == self.uniform(other.roots[0])
-
     def _pack(self) -> None:
         """Parameters of a module joined to one, or one cut into several."""
         for theirs in sorted(self.free, key=lambda one: -_int(one.numel)):
-            near = [use for use in self.left if _near(use.module, theirs.module)]
-            part = _parts([_int(use.numel) for use in near], _int(theirs.numel))
-            if part:
-                self._packed([near[index] for index in part], [theirs])
+            self._packed(_parts(self.left, theirs), [theirs])
         for ours in list(self.left):
-            near = [use for use in self.free if _near(use.module, ours.module)]
-            part = _parts([_int(use.numel) for use in near], _int(ours.numel))
-            if part:
-                self._packed([ours], [near[index] for index in part])
+            self._packed([ours], _parts(self.free, ours))
 
     def _packed(self, ours: Sequence[ConstantUse], theirs: Sequence[ConstantUse]) -> None:
-        self.left = [use for use in self.left if use not in ours]
-        self.free = [use for use in self.free if use not in theirs]
-        self.found["weights_packed"] += [plain(use.roots[0]) for use in ours]
+        if ours and theirs:
+            self.left = [use for use in self.left if use not in ours]
+            self.free = [use for use in self.free if use not in theirs]
+            self.found["weights_packed"] += [plain(use.roots[0]) for use in ours]
 
     def _fold_norms(self, aside: Iterable[ConstantUse], norms: Mapping[str, Row]) -> None:
         """Batch norms whose product has a bias in the export are folded into it; the parameters of others are lost.
@@ -245,11 +236,8 @@ class Matcher:
             found[use.module].append(use)
         products = {module: makers.get(norms[module].inputs[0].name) for module in found}
         shifted = {module: self._has_bias(row, found[module][0]) for module, row in products.items() if row}
-        bare = [
-            module
-            for module, row in products.items()
-            if row and len(row.inputs) < 3 and row.cost.matrix_flops != 0
-        ]
+        made = ((module, row) for module, row in products.items() if row and row.cost.matrix_flops != 0)
+        bare = [module for module, row in made if len(row.inputs) < 3]
         if len(bare) < 2 or any(shifted[module] for module in bare):
             bare = [module for module in bare if self._shifts_nothing(norms[module])]
         for module, uses in found.items():
@@ -275,17 +263,15 @@ class Matcher:
 
     def _sharing(self) -> None:
         """Parameters that are one in the export, and those that are several."""
+        roots, stored = ({use.value: use.roots[0] for use in side.uses} for side in (self.old, self.new))
         by_partner: dict[str, set[str]] = defaultdict(set)
-        roots = {use.value: use.roots[0] for use in self.old.uses}
-        ours: dict[str, set[str]] = defaultdict(set)
+        places: dict[str, set[str]] = defaultdict(set)
         for value, partners in self.partners.items():
             for partner in partners:
                 by_partner[partner].add(roots[value])
-            ours[roots[value]] |= partners
+                places[roots[value]].add(stored[partner])
         shared = [names for names in by_partner.values() if len(names) > 1]
         self.found["weights_shared"] = sorted(plain(name) for names in shared for name in names)
-        stored = {use.value: use.roots[0] for use in self.new.uses}
-        places = {root: {stored[value] for value in values} for root, values in ours.items()}
         self.found["weights_split"] = sorted(plain(root) for root, found in places.items() if len(found) > 1)
 
 
@@ -323,14 +309,14 @@ def _near(one: str, other: str) -> bool:
     return one == other or (bool(one and other) and inside)
 
 
-def _parts(sizes: Sequence[int], whole: int) -> list[int]:
-    """Places of sizes that come to the whole: equal ones, else all."""
+def _parts(uses: Iterable[ConstantUse], whole: ConstantUse) -> list[ConstantUse]:
+    """Constants in or around the module of one that come to as many elements: equal ones, else all."""
+    near, elements = [use for use in uses if _near(use.module, whole.module)], _int(whole.numel)
+    sizes = [_int(use.numel) for use in near]
     for size in dict.fromkeys(sizes):
-        if size and size < whole and whole % size == 0:
-            places = [index for index, known in enumerate(sizes) if known == size]
-            if len(places) >= whole // size:
-                return places[: whole // size]
-    return [*range(len(sizes))] if len(sizes) > 1 and sum(sizes) == whole else []
+        if size and size < elements and elements % size == 0 and sizes.count(size) >= elements // size:
+            return [use for use, own in zip(near, sizes, strict=True) if own == size][: elements // size]
+    return near if len(near) > 1 and sum(sizes) == elements else []
 
 
 def _int(size: Dim) -> int:

@@ -85,12 +85,24 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "bitwise_xor": operator.xor,
     "lshift": _shift_left,
     "rshift": operator.rshift,
+    "gcd": math.gcd,
     "pow": _power,
     "round": round,
 }
 # Those that are never negative where no argument is.
 NEVER_NEGATIVE = frozenset(
-    {"bitwise_and", "bitwise_or", "bitwise_xor", "lshift", "rshift", "pow", "truediv", "double", "round"}
+    {
+        "bitwise_and",
+        "bitwise_or",
+        "bitwise_xor",
+        "lshift",
+        "rshift",
+        "gcd",
+        "pow",
+        "truediv",
+        "double",
+        "round",
+    }
 )
 COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
     "==": operator.eq,
@@ -146,9 +158,29 @@ class Polynomial:
         self._interval: Interval | None = None
 
     def __str__(self) -> str:
-        if self._text is None:
-            self._text = _terms_text(self.terms)
-        return self._text
+        """Lower degrees first, the constant last."""
+        if self._text is not None:
+            return self._text
+        text = ""
+        for monomial in sorted(self.terms, key=lambda x: (not x, len(x), [atom.text for atom in x])):
+            coefficient = self.terms[monomial]
+            sign, size = "-" if coefficient < 0 else "+", abs(coefficient)
+            factors = [str(size)] if size != 1 or not monomial else []
+            for atom in dict.fromkeys(monomial):
+                exponent = monomial.count(atom)
+                base = atom.text if atom.tight else f"({atom.text})"
+                factors.append(base if exponent == 1 else f"{base}**{exponent}")
+            # A lone // or % needs no parentheses between + and -.
+            term = monomial[0].text if size == 1 and len(monomial) == 1 else "*".join(factors)
+            if text:
+                text += f" {sign} {term}"
+            elif sign == "-":  # a leading minus binds tighter than the // or % of a lone division
+                is_loose = size == 1 and len(monomial) == 1 and not monomial[0].tight
+                text = f"-({term})" if is_loose else f"-{term}"
+            else:
+                text = term
+        self._text = text
+        return text
 
     __repr__ = __str__
 
@@ -309,42 +341,8 @@ def _atom_text(atom: Atom) -> str:
     return f"{atom.name}({inside})" if atom.name in FUNCTIONS else f"Function({atom.name!r})({inside})"
 
 
-def _terms_text(terms: Terms) -> str:
-    """The text of a polynomial: lower degrees first, the constant last."""
-
-    def order(monomial: Monomial) -> tuple[bool, int, list[str]]:
-        return not monomial, len(monomial), [atom.text for atom in monomial]
-
-    text = ""
-    for monomial in sorted(terms, key=order):
-        coefficient = terms[monomial]
-        sign = "-" if coefficient < 0 else "+"
-        term = _term_text(monomial, abs(coefficient))
-        if text:
-            text += f" {sign} {term}"
-        elif sign == "-":  # a leading minus binds tighter than the // or % of a lone division
-            loose = abs(coefficient) == 1 and len(monomial) == 1 and not monomial[0].tight
-            text = f"-({term})" if loose else f"-{term}"
-        else:
-            text = term
-    return text
-
-
 def _operand(dim: Operand) -> str:
-    """The text of a dim as an operand of // or %."""
     if isinstance(dim, int):
         return str(dim) if dim >= 0 else f"({dim})"
     atom = dim.as_atom()
     return atom.text if atom is not None and atom.tight else f"({dim})"
-
-
-def _term_text(monomial: Monomial, size: int) -> str:
-    """A term without its sign; a lone // or % needs no parentheses between + and -."""
-    if size == 1 and len(monomial) == 1:
-        return monomial[0].text
-    factors = [str(size)] if size != 1 or not monomial else []
-    for atom in dict.fromkeys(monomial):
-        exponent = monomial.count(atom)
-        base = atom.text if atom.tight else f"({atom.text})"
-        factors.append(base if exponent == 1 else f"{base}**{exponent}")
-    return "*".join(factors)

@@ -30,7 +30,23 @@ def floor_div(a: Dim, b: Dim) -> Dim:
         return 0
     if is_real(a) or is_real(b):
         return opaque("//", a, b)
-    return _floor_div_by_expr(a, b)
+    factor, content = common_factor(a, b)
+    if factor or content != 1:
+        return floor_div(build(cancel(a, factor, content)), build(cancel(b, factor, content)))
+    split = divide(terms_of(a), b.terms)
+    if split is not None:
+        return build(split[0]) + floor_div(build(split[1]), b)
+    if at_least(b, 0):  # and nonzero, so at least 1
+        if leading_coefficient(a) < 0 and not has_even_atom(a):
+            negated = -a + b - 1
+            if leading_coefficient(negated) >= 0:
+                return -floor_div(negated, b)
+        if at_least(a, 0) and at_least(b - 1, a):
+            return 0
+        folded = _fold(a, b)
+        if folded is not None:
+            return folded
+    return opaque("//", a, b)
 
 
 def _floor_div_by_int(a: Expr, divisor: int) -> Dim:
@@ -81,26 +97,6 @@ def _fold(a: Dim, divisor: Dim) -> Dim | None:
         return None
     rest = a - build({(inner[0],): 1})
     return floor_div(numerator + rest * denominator, denominator * divisor)
-
-
-def _floor_div_by_expr(a: Dim, b: Expr) -> Dim:
-    factor, content = common_factor(a, b)
-    if factor or content != 1:
-        return floor_div(build(cancel(a, factor, content)), build(cancel(b, factor, content)))
-    split = divide(terms_of(a), b.terms)
-    if split is not None:
-        return build(split[0]) + floor_div(build(split[1]), b)
-    if at_least(b, 0):  # and nonzero, so at least 1
-        if leading_coefficient(a) < 0 and not has_even_atom(a):
-            negated = -a + b - 1
-            if leading_coefficient(negated) >= 0:
-                return -floor_div(negated, b)
-        if at_least(a, 0) and at_least(b - 1, a):
-            return 0
-        folded = _fold(a, b)
-        if folded is not None:
-            return folded
-    return opaque("//", a, b)
 
 
 def ceil_div(a: Dim, b: Dim) -> Dim:

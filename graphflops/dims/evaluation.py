@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
 from graphflops.dims.atoms import (
@@ -67,19 +67,17 @@ class Sums:
                 factors.append(_product(1, monomial, values, {}))
             except _NO_VALUE:
                 factors.append(None)
-        return [_sum(row, factors) for row in self.rows]
-
-
-def _sum(row: Sequence[tuple[int, Any]], factors: Sequence[Any]) -> int | None:
-    try:
-        value: Any = 0
-        for place, coefficient in row:
-            value += coefficient * factors[place]
-        if type(value) is not int:
-            value = math.floor(value)
-        return value if value.bit_length() <= _LONGEST else None
-    except _NO_VALUE:
-        return None
+        found: list[int | None] = []
+        for row in self.rows:
+            try:
+                value: Any = 0
+                for place, coefficient in row:
+                    value += coefficient * factors[place]
+                value = value if type(value) is int else math.floor(value)
+                found.append(value if value.bit_length() <= _LONGEST else None)
+            except _NO_VALUE:
+                found.append(None)
+        return found
 
 
 def _value(dim: Operand, values: Mapping[str, int], known: dict[Atom, Any]) -> Any:

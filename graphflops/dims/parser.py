@@ -58,34 +58,27 @@ def parse(text: str) -> Dim:
     """The dim that the text spells. Raises DimError, with one short message, for anything else."""
     shown = text if len(text) <= 60 else text[:57] + "..."
     try:
-        return _parse(text)
+        if len(text) > MAX_TEXT:
+            raise DimError(f"longer than {MAX_TEXT} characters")
+        depth = 0
+        for character in text:  # before ast.parse, whose own limits differ between Python versions
+            depth += (character in "([{") - (character in ")]}")
+            if depth > MAX_DEPTH:
+                raise DimError(f"nested more than {MAX_DEPTH} deep")
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # about odd escapes and literals, not ours to show
+                tree = ast.parse(text.strip(), mode="eval")
+        except (SyntaxError, ValueError, MemoryError, RecursionError):
+            raise DimError("not an expression") from None
+        reader = _Reader()
+        return reader.floor(reader.read(tree.body, 0))
     except DimError as error:
         raise DimError(f"cannot read the size {shown!r}: {error}") from None
     except ZeroDivisionError:
         raise DimError(f"cannot read the size {shown!r}: division by zero") from None
     except RecursionError:
         raise DimError(f"cannot read the size {shown!r}: nested too deeply") from None
-
-
-def _parse(text: str) -> Dim:
-    if len(text) > MAX_TEXT:
-        raise DimError(f"longer than {MAX_TEXT} characters")
-    depth = 0
-    for character in text:  # before ast.parse, whose own limits differ between Python versions
-        if character in "([{":
-            depth += 1
-            if depth > MAX_DEPTH:
-                raise DimError(f"nested more than {MAX_DEPTH} deep")
-        elif character in ")]}":
-            depth -= 1
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about odd escapes and literals, not ours to show
-            tree = ast.parse(text.strip(), mode="eval")
-    except (SyntaxError, ValueError, MemoryError, RecursionError):
-        raise DimError("not an expression") from None
-    reader = _Reader()
-    return reader.floor(reader.read(tree.body, 0))
 
 
 class _Reader(RatioArithmetic):
@@ -159,33 +152,20 @@ class _Reader(RatioArithmetic):
             if summands:
                 value = total([value[0], *summands]), 1
                 summands = []
-            value = self.binary(op, value, operand)
+            if type(op) not in _BINARY:
+                raise DimError(f"{type(op).__name__} is not allowed in a size")
+            value = _BINARY[type(op)](self, value, operand)
         return (total([value[0], *summands]), 1) if summands else value
 
-    def binary(self, op: ast.operator, a: Ratio, b: Ratio) -> Ratio:
-        if isinstance(op, (ast.Add, ast.Sub)):  # a subtrahend comes negated
-            return self.add(a, b)
-        if isinstance(op, ast.Mult):
-            return self.times(a, b)
-        if isinstance(op, ast.Div):
-            return self.divided(a, b)
-        if isinstance(op, ast.FloorDiv):
-            return self.floor(self.divided(a, b)), 1
-        if isinstance(op, ast.Mod):
-            return self.remainder(a, b)
-        if isinstance(op, ast.Pow):
-            return self.power(a, b)
-        if isinstance(op, (ast.LShift, ast.RShift)):
-            name = "lshift" if isinstance(op, ast.LShift) else "rshift"
-            return call(name, self.argument(a), self.argument(b)), 1
-        raise DimError(f"{type(op).__name__} is not allowed in a size")
-
     def call(self, node: ast.Call, depth: int) -> Ratio:
-        if isinstance(node.func, ast.Call):  # Function('f')(x): an opaque function by name
-            return self.named_function(node, depth)
-        if not isinstance(node.func, ast.Name):
+        inner = node.func
+        if isinstance(inner, ast.Call) and not node.keywords and ast.unparse(inner.func) == "Function":
+            name = _text_argument(inner, "Function")  # Function('f')(x): an opaque function by name
+            args = [self.read(arg, depth) for arg in node.args]
+            return self.apply(name, args) if name in FUNCTIONS else (call(name, *map(self.argument, args)), 1)
+        if not isinstance(inner, ast.Name):
             raise DimError("only plain function names are allowed in a size")
-        name = node.func.id
+        name = inner.id
         if name in ("Symbol", "Dummy"):
             return symbol(_text_argument(node, name)), 1
         if name == "Float":
@@ -195,15 +175,6 @@ class _Reader(RatioArithmetic):
         if name == "Piecewise":
             return self.piecewise(node, depth)
         return self.apply(name, [self.read(arg, depth) for arg in node.args])
-
-    def named_function(self, node: ast.Call, depth: int) -> Ratio:
-        inner = node.func
-        assert isinstance(inner, ast.Call)
-        if not isinstance(inner.func, ast.Name) or inner.func.id != "Function" or node.keywords:
-            raise DimError("only plain function names are allowed in a size")
-        name = _text_argument(inner, "Function")
-        args = [self.read(arg, depth) for arg in node.args]
-        return self.apply(name, args) if name in FUNCTIONS else (call(name, *map(self.argument, args)), 1)
 
     def piecewise(self, node: ast.Call, depth: int) -> Ratio:
         pairs: list[tuple[Ratio, Ratio]] = []
@@ -280,6 +251,18 @@ _SPELLED: tuple[tuple[str, int, Callable[..., Ratio]], ...] = (
     ("Not", 1, lambda reader, a: (1 - reader.truth(a), 1)),
     ("Where where", 3, lambda reader, a, b, c: reader.choose(a, b, c)),
 )
+# A subtrahend comes negated.
+_BINARY: dict[type[ast.operator], Callable[..., Ratio]] = {
+    ast.Add: RatioArithmetic.add,
+    ast.Sub: RatioArithmetic.add,
+    ast.Mult: RatioArithmetic.times,
+    ast.Div: RatioArithmetic.divided,
+    ast.FloorDiv: lambda reader, a, b: (reader.floor(reader.divided(a, b)), 1),
+    ast.Mod: RatioArithmetic.remainder,
+    ast.Pow: RatioArithmetic.power,
+    ast.LShift: lambda reader, a, b: (call("lshift", reader.argument(a), reader.argument(b)), 1),
+    ast.RShift: lambda reader, a, b: (call("rshift", reader.argument(a), reader.argument(b)), 1),
+}
 _FIXED = {name: (count, action) for names, count, action in _SPELLED for name in names.split()}
 
 

@@ -107,7 +107,6 @@ class RatioArithmetic:
         return ceil_div(above, below)
 
     def argument(self, value: Ratio) -> Dim:
-        """The value as the argument of an opaque function, which may be a fraction."""
         above, below = value
         if below == 1:
             return above

@@ -186,11 +186,7 @@ def compare(op: str, a: Dim, b: Dim) -> Dim:
             return 1
         if high < 0 or (high == 0 and strict):
             return 0
-    return opaque(op, *_sides(op, a, b))
-
-
-def _sides(op: str, a: Dim, b: Dim) -> tuple[Dim, Dim]:
-    """Both sides without what they share, so that s + 1 <= t + 1 and s <= t are one comparison."""
+    # Both sides without what they share, so that s + 1 <= t + 1 and s <= t are one comparison.
     difference = b - a
     assert isinstance(difference, Expr)
     content = math.gcd(*difference.terms.values())
@@ -201,7 +197,7 @@ def _sides(op: str, a: Dim, b: Dim) -> tuple[Dim, Dim]:
     for monomial, coefficient in difference.terms.items():
         side = right if coefficient // content > 0 else left
         side[monomial] = abs(coefficient // content)
-    return build(left), build(right)
+    return opaque(op, build(left), build(right))
 
 
 def where(condition: Dim, a: Dim, b: Dim) -> Dim:
@@ -276,27 +272,21 @@ def broadcast(*shapes: Sequence[Dim]) -> tuple[Dim, ...]:
     """
     result: list[Dim] = [1] * max(map(len, shapes), default=0)
     for shape in shapes:
-        offset = len(result) - len(shape)
-        for place, dim in enumerate(shape, offset):
-            result[place] = _broadcast_pair(result[place], dim)
+        for place, b in enumerate(shape, len(result) - len(shape)):
+            a = result[place]
+            if a is b or b == 1 or a == 1:
+                result[place] = b if a == 1 else a
+                continue
+            numbers = [dim for dim in (a, b) if isinstance(dim, int)]
+            if len(numbers) == 1 or not same(a, b):
+                # A size beside a number may also be 1.
+                if differ(a, b) and (len(numbers) != 1 or (differ(a, 1) and differ(b, 1))):
+                    raise ShapeError(f"sizes {a} and {b} do not broadcast")
+                if _met is not None:
+                    _met.append(Meeting(a, b, is_broadcast=True))
+                # At run time they are equal or one is 1: a number, or a size that cannot be 1, is the result.
+                result[place] = numbers[0] if numbers else min(a, b, key=_unsuitability)  # type: ignore[arg-type]
     return tuple(result)
-
-
-def _broadcast_pair(a: Dim, b: Dim) -> Dim:
-    if a is b or b == 1:
-        return a
-    if a == 1:
-        return b
-    numbers = [dim for dim in (a, b) if isinstance(dim, int)]
-    if len(numbers) != 1 and same(a, b):
-        return a
-    # A size beside a number may also be 1.
-    if differ(a, b) and (len(numbers) != 1 or (differ(a, 1) and differ(b, 1))):
-        raise ShapeError(f"sizes {a} and {b} do not broadcast")
-    if _met is not None:
-        _met.append(Meeting(a, b, is_broadcast=True))
-    # At run time they are equal or one of them is 1: a number, or a size that cannot be 1, is the result.
-    return numbers[0] if numbers else min(a, b, key=_unsuitability)  # type: ignore[arg-type]
 
 
 def _unsuitability(dim: Expr) -> tuple[bool, int, int, int]:

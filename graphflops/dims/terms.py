@@ -86,22 +86,17 @@ def multiply(a: Terms, b: Terms) -> Terms:
                 packed[left + code] = packed.get(left + code, 0) + scale * coefficient
             if len(packed) > MAX_TERMS * 2:  # some may still cancel; `build` has the last word
                 raise _too_many_terms()
-        return {_unpack(code, atoms): coefficient for code, coefficient in packed.items()}
+        unpacked: Terms = {}
+        for code, coefficient in packed.items():
+            exponents = zip(atoms, code.to_bytes(len(atoms), "little"), strict=True)
+            unpacked[tuple([atom for atom, n in exponents if n for _ in range(n)])] = coefficient
+        return unpacked
     terms: Terms = {}
     for first, scale in a.items():
         for second, coefficient in b.items():
             monomial = (join(first, second) if second else first) if first else second
             terms[monomial] = terms.get(monomial, 0) + scale * coefficient
     return terms
-
-
-def _unpack(code: int, atoms: list[Atom]) -> Monomial:
-    monomial: list[Atom] = []
-    exponents = code.to_bytes(len(atoms), "little")
-    for place in range(len(atoms)):
-        if exponents[place]:
-            monomial += [atoms[place]] * exponents[place]
-    return tuple(monomial)
 
 
 # Divisions that always come out even.

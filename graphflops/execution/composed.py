@@ -290,24 +290,18 @@ def transformed(
     if not is_real and word[-1] != "t" and x.type.dtype.kind != "complex":
         x = t._to_copy(x, dtype=complex_of(x.type.dtype))
     for place, size in zip(places, wanted or (), strict=False):
-        x = _resized(t, x, place, size)
+        before = x.shape[place]
+        if same(size, -1) or same(size, before):  # -1 leaves the axis
+            continue
+        if not isinstance(size, int) or not isinstance(before, int):
+            raise RuleError(str(size))
+        padding = (*(0, 0) * (x.rank - 1 - place), 0, size - before)
+        x = t.slice(x, place, 0, size) if size < before else t.constant_pad_nd(x, padding)
     if is_real and is_inverse:
         return t.call("aten._fft_c2r.default", x, places, scaled, whole)
     if x.type.dtype.kind == "complex":
         return t.call("aten._fft_c2c.default", x, places, scaled, not is_inverse)
     return t.call("aten._fft_r2c.default", x, places, scaled, is_real)
-
-
-def _resized(t: Calls, x: Operand, place: int, size: Dim) -> Operand:
-    """The operand with an axis of this size; -1 leaves it."""
-    before = x.shape[place]
-    if same(size, -1) or same(size, before):
-        return x
-    if not isinstance(size, int) or not isinstance(before, int):
-        raise RuleError(str(size))
-    if size < before:
-        return t.slice(x, place, 0, size)
-    return t.constant_pad_nd(x, (*(0, 0) * (x.rank - 1 - place), 0, size - before))
 
 
 @kernel("_fft_c2c", "_fft_r2c", "_fft_c2r")

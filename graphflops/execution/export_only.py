@@ -49,11 +49,15 @@ def as_run(
     kept, unmasked = [], []
     for call in calls:
         mask, use = "", uses.get(call.node.name)
-        if call.node.operator.name == _SDPA and isinstance(given := call.node.arguments().get("mask"), Ref):
-            mask = given.name
+        if call.node.operator.name == _SDPA and isinstance(ref := call.node.arguments().get("mask"), Ref):
+            mask = ref.name
         is_flag = _is_flag(use) and (eager is None or bool(_hides(call, eager)))
         if mask in made and (mask in nothing or is_flag):
-            call = _without_mask(call, mask, is_causal=mask not in nothing)
+            operands = tuple([name for name in call.uses if name != mask])
+            given = {**call.node.arguments(), "mask": None, "is_causal": mask not in nothing}
+            node = replace(call.node, args=(), kwargs=tuple(given.items()))
+            gradient = placed(call.gradient, range(len(operands)))
+            call = replace(call, node=node, uses=operands, gradient=gradient, form=None)
             unmasked.append(call.node.name)
         elif call.node.operator.name in _COMBINES and not nothing.isdisjoint(call.uses):
             out, others = call.node.outputs[0], [name for name in call.uses if name not in nothing]
@@ -101,15 +105,6 @@ def _is_flag(use: AttentionUse | None) -> bool:
         return False
     causal = use.queries == use.keys and 2 * use.queries * use.masked_flops == use.flops * (use.queries - 1)
     return causal or use.masked_flops == 0
-
-
-def _without_mask(call: PricedCall, mask: str, *, is_causal: bool) -> PricedCall:
-    tensors = [name for name in call.uses if name != mask]
-    operator = call.node.operator
-    given = {**operator.arguments(call.node.args, call.node.kwargs), "mask": None, "is_causal": is_causal}
-    node = replace(call.node, args=(), kwargs=tuple(given.items()))
-    gradient = placed(call.gradient, range(len(tensors)))
-    return replace(call, node=node, uses=tuple(tensors), gradient=gradient, form=None)
 
 
 def placed(gradient: Backward | None, places: Sequence[int]) -> Backward | None:

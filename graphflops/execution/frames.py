@@ -29,8 +29,6 @@ from graphflops.execution.python_frame import (
     has_fact,
     is_next_turn,
     module_variables,
-    nesting,
-    probabilities,
 )
 from graphflops.execution.source_lines import CodeLine, code_lines, opens
 from graphflops.graph import Node
@@ -41,6 +39,7 @@ _PASSING = frozenset({"cast", "dropout"})  # kinds of calls that probabilities g
 _PASSED_THROUGH = frozenset({"softmax", "dropout"})
 _BATCHED_PRODUCTS = frozenset({"matmul", "bmm", "einsum"})  # of two tensors that were computed
 _JOINS = frozenset({"cat", "stack"})
+_AFTER_SOFTMAX = 2  # products of an attention after its softmax: with the values, and the projection
 _MOST_ALIKE = 8  # variables of a function that one operator has made
 
 
@@ -299,8 +298,13 @@ class References:
         returned = tuple(value for value in frame.weights if value not in first)
         second: tuple[str, ...] = ()
         if not has_fact("no weights", frame.line.file, frame.line.text):
-            places = range(frame.first, self.last + 1)
-            second = returned or probabilities(self.nodes, self.results, self.distributions, places)
+            # What `output, weights = attention(...)` binds to the second name: the softmax, where attention is spelled out.
+            second, products = returned, 0
+            for place in range(self.last, frame.first - 1, -1):
+                products += self.nodes[place].operator.kind == "product"
+                second = second or tuple([x for x in self.results[place] if x in self.distributions])
+                if second or products > _AFTER_SOFTMAX:
+                    break
         frame.returned += second
         return [first, second, *[() for _ in targets[2:]]]
 
@@ -380,7 +384,13 @@ class References:
     def hold_arguments(self) -> None:
         """What a module is given from outside lives until its forward returns."""
         modules = self.modules[::-1]  # each before those inside of it
-        inner, around = nesting(modules, len(self.nodes))
+        inner, around = (
+            [-1] * len(self.nodes),
+            list[int](),
+        )  # the innermost module of each call, the one around each
+        for number, (first, last) in enumerate(modules):
+            around.append(inner[first])
+            inner[first : last + 1] = [number] * (last + 1 - first)
         for read, number in zip(self.reads, inner, strict=True):
             for value in read if number >= 0 else ():
                 made, holder = self.made.get(value), number

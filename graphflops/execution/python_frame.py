@@ -11,7 +11,7 @@ whatever its functions are called.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
 from msgspec import Struct, field
@@ -240,29 +240,3 @@ def module_variables(nodes: Sequence[Node]) -> dict[str, str]:
                 name = module_variable(line.text, inner.removeprefix(line.module).removeprefix("."))
                 found.update({line.file: name} if name else {})
     return found
-
-
-_AFTER_SOFTMAX = 2  # products of an attention after its softmax: with the values, and the projection
-
-
-def probabilities(
-    nodes: Sequence[Node], results: Sequence[Sequence[str]], distributions: Collection[str], places: range
-) -> tuple[str, ...]:
-    """What `output, weights = attention(...)` binds to the second name: the softmax, where attention is spelled out."""
-    products = 0
-    for place in reversed(places):
-        products += nodes[place].operator.kind == "product"
-        if made := tuple([name for name in results[place] if name in distributions]):
-            return made
-        if products > _AFTER_SOFTMAX:
-            break
-    return ()
-
-
-def nesting(modules: Sequence[tuple[int, int]], count: int) -> tuple[list[int], list[int]]:
-    """The innermost module of each call and the one around each, -1 for none. modules: first and last call, outer first."""
-    inner, around = [-1] * count, list[int]()
-    for number, (first, last) in enumerate(modules):
-        around.append(inner[first])
-        inner[first : last + 1] = [number] * (last + 1 - first)
-    return inner, around

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from itertools import pairwise
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 from graphflops.base.record import Record
 from graphflops.cost import Value
@@ -163,55 +163,44 @@ def _groups(old: Sequence[Dim], new: Sequence[Dim]) -> list[tuple[list[int], lis
     return groups
 
 
-Rest = ParamSpec("Rest")
-Found = TypeVar("Found")
-Self = TypeVar("Self", bound="Formed")
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 
-class Formed(Protocol):
-    """What computes something of the calls of a graph. found: what it has computed, by form."""
+def by_form(compute: Method) -> Method:
+    """A method that computes something of a call from its form alone: it is called once for each form.
 
-    forms: Forms
-    found: dict[tuple[Any, ...], Any]
-
-
-def by_form(
-    compute: Callable[Concatenate[Self, PricedCall, Rest], Found],
-) -> Callable[Concatenate[Self, PricedCall, Rest], Found]:
-    """A method that computes something of a call from its form alone: it is called once for each form."""
+    Its object has `forms`, and `found`: what it has computed, by form.
+    """
 
     @wraps(compute)
-    def found(self: Self, call: PricedCall, /, *rest: Rest.args, **keywords: Rest.kwargs) -> Found:
+    def found(self: Any, call: PricedCall, *rest: Any) -> Any:
         form = self.forms.of(call)
         if form is None:
-            return compute(self, call, *rest, **keywords)
+            return compute(self, call, *rest)
         key = (compute, form, rest)
         try:
-            kept: Found = self.found[key]
+            return self.found[key]
         except KeyError:
-            kept = self.found[key] = compute(self, call, *rest, **keywords)
-        return kept
+            return self.found.setdefault(key, compute(self, call, *rest))
 
-    return found
+    return cast("Method", found)
 
 
-def places_by_form(
-    compute: Callable[[Self, PricedCall], list[str | None]],
-) -> Callable[[Self, PricedCall], list[str | None]]:
+def places_by_form(compute: Method) -> Method:
     """The same for a method that names some of the operands and results of a call."""
 
     @wraps(compute)
-    def found(self: Self, call: PricedCall) -> list[str | None]:
+    def found(self: Any, call: PricedCall) -> list[str | None]:
         form, names = self.forms.of(call), (*call.uses, *call.node.outputs)
         places = None if form is None else self.found.get((compute, form))
         if places is not None:
             return [names[place] for place in places]
-        chosen = compute(self, call)
+        chosen: list[str | None] = compute(self, call)
         if form is not None and len(set(names)) == len(names):
             self.found[compute, form] = [names.index(name) for name in chosen]
         return chosen
 
-    return found
+    return cast("Method", found)
 
 
 class Laid(Record, frozen=True):

@@ -87,11 +87,10 @@ class Archive:
             if kind_of(head) != "zip":
                 raise FileError(refusal(head))
             self._members = members(self._file, self.path.stat().st_size)
-        except FileError as error:
+        except BaseException as error:
             self._file.close()
-            raise FileError(f"{self}: {error}") from None
-        except BaseException:
-            self._file.close()
+            if isinstance(error, FileError):
+                raise FileError(f"{self}: {error}") from None
             raise
         self.names = frozenset(self._members)
 

@@ -66,7 +66,6 @@ def with_record(graph: Graph, record: Record | str | None) -> Graph:
 
 
 def _problem(graph: Graph, record: Record) -> str:
-    """What contradicts the program, or ""."""
     if record.format != FORMAT:
         return f"it has format {record.format}, this graphflops reads {FORMAT}"
     places = {name: place for place, name in enumerate(record.values)}

@@ -76,7 +76,6 @@ def capture(
 
 @contextlib.contextmanager
 def _returning_a_loss(module: torch.nn.Module) -> Iterator[None]:
-    """Makes the module return one number to differentiate."""
     own, patched = module.forward, module.__dict__.get("forward")
 
     @functools.wraps(own)
@@ -105,7 +104,12 @@ def from_exported_program(exported: torch.export.ExportedProgram) -> Graph:
     scope = Scope(program, exported.graph_module)
     placeholders = {node.name: node for node in exported.graph_module.graph.find_nodes(op="placeholder")}
     shared = _shared_weights(exported)
-    inputs = tuple([_input(spec, shared) for spec in signature.input_specs])
+    inputs = tuple(
+        [
+            Input(x.arg.name, _INPUT_ROLES[x.kind.name], x.target or "", shared.get(x.target or "", ""))
+            for x in signature.input_specs
+        ]
+    )
     for entry in inputs:
         scope.type_input(entry, placeholders[entry.name])
     nodes = scope.nodes()
@@ -114,7 +118,8 @@ def from_exported_program(exported: torch.export.ExportedProgram) -> Graph:
     outputs = tuple([Output(x, _OUTPUT_ROLES[spec.kind.name], spec.target or "") for spec, x in pairs])
     nodes, inputs = with_parts(nodes, (*inputs, *scope.constants), outputs, scope.types)
     ranges = {str(x): (bound_of(r.lower), bound_of(r.upper)) for x, r in exported.range_constraints.items()}
-    types = program.types
+    types, tensors = program.types, {**exported.constants, **exported.state_dict}
+    held = {spec.arg.name: tensors.get(spec.target) for spec in signature.input_specs if spec.target}
     return Graph(
         nodes=with_modules(nodes, inputs, outputs),
         types=scope.types,
@@ -123,7 +128,7 @@ def from_exported_program(exported: torch.export.ExportedProgram) -> Graph:
         symbols=collect(ranges, types.hints, inputs, scope.types, types.sizes()),
         modules=program.sources.modules,
         origin=Origin(format="live", producer=f"torch {torch.__version__.partition('+')[0]}"),
-        contents=program.contents({**_held(exported), **scope.tensors}),
+        contents=program.contents({**held, **scope.tensors}),
         orders=types.orders,
         guards=guards_of(getattr(exported, "_guards_code", ()), inputs),  # from torch 2.9 on
     )
@@ -132,19 +137,6 @@ def from_exported_program(exported: torch.export.ExportedProgram) -> Graph:
 def from_graph_module(module: fx.GraphModule, name: str) -> Graph:
     """A traced function as a Graph; tensors that it holds are its last inputs."""
     return Scope(Program(), module).region(name)
-
-
-def _input(spec: Any, shared: Mapping[str, str]) -> Input:
-    target = spec.target or ""
-    return Input(spec.arg.name, _INPUT_ROLES[spec.kind.name], target, shared.get(target, ""))
-
-
-def _held(program: torch.export.ExportedProgram) -> dict[str, Any]:
-    """The tensors of parameters, buffers and constants, by name of the input."""
-    tensors = {**program.constants, **program.state_dict}
-    return {
-        spec.arg.name: tensors.get(spec.target) for spec in program.graph_signature.input_specs if spec.target
-    }
 
 
 def _shared_weights(program: torch.export.ExportedProgram) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -42,7 +41,6 @@ class Program:
         return contents
 
     def stored(self, tensor: torch.Tensor) -> Stored:
-        """A tensor with its memory; a tensor on a device is copied to the host."""
         storage = tensor.untyped_storage()
         if storage._cdata not in self._memories:
             flat = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
@@ -57,24 +55,19 @@ class Program:
             shape = tuple([self.dim(size) for size in value.shape])
             return self.types.tensor(shape, dtype_of(value.dtype, name))
         if isinstance(value, (torch.SymInt, torch.SymBool)):
-            return self.symbolic(value)
+            try:
+                dim = self.dim(value)
+            except DimError:
+                if isinstance(value, torch.SymBool):
+                    return None  # a comparison of values that are not sizes
+                raise
+            return bool(dim) if isinstance(value, torch.SymBool) and isinstance(dim, int) else dim
         if isinstance(value, torch.SymFloat):
             hint = _hint(value)
             return float("nan") if hint is None else float(hint)
         return value if isinstance(value, (bool, int, float, complex, str)) else None
 
-    def symbolic(self, value: torch.SymInt | torch.SymBool) -> Any:
-        """A symbolic size or truth value; None for a comparison of values that are not sizes."""
-        try:
-            dim = self.dim(value)
-        except DimError:
-            if isinstance(value, torch.SymBool):
-                return None
-            raise
-        return bool(dim) if isinstance(value, torch.SymBool) and isinstance(dim, int) else dim
-
     def dim(self, size: Any) -> Dim:
-        """A size, concrete or not."""
         if isinstance(size, int):
             return size
         expression = size.node.expr
@@ -118,19 +111,6 @@ def dtype_of(dtype: torch.dtype, name: str) -> DType:
         raise FileError(f"value {shown(name)}: {error}") from None
 
 
-def described(arg: Any) -> str:
-    """The placeholder for an operand that is not read, as in a saved program."""
-    if isinstance(arg, (torch.memory_format, torch.layout)):
-        return str(arg).removeprefix("torch.")
-    if isinstance(arg, torch.device):
-        return str(arg)
-    if isinstance(arg, (torch._ops.OpOverload, torch._ops.HigherOrderOperator)):
-        return operator_name(arg)
-    if inspect.isclass(arg) or callable(arg):
-        return getattr(arg, "__qualname__", type(arg).__name__)
-    return type(arg).__name__
-
-
 def attribute_of(module: Any, path: str) -> Any:
     """The attribute at a dotted path; None where there is none."""
     for name in path.split("."):
@@ -152,7 +132,6 @@ class Scope:
         self._same: dict[str, str] = {}  # by name of a repeated getitem: the first of the same result
 
     def region(self, name: str) -> Graph:
-        """The graph, read as one nested in another."""
         inputs = []
         for node in self.module.graph.find_nodes(op="placeholder"):
             self.types[node.name] = self.program.value(node.name, node.meta.get("val"))
@@ -163,7 +142,6 @@ class Scope:
         return Graph(nodes, self.types, (*inputs, *self.constants), outputs, name=name, contents=contents)
 
     def type_input(self, entry: Input, node: fx.Node) -> None:
-        """Records an input's type; for a parameter, also whether it is trained."""
         value = node.meta.get("val")
         if entry.role in ("token", "object") and not isinstance(value, torch.Tensor):
             return
@@ -201,12 +179,17 @@ class Scope:
         op = operator_name(node.target)
         outputs = tuple(self.outputs(node))
         args = tuple([self.argument(arg) for arg in node.args])
-        kwargs = tuple([(name, self.argument(node.kwargs[name])) for name in _ordered(node)])
-        sources = self.program.sources
-        stacks = (
-            sources.shared(node.meta.get("stack_trace") or ""),
-            sources.stack(_stack(node.meta.get("nn_module_stack"))),
-        )
+        # Keywords in the order of the operator's schema, which is that of a saved program.
+        schema = getattr(node.target, "_schema", None)
+        known = () if schema is None else [x.name for x in schema.arguments if x.name in node.kwargs]
+        order = dict.fromkeys((*known, *node.kwargs))
+        kwargs = tuple([(name, self.argument(node.kwargs[name])) for name in order])
+        sources, entries = self.program.sources, []  # of the module stack, as a saved program spells them
+        for key, (path, kind) in (node.meta.get("nn_module_stack") or {}).items():
+            name = kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}"
+            entries.append(f"{key},{path},{name}")
+        trace = sources.shared(node.meta.get("stack_trace") or "")
+        stacks = trace, sources.stack(";".join(entries))
         module, module_type = sources.place(stacks[1])
         return Node(
             node.name, op, args, kwargs, outputs, module, module_type, sources.line(stacks[0]), *stacks
@@ -217,10 +200,9 @@ class Scope:
     def outputs(self, node: fx.Node) -> Iterable[str | None]:
         """Names of the results, flat, as a saved program has them: a `getitem`'s, else `NAME_unused_1`."""
         value = node.meta.get("val")
-        if isinstance(value, (tuple, list)):
-            yield from self.unpacked(node, node.name, enumerate(value))
-        elif isinstance(value, dict):
-            yield from self.unpacked(node, node.name, value.items())
+        if isinstance(value, (tuple, list, dict)):
+            entries = value.items() if isinstance(value, dict) else enumerate(value)
+            yield from self.unpacked(node, node.name, entries)
         elif not (isinstance(node.target, torch._ops.OpOverload) and (not node.target._schema.returns)):
             yield self.recorded(node.name, value)
 
@@ -250,14 +232,12 @@ class Scope:
         return first
 
     def recorded(self, name: str, value: Any) -> str | None:
-        """Records a result's type; None for a result that does not exist."""
         if value is None:
             return None
         self.types[name] = self.program.value(name, value)
         return name
 
     def results(self) -> list[Argument]:
-        """What the graph returns."""
         (output,) = self.module.graph.find_nodes(op="output")
         returned = output.args[0]
         values = returned if isinstance(returned, (tuple, list)) else (returned,)
@@ -266,7 +246,6 @@ class Scope:
     # Arguments
 
     def argument(self, arg: Any) -> Argument:
-        """One operand."""
         if isinstance(arg, fx.Node):
             return self.reference(arg)
         if arg is None or isinstance(arg, (bool, int, float, complex, str)):
@@ -280,7 +259,12 @@ class Scope:
         if isinstance(arg, (torch.SymInt, torch.SymBool, torch.SymFloat)):
             found: Argument = self.program.value("", arg)
             return found
-        return Opaque(described(arg))
+        if isinstance(arg, (torch.memory_format, torch.layout, torch.device)):
+            return Opaque(str(arg).removeprefix("torch."))
+        if isinstance(arg, (torch._ops.OpOverload, torch._ops.HigherOrderOperator)):
+            return Opaque(operator_name(arg))
+        name = type(arg).__name__
+        return Opaque(getattr(arg, "__qualname__", name) if callable(arg) else name)
 
     def reference(self, node: fx.Node) -> Argument:
         if node.op == "get_attr":
@@ -301,23 +285,3 @@ class Scope:
         if key not in graphs:
             graphs[key] = Scope(self.program, attribute_of(self.module, target)).region(target)
         return graphs[key]
-
-
-def _ordered(node: fx.Node) -> list[str]:
-    """Keywords in the order of the operator's schema, which is that of a saved program."""
-    schema = getattr(node.target, "_schema", None)
-    if schema is None:
-        return list(node.kwargs)
-    known = [argument.name for argument in schema.arguments if argument.name in node.kwargs]
-    return known + [name for name in node.kwargs if name not in known]
-
-
-def _stack(stack: Any) -> str:
-    """The module stack as a saved program spells it."""
-    if not stack:
-        return ""
-    entries = []
-    for key, (path, kind) in stack.items():
-        name = kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}"
-        entries.append(f"{key},{path},{name}")
-    return ";".join(entries)

@@ -13,6 +13,7 @@ from itertools import product
 from math import prod
 from typing import Any, NamedTuple
 
+from msgspec import to_builtins
 from msgspec.structs import replace
 
 from graphflops.base.limits import spend
@@ -76,13 +77,6 @@ def at_mesh(steps: Sequence[RecordedStep], axes: Mapping[str, int]) -> RecordedS
     wanted = {**recorded, **axes}
     if wanted == recorded:
         return first  # also where the calls depend on the mesh
-    _require_alike(steps)
-    found = _Numbers([dict(step.axes) for step in steps], wanted).tree([_tree(step) for step in steps], first)
-    return _step(found, first, wanted)
-
-
-def _require_alike(steps: Sequence[RecordedStep]) -> None:
-    first = steps[0]
     for step in steps[1:]:
         if len(step.calls) != len(first.calls):
             raise ModelError(
@@ -90,11 +84,12 @@ def _require_alike(steps: Sequence[RecordedStep]) -> None:
                 f"{_said(step.axes)}: its calls depend on the mesh, so record it at each"
             )
         if _fixed(step) != _fixed(first):
-            raise ModelError(
-                f"at {_said(first.axes)} and {_said(step.axes)} the step has other calls or groups: record it at each"
-            )
+            where = f"at {_said(first.axes)} and {_said(step.axes)}"
+            raise ModelError(f"{where} the step has other calls or groups: record it at each")
     if not all(group.axis for group in first.groups):
         raise ModelError("a process group lies along no axis of the mesh: record the step at each mesh")
+    found = _Numbers([dict(step.axes) for step in steps], wanted).tree([_tree(step) for step in steps], first)
+    return _step(found, first, wanted)
 
 
 def _said(axes: Sequence[tuple[str, int]]) -> str:
@@ -102,60 +97,56 @@ def _said(axes: Sequence[tuple[str, int]]) -> str:
 
 
 def _fixed(step: RecordedStep) -> tuple[Any, ...]:
-    """What must be the same on each mesh."""
     groups = [group.axis for group in step.groups]
-    return step.rank, step.operators, step.modules, step.sources, groups, [*dict(step.axes)], step.guesses
+    return (
+        step.rank,
+        step.operators,
+        step.modules,
+        step.sources,
+        groups,
+        [*dict(step.axes)],
+        step.guesses,
+        step.is_compiled,
+    )
 
 
 def _tree(step: RecordedStep) -> _Tree:
     """A step as a tree that those of other meshes can be laid over."""
-    maker = {entry.value: -1 - place for place, entry in enumerate(step.inputs)}
+    held = to_builtins(step)
+    maker = {value: -1 - place for place, (value, *_) in enumerate(held["inputs"])}
     maker |= {
         value: place for place, call in enumerate(step.calls) for value in call.results if value is not None
     }
     places: list[list[int]] = []
     values: list[list[Any]] = []
     before: object = None
-    for number, value in enumerate(step.values):
+    for number, value in enumerate(held["values"]):
         if maker.get(number) != before:
             values.append([])
         before = maker.get(number)
         places.append([len(values) - 1, len(values[-1])])
-        values[-1].append([value.storage, value.offset, value.shape, value.strides, value.dtype])
+        values[-1].append(value)
     groups = {group.name: place for place, group in enumerate(step.groups)}
     numbered: dict[str, Any] = {f"v{number}": place for number, place in enumerate(places)}
-    calls = [
-        [
-            call.operator,
-            _placed(call.args, places, groups),
-            {name: _placed(given, places, groups) for name, given in call.kwargs.items()},
-            [None if value is None else places[value] for value in call.results],
-            *(call.module, call.source, call.phase, call.stream, call.wrapped, call.hooked),
-        ]
-        for call in step.calls
-    ]
-    storages = [[numbered.get(s.name, s.name), s.kind, s.first, s.last, s.bytes] for s in step.storages]
-    inputs = [[places[x.value], x.role, numbered.get(x.target, x.target)] for x in step.inputs]
+
+    def placed(given: Any) -> Any:  # places in the tree for values, and places in the list for groups
+        if isinstance(given, str):
+            return {"g": groups[given]} if given in groups else given
+        return {"v": places[given["v"]]} if isinstance(given, dict) and "v" in given else given
+
+    calls = []
+    for operator, args, kwargs, results, *others in held["calls"]:
+        named = {name: _each(given, placed) for name, given in kwargs.items()}
+        made = [None if value is None else places[value] for value in results]
+        calls.append([operator, _each(args, placed), named, made, *others])
+    storages = [[numbered.get(name, name), *others] for name, *others in held["storages"]]
+    inputs = [[places[value], role, numbered.get(name, name)] for value, role, name in held["inputs"]]
     return _Tree(values, storages, inputs, calls)
 
 
-def _placed(given: Any, places: Sequence[list[int]], groups: Mapping[str, int]) -> Any:
-    """An argument with places in the tree for values, and places in the list for groups."""
-    if isinstance(given, list):
-        return [_placed(item, places, groups) for item in given]
-    if isinstance(given, str):
-        return {"g": groups[given]} if given in groups else given
-    return {"v": places[given["v"]]} if isinstance(given, dict) and "v" in given else given
-
-
-def _named(given: Any, number: Callable[[Sequence[int]], int], groups: Sequence[RecordedGroup]) -> Any:
-    """An argument of the tree with the numbers of values and the names of groups."""
-    if isinstance(given, list):
-        return [_named(item, number, groups) for item in given]
-    if not isinstance(given, dict):
-        return given
-    ((kind, what),) = given.items()
-    return groups[what].name if kind == "g" else {"v": number(what)} if kind == "v" else given
+def _each(given: Any, change: Callable[[Any], Any]) -> Any:
+    """An argument, or each item of nested lists, changed."""
+    return [_each(item, change) for item in given] if isinstance(given, list) else change(given)
 
 
 def _step(tree: _Tree, first: RecordedStep, axes: Mapping[str, int]) -> RecordedStep:
@@ -169,16 +160,16 @@ def _step(tree: _Tree, first: RecordedStep, axes: Mapping[str, int]) -> Recorded
     def named(name: Any) -> str:
         return name if isinstance(name, str) else f"v{number(name)}"
 
-    calls = [
-        RecordedCall(
-            operator,
-            _named(args, number, first.groups),
-            {name: _named(given, number, first.groups) for name, given in kwargs.items()},
-            [None if place is None else number(place) for place in results],
-            *others,
-        )
-        for operator, args, kwargs, results, *others in tree.calls
-    ]
+    def argument(given: Any) -> Any:
+        entries: Any = given.items() if isinstance(given, dict) else (("", None),)
+        ((kind, what),) = entries
+        return first.groups[what].name if kind == "g" else {"v": number(what)} if kind == "v" else given
+
+    calls = []
+    for operator, args, kwargs, results, *others in tree.calls:
+        options = {name: _each(given, argument) for name, given in kwargs.items()}
+        made = [None if place is None else number(place) for place in results]
+        calls.append(RecordedCall(operator, _each(args, argument), options, made, *others))
     return replace(
         first,
         axes=[*axes.items()],

@@ -7,8 +7,7 @@ import gc
 import hashlib
 import importlib
 import re
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -71,10 +70,19 @@ def opened(path: Path | str) -> tuple[Any, Origin]:
                     if said.startswith("is not a .pt2"):
                         said = "is not an ONNX model: give the file that torch.onnx.export wrote"
                     raise FileError(said)
-                data = _bytes_of(file, path.stat().st_size, form)
+                file.seek(0)
+                size = path.stat().st_size
+                if form != "binary" and size > _MOST_TEXT:
+                    raise FileError(f"{size} bytes of text: store the model as binary")
+                if form != "binary":
+                    data = file.read()
+                else:  # the part of the file that describes the program
+                    spend("bytes decoded", min(size, _WHOLE_BYTES))
+                    pages = file.read() if size <= _WHOLE_BYTES else Pages(file, size)
+                    data = onnx_proto.without_weights(pages)
         except OSError as error:
             raise FileError(reason(error)) from None
-        model = _DECODERS[form](data, name)
+        model = _decoded(data, form, name)
         if not model.HasField("graph"):
             raise FileError("holds no graph: it is not an ONNX model, or was cut off when it was copied")
         if len(model.graph.node) > _MOST_CALLS:
@@ -108,65 +116,46 @@ def _in_one_line(name: str) -> Iterator[None]:
             gc.enable()
 
 
-def _bytes_of(file: Any, size: int, form: str) -> bytes:
-    """The part of the file that describes the program."""
-    file.seek(0)
-    if form != "binary":
-        if size > _MOST_TEXT:
-            raise FileError(f"{shown(file.name)}: {size} bytes of text: store the model as binary")
-        return bytes(file.read())
-    spend("bytes decoded", min(size, _WHOLE_BYTES))
-    return onnx_proto.without_weights(file.read() if size <= _WHOLE_BYTES else Pages(file, size))
-
-
-def _from_binary(data: bytes, name: str) -> Any:
-    try:
-        return onnx_proto.messages().ModelProto.FromString(data)
-    except onnx_proto.decode_error():
-        raise FileError(
-            f"{name}: is damaged, nests too deep, or is no ONNX model: export or copy it again"
-        ) from None
-
-
-def _from_text(data: bytes, name: str) -> Any:
-    _check_nesting(data, name)
-    from onnx import parser
-
-    try:
-        return parser.parse_model(data.decode())
-    except UnicodeDecodeError:
-        raise FileError(f"{name}: is not UTF-8") from None
-    except (parser.ParseError, IndexError, RuntimeError, ValueError) as error:  # it is not strict about which
-        said = error.args[0] if error.args else ""
-        said = said.decode(errors="replace") if isinstance(said, bytes) else str(said)
-        raise FileError(f"{name}: is not ONNX's text: {shown(' '.join(said.split()), 300)}") from None
-
-
-def _from_text_of_protobuf(data: bytes, name: str, *, module: str, form: str, option: str) -> Any:
-    _check_nesting(data, name)
-    parser = importlib.import_module(f"google.protobuf.{module}")
-    try:
-        return parser.Parse(data, onnx_proto.messages().ModelProto(), **{option: True})
-    except parser.ParseError as error:
-        raise FileError(f"{name}: is not the {form} of an ONNX model: {shown(str(error), 300)}") from None
-
-
-_DECODERS: dict[str, Callable[[bytes, str], Any]] = {
-    "binary": _from_binary,
-    "text": _from_text,
-    "json": partial(
-        _from_text_of_protobuf, module="json_format", form="JSON", option="ignore_unknown_fields"
-    ),
-    "prototext": partial(
-        _from_text_of_protobuf, module="text_format", form="text", option="allow_unknown_field"
-    ),
-}
-
-
-def _check_nesting(data: bytes, name: str) -> None:
+def _decoded(data: bytes, form: str, name: str) -> Any:
+    """The ModelProto that bytes of that form hold."""
+    if form == "binary":
+        try:
+            return onnx_proto.messages().ModelProto.FromString(data)
+        except onnx_proto.decode_error():
+            said = "is damaged, nests too deep, or is no ONNX model: export or copy it again"
+            raise FileError(f"{name}: {said}") from None
     depth = deepest = 0
     for bracket in re.findall(rb"[{}()\[\]]", data):
         depth += 1 if bracket in b"{([" else -1
         deepest = max(deepest, depth)
     if deepest > 4 * _MOST_NESTED:
         raise FileError(f"{name}: nests too deep")
+    if form == "text":
+        from onnx import parser
+
+        try:
+            return parser.parse_model(data.decode())
+        except UnicodeDecodeError:
+            raise FileError(f"{name}: is not UTF-8") from None
+        except (
+            parser.ParseError,
+            IndexError,
+            RuntimeError,
+            ValueError,
+        ) as error:  # it is not strict about which
+            said = error.args[0] if error.args else ""
+            said = said.decode(errors="replace") if isinstance(said, bytes) else str(said)
+            raise FileError(f"{name}: is not ONNX's text: {shown(' '.join(said.split()), 300)}") from None
+    module, option, what = _OF_PROTOBUF[form]
+    library = importlib.import_module(f"google.protobuf.{module}")
+    try:
+        return library.Parse(data, onnx_proto.messages().ModelProto(), **{option: True})
+    except library.ParseError as error:
+        raise FileError(f"{name}: is not the {what} of an ONNX model: {shown(str(error), 300)}") from None
+
+
+# Modules of protobuf, the option by which they pass over fields that they do not know, and what a form is called.
+_OF_PROTOBUF = {
+    "json": ("json_format", "ignore_unknown_fields", "JSON"),
+    "prototext": ("text_format", "allow_unknown_field", "text"),
+}

@@ -25,7 +25,7 @@ from graphflops.exporters.onnx_proto import (
     named_once,
     number_of_elements,
     role_of,
-    statistics,
+    state_of,
     type_of,
 )
 from graphflops.exporters.onnx_scope import (
@@ -96,6 +96,7 @@ class Program:
         self._constants: dict[bytes, TensorType] = {}
         self._notes: dict[str, list[Note]] = {}
         self._evidence: dict[str, Evidence] = {}
+        self._state: set[str] = set()  # stored tensors that calls take as state, not as parameters
 
     def graph(self, origin: Origin) -> Graph:
         """The whole program."""
@@ -113,8 +114,12 @@ class Program:
         defaults = frozenset(value.name for value in proto.input) & kept if has_defaults else frozenset()
         self.store(proto, scope, original_names(proto), defaults)
         outputs = self.body(proto, scope)
+        stored_inputs = [
+            replace(entry, role="buffer") if entry.name in self._state and entry.role != "user" else entry
+            for entry in self.inputs
+        ]
         nodes, inputs, modules = placed(
-            self.finished(self.root), self.inputs, self.places.modules, self._evidence
+            self.finished(self.root), stored_inputs, self.places.modules, self._evidence
         )
         tensors = [typed for typed in self.types.values() if isinstance(typed, TensorType)]
         open_ = [size for typed in tensors for size in typed.shape if not isinstance(size, int)]
@@ -151,11 +156,10 @@ class Program:
         defaults: those that a caller may replace: no size, branch or trip count follows from what they hold. (An attention
         mask is counted as stored.)
         """
-        state = statistics(proto.node)
         for tensor in proto.initializer:
             typed = tensor_of(tensor, tensor.name, lambda message: self.note("GF210", "", message))
             target = targets.get(tensor.name, tensor.name)
-            role = role_of(typed, target, tensor.name in state)
+            role = role_of(typed, target)
             if tensor.name in defaults:
                 typed = replace(typed, value=None)
             unique = self.store_one(tensor.name, typed, role, scope, target, memory_of(tensor))
@@ -163,8 +167,7 @@ class Program:
         for tensor in proto.sparse_initializer:
             name = tensor.values.name
             typed = sparse_of(tensor, name, lambda message: self.note("GF210", "", message))
-            role = role_of(typed, name, name in state)
-            self.store_one(name, typed, role, scope, targets.get(name, name), ())
+            self.store_one(name, typed, role_of(typed, name), scope, targets.get(name, name), ())
 
     def store_one(
         self,
@@ -199,7 +202,7 @@ class Program:
                 return False
             if typed.value is not None:
                 self._constants[key] = typed
-        role = "constant" if number_of_elements(typed) <= SMALL else role_of(typed, name, False)
+        role = "constant" if number_of_elements(typed) <= SMALL else role_of(typed, name)
         unique = self.store_one(name, typed, role, scope, name, ())
         if "value" in held:
             in_program = scope.around is None and not scope.call
@@ -281,6 +284,7 @@ class Program:
             return
         attributes = tuple(self.attributes(call.attributes, scope, name).items())
         outputs = [names.define(result, scope, name) if result else None for result in proto.output[:]]
+        self._state.update(ref.name for ref in state_of(kind, operands) if ref is not None)
         scope.body.nodes.append(Node(name, op, tuple(operands), attributes, tuple(outputs), *place))
 
     def operator(self, domain: str, kind: str, scope: Scope) -> str:
@@ -352,12 +356,20 @@ class Program:
                 raise FileError(
                     f"{shown(node)} takes the attribute {shown(proto.name)} of a function that it is not in"
                 )
-            return self.handed_down(proto.ref_attr_name, scope)
+            if self.functions is None or proto.ref_attr_name not in scope.attributes:
+                return ()
+            # the value that the function's caller gives; a graph is captured, and counted, once more
+            value: Any = scope.attributes[proto.ref_attr_name]
+            for graph in graphs_in(value):
+                self.functions.count(self._calls[graph])
+                for captured in graph.captures:
+                    self.names.use(captured, scope.body)
+            return (value,)
         plain = PLAIN.get(kind)
         if plain is not None:
             return (plain(proto),)
         if kind == TENSOR:
-            value: Any = tensor_of(proto.t, proto.name, lambda message: self.note("GF210", node, message))
+            value = tensor_of(proto.t, proto.name, lambda message: self.note("GF210", node, message))
         elif kind == GRAPH:
             value = self.nested(proto.g, scope, checked(proto.g.name or proto.name))
         elif kind == GRAPHS:
@@ -366,15 +378,4 @@ class Program:
             value = type_of(proto.tp, lambda dim, _: self.sizes.of_value(dim))
         else:
             return () if kind is None else (Opaque(proto.name),)
-        return (value,)
-
-    def handed_down(self, name: str, scope: Scope) -> tuple[Argument, ...]:
-        """The value that a function's caller gives an attribute; a graph is captured, and counted, once more."""
-        if self.functions is None or name not in scope.attributes:
-            return ()
-        value = scope.attributes[name]
-        for graph in graphs_in(value):
-            self.functions.count(self._calls[graph])
-            for captured in graph.captures:
-                self.names.use(captured, scope.body)
         return (value,)

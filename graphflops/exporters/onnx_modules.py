@@ -21,7 +21,6 @@ _PARAMETER = re.compile(r"(?:[A-Za-z_]\w*|\d+)(?:\.\w+)+", re.ASCII)  # `blocks.
 _GENERATED = re.compile(r".*_\d+|.*[^\w.].*|\d.*", re.ASCII | re.DOTALL)  # `val_7`, `onnx::Conv_42`
 _SCALES = ("_scale", "_zero_point")
 _REPEATED = re.compile(r"(.+)_\d+", re.ASCII)  # the scope of a second call of one module
-_BIAS = frozenset({"add"})
 
 
 class Placement:
@@ -52,11 +51,23 @@ class Placement:
             or node.module
             for node in nodes
         }
+        # paths read off names as whole paths, with enclosing modules that only names of parameters show
+        whole: dict[str, str] = {}
+        owners = set(self.stored.values())
+        for node in nodes:
+            if self._how(node) == "named" and node.module and node.module not in owners:
+                for name in self.operands[node.name]:
+                    pairs = _aligned(node.module.split("."), self.stored.get(name, "").split("."))
+                    whole = {prefix: path for prefix, path in pairs.items() if prefix != path} | whole
+        self._rename(whole)
+        self._rename(self._second_calls())
+        self._inherit()
 
-    def of_nodes(self) -> dict[str, str]:
-        """By call: its module."""
-        self._rename(self._completed())
-        # by path of the second call of a module (`head.0_1`), the path of the first, which uses the same parameters
+    def _how(self, node: Node) -> Evidence:
+        return self.evidence.get(node.name, "recorded")
+
+    def _second_calls(self) -> dict[str, str]:
+        """By path of the second call of a module (`head.0_1`), the path of the first, which uses the same parameters."""
         uses: dict[str, set[str]] = {}
         for node in self.nodes:
             if self._how(node) == "named":
@@ -67,93 +78,55 @@ class Placement:
         found: dict[str, str] = {}
         for path in sorted(uses, key=len):
             parent, _, last = path.rpartition(".")
-            parent, repeated = renamed(parent, found, {}), _REPEATED.fullmatch(last)
+            parent, repeated = renamed(parent, found), _REPEATED.fullmatch(last)
             if repeated is not None and path not in owners:
                 first = f"{parent}.{repeated[1]}" if parent else repeated[1]
                 if first in uses and uses[path] <= uses[first]:
-                    found[path] = renamed(first, found, {})
-        self._rename(found)
-        self._inherit()
-        return self.modules
-
-    def of_inputs(self) -> tuple[Input, ...]:
-        """The inputs; a stored tensor whose name an exporter made up belongs to the module of its first call."""
-        return tuple([self._owned(entry) for entry in self.inputs])
-
-    def _how(self, node: Node) -> Evidence:
-        return self.evidence.get(node.name, "recorded")
+                    found[path] = renamed(first, found)
+        return found
 
     def _by_weight(self, node: Node) -> str:
         """The module of the parameter that a call uses; "" where calls of other modules use the parameter too."""
         for name in self.operands[node.name]:
             if name.endswith(_SCALES):
                 continue
-            owner = self.stored.get(name) or self.stored.get(self._dequantized(name), "")
+            # the stored tensor itself, or what the value is the dequantized form of, by the name that onnxruntime gives it
+            base = unquantized(name)
+            forms = (self.stored[form] for form in (f"{base}_quantized", base) if form in self.stored)
+            owner = self.stored.get(name) or next(forms, "")
             if owner and name not in self.elsewhere:
                 return owner
         return ""
 
-    def _dequantized(self, name: str) -> str:
-        """The stored tensor that a value is the dequantized form of, by the name that onnxruntime gives the value."""
-        base = unquantized(name)
-        return next((known for known in (f"{base}_quantized", base) if known in self.stored), "")
-
-    def _completed(self) -> dict[str, str]:
-        """By path read off a name, the whole path, with enclosing modules that only names of parameters show."""
-        found: dict[str, str] = {}
-        owners = set(self.stored.values())
-        for node in self.nodes:
-            path = node.module
-            if self._how(node) != "named" or not path or path in owners:
-                continue
-            for name in self.operands[node.name]:
-                for prefix, whole in _aligned(path.split("."), self.stored.get(name, "").split(".")):
-                    if prefix != whole:
-                        found.setdefault(prefix, whole)
-        return found
-
     def _rename(self, paths: Mapping[str, str]) -> None:
         """Replace the beginnings of paths read off names."""
-        if not paths:
-            return
-        known: dict[str, str] = {}
-        for node in self.nodes:
-            if self._how(node) == "named":
-                path = self.modules[node.name]
-                self.modules[node.name] = renamed(path, paths, known)
+        if paths:
+            named = [node.name for node in self.nodes if self._how(node) == "named"]
+            known = {path: renamed(path, paths) for path in {self.modules[name] for name in named}}
+            self.modules.update((name, known[self.modules[name]]) for name in named)
 
     def _inherit(self) -> None:
         """Modules of calls without evidence, the last first: a call serves what uses its results."""
-        open_ = {
-            node.name for node in self.nodes if self._how(node) == "none" and not self.modules[node.name]
-        }
-        if not open_:
-            return
+        open_ = [node for node in self.nodes if self._how(node) == "none" and not self.modules[node.name]]
         makers = {name: node for node in self.nodes for name in node.outputs if name is not None}
         after: dict[str, str | None] = {}
-        for node in reversed(self.nodes):
-            if node.name in open_:
-                after[node.name] = self._used_by(node, after)
+        for node in reversed(open_):
+            after[node.name] = self._used_by(node, after)
         before: dict[str, str] = {}
-        for node in self.nodes:
-            if node.name in open_:
-                made = [makers[name] for name in self.operands[node.name] if name in makers]
-                inside = [before.get(maker.name) or self._around(maker) for maker in made]
-                before[node.name] = max(inside, key=_depth, default="")
-                self.modules[node.name] = max((after[node.name] or "", before[node.name]), key=_depth)
+        for node in open_:
+            made = [makers[name] for name in self.operands[node.name] if name in makers]
+            inside = [before.get(maker.name) or self._around(maker) for maker in made]
+            before[node.name] = max(inside, key=_depth, default="")
+            self.modules[node.name] = max((after[node.name] or "", before[node.name]), key=_depth)
 
     def _used_by(self, node: Node, after: Mapping[str, str | None]) -> str | None:
         """The module that uses a call's results: of an added bias the bias's, else the one around a layer."""
-        for name in node.outputs:
-            for user in self.users.get(name or "", ()):
-                if user.name in after:
-                    module = after[user.name]
-                else:
-                    module = self.modules[user.name]
-                    if user.operator.name not in _BIAS or not self._has_weight(user):
-                        module = self._around(user)
-                if module is not None:
-                    return module
+        for user in (user for name in node.outputs for user in self.users.get(name or "", ())):
+            if user.name not in after:
+                is_bias = user.operator.name == "add" and self._has_weight(user)
+                return self.modules[user.name] if is_bias else self._around(user)
+            if after[user.name] is not None:
+                return after[user.name]
         return None
 
     def _around(self, node: Node) -> str:
@@ -165,17 +138,14 @@ class Placement:
         module = self.modules[node.name]
         return bool(module) and any(self.stored.get(name) == module for name in self.operands[node.name])
 
-    def _owned(self, entry: Input) -> Input:
-        base = unquantized(entry.target)
-        if entry.role == "user" or _PARAMETER.fullmatch(base) or not _GENERATED.fullmatch(base):
+    def owned(self, entry: Input) -> Input:
+        """An input; a stored tensor whose name an exporter made up belongs to the module of its first call."""
+        base, users = unquantized(entry.target), self.users.get(entry.name)
+        is_made_up = entry.role != "user" and not _PARAMETER.fullmatch(base) and _GENERATED.fullmatch(base)
+        if not is_made_up or not users:
             return entry
-        users = self.users.get(entry.name)
-        if not users:
-            return entry
-        module = self.modules[users[0].name]
         name = entry.target.rpartition("/")[2].replace(".", "_")
-        target = f"{module}.{name}" if module else name
-        return replace(entry, target=target, alias_of=entry.alias_of)
+        return replace(entry, target=".".join(filter(None, (self.modules[users[0].name], name))))
 
 
 def placed(
@@ -186,7 +156,7 @@ def placed(
 ) -> tuple[tuple[Node, ...], tuple[Input, ...], dict[str, str]]:
     """The calls and stored tensors in their modules, and the type of each module by path."""
     placement = Placement(nodes, inputs, evidence)
-    paths = placement.of_nodes()
+    paths = placement.modules
     moved = {node.module: paths[node.name] for node in nodes if evidence.get(node.name) == "named"}
     types = {path: kind for path, kind in modules.items() if moved.get(path, path) == path}
     found = []
@@ -202,52 +172,46 @@ def placed(
     gone = {prefix for before, after in moved.items() if before != after for prefix in _prefixes(before)}
     alive = {prefix for path in paths.values() for prefix in _prefixes(path)} if gone else set()
     empty = {path for path in gone - alive if path in modules}
-    return tuple(found), placement.of_inputs(), {path: k for path, k in types.items() if path not in empty}
+    kept = {path: kind for path, kind in types.items() if path not in empty}
+    return tuple(found), tuple([placement.owned(entry) for entry in inputs]), kept
 
 
 def _with_nested(node: Node, moved: Mapping[str, str]) -> Node:
     """The call, the calls of graphs in its attributes under their new paths."""
     if not any(isinstance(value, Graph) for _, value in node.kwargs):
         return node
-    known: dict[str, str] = {}
 
     def inside(value: Argument) -> Argument:
         if not isinstance(value, Graph):
             return value
-        nodes = [replace(each, module=renamed(each.module, moved, known)) for each in value.nodes]
+        nodes = [replace(each, module=renamed(each.module, moved)) for each in value.nodes]
         return replace(value, nodes=tuple([_with_nested(each, moved) for each in nodes]))
 
     return replace(node, kwargs=tuple([(key, inside(value)) for key, value in node.kwargs]))
 
 
-def renamed(path: str, paths: Mapping[str, str], known: dict[str, str]) -> str:
+def renamed(path: str, paths: Mapping[str, str]) -> str:
     """The path with its longest beginning that has another name replaced."""
-    found = known.get(path)
-    if found is None:
-        found = path
-        for prefix in [*_prefixes(path)][::-1]:
-            if prefix in paths:
-                found = paths[prefix] + path[len(prefix) :]
-                break
-        known[path] = found
-    return found
+    for prefix in reversed(_prefixes(path)):
+        if prefix in paths:
+            return paths[prefix] + path[len(prefix) :]
+    return path
 
 
-def _aligned(path: Sequence[str], owner: Sequence[str]) -> list[tuple[str, str]]:
-    """Each beginning of a path beside that of the parameter's module; [] where the path is no abbreviation of it."""
+def _aligned(path: Sequence[str], owner: Sequence[str]) -> dict[str, str]:
+    """Each beginning of a path, and that of the parameter's module; {} where the path is no abbreviation of it."""
     if path[-1] != owner[-1]:
-        return []
-    ends = []
-    at = len(owner)
-    for part in reversed(path):
-        while at and owner[at - 1] != part:
-            at -= 1
-        if not at:
-            return []
-        ends.append(at)
-        at -= 1
-    pairs = zip(range(1, len(path) + 1), reversed(ends), strict=True)
-    return [(".".join(path[:length]), ".".join(owner[:end])) for length, end in pairs]
+        return {}
+    found: dict[str, str] = {}
+    end = len(owner)
+    for length in range(len(path), 0, -1):
+        while end and owner[end - 1] != path[length - 1]:
+            end -= 1
+        if not end:
+            return {}
+        found[".".join(path[:length])] = ".".join(owner[:end])
+        end -= 1
+    return found
 
 
 def _prefixes(path: str) -> list[str]:

@@ -18,7 +18,7 @@ from graphflops.base.protobuf import field
 from graphflops.dims import Dim
 from graphflops.errors import DimError, FileError, shown
 from graphflops.exporters.archive import Pages
-from graphflops.graph import Argument, Graph, InputRole, Opaque, Type
+from graphflops.graph import Argument, Graph, InputRole, Opaque, Ref, Type
 from graphflops.ops import operator
 from graphflops.rules.onnx.entries import onnx_dtype
 from graphflops.tensor import DType, OptionalType, SequenceType, TensorType, UnknownType
@@ -211,14 +211,9 @@ def checked(name: str | bytes) -> str:
     return name
 
 
-def text(value: bytes) -> str:
-    """A string of the file; bytes that are not UTF-8 are replaced."""
-    return value.decode("utf-8", "replace")
-
-
-def statistics(nodes: Iterable[Any]) -> set[str]:
-    """Names of the stored tensors that calls use as state, not as parameters."""
-    return {node.input[place] for node in nodes for place in _state(node.op_type) if place < len(node.input)}
+def state_of(op_type: str, operands: Sequence[Ref | None]) -> list[Ref | None]:
+    """The operands that a call takes as state, not as parameters."""
+    return [operands[place] for place in _state(op_type) if place < len(operands)]
 
 
 @lru_cache(maxsize=1024)
@@ -235,10 +230,8 @@ def graphs_in(value: Argument) -> Sequence[Graph]:
     return (value,) if isinstance(value, Graph) else ()
 
 
-def role_of(typed: TensorType, target: str, is_state: bool) -> InputRole:
+def role_of(typed: TensorType, target: str) -> InputRole:
     """The role of a stored tensor, guessed from its type and name: files do not state it."""
-    if is_state:
-        return "buffer"
     elements = number_of_elements(typed)
     if elements == 1 and "." not in target:  # an epsilon or an exponent
         return "constant"
@@ -268,20 +261,18 @@ def named_once(attributes: Iterable[Any], node: str) -> dict[str, Any]:
 FLOAT, INT, STRING, TENSOR, GRAPH, FLOATS, INTS, STRINGS, TENSORS, GRAPHS = range(1, 11)
 TYPE = 13
 
-PLAIN: dict[int | None, Callable[[Any], Argument]] = {
+PLAIN: dict[int | None, Callable[[Any], Argument]] = {  # in strings, bytes that are not UTF-8 are replaced
     FLOAT: lambda proto: proto.f,
     INT: lambda proto: proto.i,
-    STRING: lambda proto: text(proto.s),
+    STRING: lambda proto: proto.s.decode("utf-8", "replace"),
     FLOATS: lambda proto: tuple(proto.floats),
     INTS: lambda proto: tuple(proto.ints),
-    STRINGS: lambda proto: tuple([text(item) for item in proto.strings]),
+    STRINGS: lambda proto: tuple([item.decode("utf-8", "replace") for item in proto.strings]),
 }
 
 
 _FIELDS = "f i s t g floats ints strings tensors graphs sparse_tensor sparse_tensors tp type_protos"
-_KINDS = {
-    field: kind for kind, field in enumerate(_FIELDS.split(), FLOAT)
-}  # by the field that holds the value
+_KINDS = {name: kind for kind, name in enumerate(_FIELDS.split(), FLOAT)}  # by the field that holds the value
 
 
 def kind_of(proto: Any) -> int | None:

@@ -204,12 +204,34 @@ def ordered(nodes: Sequence[Any], visible: Callable[[str], bool]) -> Iterator[Ca
     visible: whether a name has a meaning by now: the results of every call given out so far must have one.
     Raises FileError where calls use one another in a circle.
     """
-    for index, node in enumerate(nodes):
-        call = _call(node)
+    for place in range(len(nodes)):
+        call = _call(nodes[place])
         if not all(map(visible, _used(call))):
-            yield from _sorted([_call(node) for node in nodes[index:]], visible)
-            return
+            break
         yield call
+    else:
+        return
+    calls = [_call(node) for node in nodes[place:]]
+    makers: dict[str, int] = {}
+    for index, call in enumerate(calls):
+        for name in call.node.output[:]:
+            makers.setdefault(name, index)
+    waiting, ready = TopologicalSorter[int](), list[int]()
+    for index, call in enumerate(calls):
+        waiting.add(index, *(makers[name] for name in _used(call) if name in makers and not visible(name)))
+    try:
+        waiting.prepare()
+    except CycleError as error:
+        stuck = calls[min(error.args[1])].node
+        name = shown(checked(stuck.name or stuck.op_type))
+        raise FileError(f"{name} uses what is made of its own results: the graph has a circle") from None
+    order = []
+    while waiting.is_active():
+        for index in waiting.get_ready():
+            heappush(ready, index)
+        order.append(heappop(ready))
+        waiting.done(order[-1])
+    yield from (calls[index] for index in order)
 
 
 def _call(node: Any) -> Call:
@@ -220,16 +242,10 @@ def _used(call: Call) -> list[str]:
     """Names that a call uses, those that the graphs in its attributes take from outside among them."""
     used = [name for name in call.inputs if name]
     for attribute in call.attributes:
-        if attribute.type not in _MAY_HOLD_GRAPHS:
-            continue
-        for graph in graphs_of(attribute):
-            used.extend(_free(graph))
+        for graph in graphs_of(attribute) if attribute.type in _MAY_HOLD_GRAPHS else ():
+            own = defined(graph)
+            used += [name for node in graph.node for name in _used(_call(node)) if name not in own]
     return used
-
-
-def _free(graph: Any) -> Iterator[str]:
-    own = defined(graph)
-    return (name for node in graph.node for name in _used(_call(node)) if name not in own)
 
 
 def defined(graph: Any) -> set[str]:
@@ -242,29 +258,6 @@ def defined(graph: Any) -> set[str]:
     }
 
 
-def _sorted(calls: Sequence[Call], visible: Callable[[str], bool]) -> list[Call]:
-    makers: dict[str, int] = {}
-    for index, call in enumerate(calls):
-        for name in call.node.output[:]:
-            makers.setdefault(name, index)
-    waiting, ready, order = TopologicalSorter[int](), list[int](), list[Call]()
-    for index, call in enumerate(calls):
-        waiting.add(index, *(makers[name] for name in _used(call) if name in makers and not visible(name)))
-    try:
-        waiting.prepare()
-    except CycleError as error:
-        stuck = calls[min(error.args[1])].node
-        name = shown(checked(stuck.name or stuck.op_type))
-        raise FileError(f"{name} uses what is made of its own results: the graph has a circle") from None
-    while waiting.is_active():
-        for index in waiting.get_ready():
-            heappush(ready, index)
-        index = heappop(ready)
-        order.append(calls[index])
-        waiting.done(index)
-    return order
-
-
 MOST_CALLS = 100_000  # of functions, and inside them
 MOST_OPERANDS = 1_000_000  # formal operands, results, attributes, opsets and declared types, over all calls
 MOST_NESTED_CALLS = 60
@@ -274,18 +267,9 @@ class Function(Record, frozen=True, dict=True):
     """A FunctionProto, with what each call of it needs."""
 
     proto: Any
-
-    @cached_property
-    def name(self) -> str:
-        return f"{self.proto.domain or 'ai.onnx'}.{self.proto.name}"
-
-    @cached_property
-    def inputs(self) -> tuple[str, ...]:
-        return tuple(self.proto.input)
-
-    @cached_property
-    def outputs(self) -> tuple[str, ...]:
-        return tuple(self.proto.output)
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
 
     @cached_property
     def opsets(self) -> dict[str, int]:
@@ -294,7 +278,8 @@ class Function(Record, frozen=True, dict=True):
     @cached_property
     def calls(self) -> int:
         """Calls in its body, those of nested graphs and of attributes' defaults among them."""
-        return sum(map(_calls, self.proto.node)) + sum(map(_in_attribute, self.proto.attribute_proto))
+        body = sum(1 + _calls(node.attribute) for node in self.proto.node)
+        return body + _calls(self.proto.attribute_proto)
 
     @cached_property
     def operands(self) -> int:
@@ -310,12 +295,13 @@ class Functions:
     def __init__(self, protos: Iterable[Any]) -> None:
         self._known: dict[tuple[str, str, str], Function] = {}
         for proto in protos:
-            function = Function(proto)
-            if (
-                self._known.setdefault((domain_of(proto.domain), proto.name, proto.overload), function)
-                is not function
-            ):
-                raise FileError(f"the function {shown(function.name)} is defined twice")
+            key, name = (
+                (domain_of(proto.domain), proto.name, proto.overload),
+                f"{proto.domain or 'ai.onnx'}.{proto.name}",
+            )
+            if key in self._known:
+                raise FileError(f"the function {shown(name)} is defined twice")
+            self._known[key] = Function(proto, name, tuple(proto.input), tuple(proto.output))
         self._calls = self._operands = 0
 
     def find(self, domain: str, kind: str, overload: str) -> Function | None:
@@ -349,13 +335,10 @@ class Functions:
             raise FileError(f"functions that call one another have more than {MOST_CALLS:,} calls")
 
 
-def _calls(node: Any) -> int:
-    """A call and those in the graphs among its attributes."""
-    return 1 + sum(map(_in_attribute, node.attribute))
-
-
-def _in_attribute(attribute: Any) -> int:
-    return sum(_calls(node) for graph in graphs_of(attribute) for node in graph.node)
+def _calls(attributes: Iterable[Any]) -> int:
+    """Calls in the graphs among attributes."""
+    graphs = (graph for attribute in attributes for graph in graphs_of(attribute))
+    return sum(1 + _calls(node.attribute) for graph in graphs for node in graph.node)
 
 
 def graphs_of(attribute: Any) -> Iterator[Any]:

@@ -11,6 +11,7 @@ import importlib
 import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Any, Union
 
@@ -49,20 +50,16 @@ def inferred(node: Node, operands: Sequence[Value]) -> list[Value]:
         found = inference.infer_node_outputs(schema, proto, types, opset_imports=imports)
     except Exception:  # noqa: BLE001 its failures do not matter: it is used only where no better type is known
         return []
-    return [_readable(found[name]) if name in found else None for name in results]
 
+    def size(dim: Any, _: int) -> Dim:
+        is_known = dim.HasField("dim_value") and dim.dim_value >= 0
+        return int(dim.dim_value) if is_known else data_dependent("unknown")
 
-def _readable(proto: Any) -> Value:
-    try:
-        return type_of(proto, _size)  # type: ignore[return-value]
-    except FileError:
-        return None
-
-
-def _size(dim: Any, _: int) -> Dim:
-    if dim.HasField("dim_value") and dim.dim_value >= 0:
-        return int(dim.dim_value)
-    return data_dependent("unknown")
+    readable: dict[str, Any] = {}
+    for name in found:
+        with suppress(FileError):
+            readable[name] = type_of(found[name], size)
+    return [readable.get(name) for name in results]
 
 
 def _without_sizes(onnx: Any, value: Value) -> Any:
@@ -190,7 +187,10 @@ class Declared(Mapping[str, object]):
         proto = self._protos[name].type
         text = proto.SerializeToString()
         if text not in self._read:
-            self._read[text] = self._type(proto)
+            try:
+                self._read[text] = type_of(proto, lambda dim, _: self._sizes.of_value(dim))
+            except FileError:
+                self._read[text] = UnknownType()
         return self._read[text]
 
     def __iter__(self) -> Iterator[str]:
@@ -198,12 +198,6 @@ class Declared(Mapping[str, object]):
 
     def __len__(self) -> int:
         return len(self._protos)
-
-    def _type(self, proto: Any) -> object:
-        try:
-            return type_of(proto, lambda dim, _: self._sizes.of_value(dim))
-        except FileError:
-            return UnknownType()
 
 
 def _number(size: int, where: str) -> int:
@@ -238,19 +232,15 @@ def ranges(model: Any, names: Collection[str], sizes: Iterable[Dim]) -> dict[str
 
 
 def _stated(model: Any) -> dict[str, Range]:
-    for entry in (*model.graph.metadata_props, *model.metadata_props):
-        if entry.key == _KEY and isinstance(entry.value, str):
-            return dict(islice(_pairs(entry.value), _MOST_STATED))
-    return {}
-
-
-def _pairs(text: str) -> Iterator[tuple[str, Range]]:
     """The entries of a printed dict of ranges: `{s17: VR[2, 64], 4*s18: VR[16, int_oo]}`."""
-    begins = 0
-    for match in _STATED.finditer(text):
+    entries = (*model.graph.metadata_props, *model.metadata_props)
+    texts = (entry.value for entry in entries if entry.key == _KEY and isinstance(entry.value, str))
+    text, begins, found = next(texts, ""), 0, dict[str, Range]()
+    for match in islice(_STATED.finditer(text), _MOST_STATED):
         low, high = map(_bound, match.groups())
-        yield text[begins : match.start()].strip("{, "), (low or None, high)  # sizes are never negative
+        found[text[begins : match.start()].strip("{, ")] = low or None, high  # sizes are never negative
         begins = match.end()
+    return found
 
 
 def _parsed(text: str) -> Dim:

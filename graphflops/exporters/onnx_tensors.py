@@ -13,7 +13,6 @@ import struct
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from graphflops.dims import at_least, prod
@@ -27,6 +26,7 @@ from graphflops.exporters.onnx_proto import (
     dtype_of,
     fields,
     messages,
+    number_of_elements,
     require_axes,
     require_holdable,
 )
@@ -58,7 +58,7 @@ def stored(path: str, proto: Any, name: str) -> Stored | None:
         return None
     try:
         if any(entry.key == DROPPED for entry in proto.external_data):
-            memory = _in_file(Path(path), name, dtype) if name and path else None
+            memory = _in_file(path, name, dtype) if name and path else None
         else:
             memory = _held(proto, dtype)
     except OverflowError:
@@ -74,9 +74,9 @@ def stored(path: str, proto: Any, name: str) -> Stored | None:
     return Stored(dtype, shape, strides, 0, memory)  # type: ignore[arg-type]
 
 
-def _in_file(path: Path, name: str, dtype: DType) -> memoryview | None:
+def _in_file(path: str, name: str, dtype: DType) -> memoryview | None:
     """Data that was left out when the program was read."""
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as whole:
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as whole:
         data = memoryview(whole)
         try:
             begin, end = _place(data, name.encode())
@@ -160,20 +160,29 @@ def tensor_of(proto: Any, name: str, complain: Complain) -> TensorType:
     bare = TensorType(_sizes(proto, name), dtype_of(proto.data_type))
     assert isinstance(bare.nbytes, int)
     require_holdable(f"tensor {shown(name)}", list(proto.dims), bare.nbytes)
-    places = _places(proto)
+    places, dtype, elements = _places(proto), bare.dtype, number_of_elements(bare)
     if problem := _contradiction(proto, bare, places):
         complain(f"tensor {shown(name)} is {bare}, {problem}")
         return bare
-    if not _is_small(bare) or not places or places[0].name == _ELSEWHERE:
+    is_here = places and places[0].name != _ELSEWHERE
+    if not is_here or not _is_small(bare) or dtype.name not in ("int4", "uint4", *_LETTERS):
         return bare
     try:
-        numbers = _numbers(proto, bare)
+        raw = _held(proto, dtype)
+        numbers: Sequence[Any]
+        if dtype.bits == 4:
+            nibbles = [part for byte in raw for part in (byte & 15, byte >> 4)][:elements]
+            numbers = [part - 16 if dtype.kind == "int" and part > 7 else part for part in nibbles]
+        else:
+            numbers = struct.unpack(f"<{elements}{_LETTERS[dtype.name]}", raw)
     except (struct.error, OverflowError):
         complain(f"tensor {shown(name)} is {bare}, and holds a number that its type has no room for")
         return bare
-    if numbers is None:
-        return bare
-    return TensorType(bare.shape, bare.dtype, value=nested(iter(numbers), tuple(proto.dims)))
+    if dtype.name == "bfloat16":
+        numbers = struct.unpack(f"<{elements}f", b"".join(struct.pack("<I", bits << 16) for bits in numbers))
+    if dtype.kind == "bool":
+        numbers = [int(number != 0) for number in numbers]
+    return TensorType(bare.shape, dtype, value=nested(iter(numbers), tuple(proto.dims)))
 
 
 def sparse_of(proto: Any, name: str, complain: Complain) -> TensorType:
@@ -196,24 +205,22 @@ def constant_of(attributes: Mapping[str, Any], name: str, complain: Complain) ->
             return tensor_of(attribute.t, name, complain)
         if key == "sparse_value":
             return sparse_of(attribute.sparse_tensor, name, complain)
-        if key in _LITERALS:
-            dtype, field, is_list = _LITERALS[key]
-            held = getattr(attribute, field)
-            values = tuple(held) if is_list else held
-            shape = (len(held),) if is_list else ()
+        word = key.removeprefix("value_")
+        if word.removesuffix("s") in _LITERALS:
+            dtype, field = _LITERALS[word.removesuffix("s")]
+            is_list = word.endswith("s")
+            values = tuple(getattr(attribute, word)) if is_list else getattr(attribute, field)
+            shape = (len(values),) if is_list else ()
             small = dtype != 8 and len(shape and values) <= MOST_INTEGERS
             return TensorType(shape, dtype_of(dtype), value=values if small else None)
     return None
 
 
 _LITERALS = {
-    "value_float": (1, "f", False),
-    "value_floats": (1, "floats", True),
-    "value_int": (7, "i", False),
-    "value_ints": (7, "ints", True),
-    "value_string": (8, "s", False),
-    "value_strings": (8, "strings", True),
-}
+    "float": (1, "f"),
+    "int": (7, "i"),
+    "string": (8, "s"),
+}  # element types, and fields of one number
 
 
 def stored_names(graph: Any) -> frozenset[str]:
@@ -224,10 +231,8 @@ def stored_names(graph: Any) -> frozenset[str]:
 
 def memory_of(tensor: Any) -> tuple[Any, ...]:
     """Location of a tensor's data in another file, equal for tensors that share it; () if the file states none."""
-    if tensor.data_location != EXTERNAL:
-        return ()
     entries = {entry.key: entry.value for entry in tensor.external_data}
-    if "offset" not in entries and "length" not in entries:
+    if tensor.data_location != EXTERNAL or entries.keys().isdisjoint(("offset", "length")):
         return ()
     return tuple(entries.get(key, "") for key in ("location", "offset", "length"))
 
@@ -254,18 +259,17 @@ def _places(proto: Any) -> list[_Place]:
     for key, text in entries:
         if key == DROPPED:
             field, _, length = text.partition(":")
-            nbytes, width = int(length) if _is_number(length) else 0, _WIDTHS.get(f"{field}_data")
+            nbytes, width = _number(length), _WIDTHS.get(f"{field}_data")
             entries_in = (-(-nbytes // 10), nbytes) if width is None else (nbytes // width, nbytes // width)
             found.append(_Place(f"{field}_data", *entries_in))
     if proto.data_location == EXTERNAL:
-        length = dict(entries).get("length", "")
-        told = int(length) if _is_number(length) else 0  # where none is told, the rest of the file
+        told = _number(dict(entries).get("length", ""))  # where none is told, the rest of the file
         found.append(_Place(_ELSEWHERE, told, told or 2**63))
     return found
 
 
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) < 20
+def _number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else 0
 
 
 def _contradiction(proto: Any, tensor: TensorType, places: Sequence[_Place]) -> str:
@@ -273,9 +277,8 @@ def _contradiction(proto: Any, tensor: TensorType, places: Sequence[_Place]) -> 
 
     A tensor without data is a weight that somebody left out, if it is not one that decides on sizes.
     """
-    nbytes, elements, dtype = tensor.nbytes, tensor.numel, tensor.dtype
+    nbytes, elements, dtype = tensor.nbytes, number_of_elements(tensor), tensor.dtype
     assert isinstance(nbytes, int)
-    assert isinstance(elements, int)
     if len(places) > 1:
         return f"but has data twice: in {places[0].name} and in {places[1].name}"
     if not places:
@@ -297,28 +300,8 @@ def _contradiction(proto: Any, tensor: TensorType, places: Sequence[_Place]) -> 
     return f"{needed} {unit}, but its data in {where} has {place.fewest}"
 
 
-# Small contents
-
-
 def _is_small(tensor: TensorType) -> bool:
     """True for a tensor whose contents sizes may follow from."""
     rows = prod([max(size, 1) for size in tensor.shape])  # type: ignore[type-var]  # 2^40 rows without elements are many
     most = MOST_FLOATS if tensor.dtype.kind == "float" else MOST_INTEGERS
     return at_least(most, rows) and tensor.dtype.kind not in ("complex", "other")
-
-
-def _numbers(proto: Any, tensor: TensorType) -> Sequence[int | float] | None:
-    """The elements in row-major order; None for element types that are not read."""
-    dtype, elements = tensor.dtype, tensor.numel
-    assert isinstance(elements, int)
-    letter = _LETTERS.get(dtype.name)
-    if letter is None and dtype.name not in ("int4", "uint4"):
-        return None
-    raw = _held(proto, dtype)
-    if letter is None:
-        nibbles = [part for byte in raw for part in (byte & 15, byte >> 4)][:elements]
-        return [part - 16 if dtype.kind == "int" and part > 7 else part for part in nibbles]
-    numbers = struct.unpack(f"<{elements}{letter}", raw)
-    if dtype.name == "bfloat16":
-        return struct.unpack(f"<{elements}f", b"".join(struct.pack("<I", bits << 16) for bits in numbers))
-    return [int(number != 0) for number in numbers] if dtype.kind == "bool" else numbers

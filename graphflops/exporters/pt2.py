@@ -83,7 +83,6 @@ def _two_programs(one: str, other: str, *_: str) -> str:
 
 
 def _other_archive(names: frozenset[str]) -> str:
-    """What a zip archive without an exported program is, and what to do."""
     inner = {name.partition("/")[2] for name in names} | names
     if any(name.startswith("data/aotinductor/") or "/aotinductor/" in name for name in inner):
         return (

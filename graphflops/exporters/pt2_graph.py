@@ -8,12 +8,12 @@ from typing import Any
 
 from graphflops.errors import FileError, shown
 from graphflops.exporters import pt2_schema as schema
+from graphflops.exporters.pt2_tables import with_aliases
 from graphflops.exporters.pt2_values import (
     LAYOUTS,
     MEMORY_FORMATS,
     Members,
     Program,
-    device,
     dtype_of,
     literal,
     named,
@@ -58,8 +58,6 @@ def graph_of(
     outputs = tuple([scope.output(spec) for spec in module.signature.output_specs])
     nodes, inputs = with_parts(nodes, inputs, outputs, scope.types)
     if shared is None:
-        from graphflops.exporters.pt2_tables import with_aliases
-
         inputs = with_aliases(inputs, nodes, scope.types)
     ranges = {name: (r.min_val, r.max_val) for name, r in decoded.range_constraints.items()}
     symbols = collect(ranges, program.types.hints, inputs, scope.types, program.types.sizes())
@@ -102,7 +100,6 @@ class Scope:
     # Inputs and outputs
 
     def inputs(self, specs: Iterable[schema.InputSpec], shared: Mapping[str, str]) -> tuple[Input, ...]:
-        """Inputs of the whole program, with their roles."""
         entries = [self.input(spec, shared) for spec in specs]
         for entry in entries:
             self.define(entry.name)
@@ -115,7 +112,6 @@ class Scope:
         return tuple(entries)
 
     def input(self, spec: schema.InputSpec, shared: Mapping[str, str]) -> Input:
-        """One input of the whole program."""
         if spec.user_input is not None:
             names = results(spec.user_input.arg)
             if len(names) != 1 or names[0] is None:
@@ -126,8 +122,7 @@ class Scope:
             return Input(spec.constant_input.name, "user")
         for kind, (role, field) in _INPUTS.items():
             if (given := getattr(spec, kind)) is not None:
-                target = getattr(given, field) if field else ""
-                is_weight = role in ("parameter", "buffer")
+                target, is_weight = _target(given, field), role in ("parameter", "buffer")
                 return Input(given.arg.name, role, target, shared.get(target, "") if is_weight else "")
         raise FileError("an input of the program has a role that this graphflops does not know")
 
@@ -148,13 +143,12 @@ class Scope:
         self.types[entry.name] = of_input(entry, known, strides, meta.requires_grad, is_sparse)
 
     def output(self, spec: schema.OutputSpec) -> Output:
-        """One output of the whole program."""
         if spec.user_output is not None:
             return Output(self.argument(spec.user_output.arg))
         for kind, (role, target) in _OUTPUTS.items():
             given = getattr(spec, kind)
             if given is not None:
-                return Output(self.refs[given.arg.name], role, getattr(given, target) if target else "")
+                return Output(self.refs[given.arg.name], role, _target(given, target))
         raise FileError("an output of the program has a role that this graphflops does not know")
 
     def region(self, name: str) -> Graph:
@@ -181,12 +175,16 @@ class Scope:
         self.node_names.update(self.refs)
         built = []
         for index, raw in enumerate(self.graph.nodes):
-            node = program.node(index, raw)
+            node = schema.decode_part(program.node_decoder, raw, f"node #{index}")
             op = operator_name(node.target)
             try:
                 args, kwargs = self.operands(self.arranged(op, node), op.startswith("higher_order."))
                 outputs = self.results(node.outputs)
-                name = self.node_name(node.name or (outputs[0] if outputs else None), op)
+                # Calls of old files have no names: that of the first result stands for one, or of the operator.
+                name = node.name or (outputs[0] if outputs else None)
+                name = operator(op).short_name if name is None else name
+                name = self.unused(name) if name in self.node_names else name
+                self.node_names.add(name)
             except FileError as error:
                 raise FileError(f"node {shown(node.name or f'#{index}')} ({shown(op)}): {error}") from None
             stacks = shared(node.metadata.stack_trace), program.sources.stack(node.metadata.nn_module_stack)
@@ -229,7 +227,6 @@ class Scope:
         return tuple(args), tuple(kwargs)
 
     def results(self, outputs: list[schema.Argument]) -> tuple[str | None, ...]:
-        """Defines the results; their names, flat."""
         if len(outputs) == 1 and (tensor := outputs[0].as_tensor) is not None:
             self.define(tensor.name)
             return (tensor.name,)
@@ -240,21 +237,11 @@ class Scope:
         return names
 
     def define(self, name: str) -> None:
-        """Defines a value; raises FileError if it exists already."""
         if name in self.refs:
             raise FileError(f"defines value {shown(name)}, which exists already")
         self.refs[name] = Ref(name)
 
-    def node_name(self, wanted: str | None, op: str) -> str:
-        """The node's name in the file; in old files, which have none, that of its first result or of its operator."""
-        name = wanted if wanted is not None else operator(op).short_name
-        if name in self.node_names:
-            name = self.unused(name)
-        self.node_names.add(name)
-        return name
-
     def unused(self, name: str) -> str:
-        """The name, with a number behind it if it is taken."""
         candidate, count = name, self._numbers.get(name, 0)
         while candidate in self.node_names or candidate in self.refs:
             count += 1
@@ -265,34 +252,14 @@ class Scope:
     # Arguments
 
     def argument(self, arg: schema.Argument) -> Argument:
-        """One operand; the most frequent kinds first."""
         if arg.as_tensor is not None:
             return self.refs[arg.as_tensor.name]
-        if arg.as_int is not None:
-            return arg.as_int
-        if arg.as_ints is not None:
-            return tuple(arg.as_ints)
-        if arg.as_sym_int is not None:
-            return self.scalar(arg.as_sym_int)
-        if arg.as_sym_ints is not None:
-            return tuple([self.scalar(item) for item in arg.as_sym_ints])
-        if arg.as_none is not None:
-            return None
-        if arg.as_bool is not None:
-            return arg.as_bool
-        if arg.as_float is not None:
-            return number(arg.as_float)
-        if arg.as_tensors is not None:
-            return tuple([self.refs[item.name] for item in arg.as_tensors])
-        # one operand of a rare kind
         for kind, convert in _CONVERTERS.items():
-            value = getattr(arg, kind)
-            if value is not None:
+            if (value := getattr(arg, kind)) is not None:
                 return convert(self, value)
         raise FileError("an operand is of a kind that this graphflops does not know")
 
     def nested(self, argument: schema.GraphArgument) -> Graph:
-        """A graph that is an argument; equal graphs are one object."""
         where = f"graph {shown(argument.name)}"
         if self.depth >= MAX_DEPTH:
             raise FileError(f"{where}: graphs nest deeper than {MAX_DEPTH}")
@@ -301,25 +268,14 @@ class Scope:
             raise FileError(f"{where} is there twice, and torch runs one of them in the place of both")
         known = self.program.nested.get(key)
         if known is None:
-            scope = Scope(self.program, self.program.graph(argument.name, key), self.depth + 1)
+            graph = schema.decode_part(self.program.graph_decoder, key, where)
+            scope = Scope(self.program, graph, self.depth + 1)
             try:
                 known = scope.region(argument.name)
             except FileError as error:
                 raise FileError(f"{where}: {error}") from None
             self.program.nested[key] = known
         return known
-
-    def scalar(self, item: schema.SymArgument) -> Argument:
-        """A scalar: a reference to a value, or a literal."""
-        if item.as_name is not None:
-            return self.refs[item.as_name]
-        if item.as_int is not None:
-            return item.as_int
-        return number(item.as_float) if item.as_float is not None else item.as_bool
-
-    def optional(self, item: schema.OptionalTensor) -> Ref | None:
-        """A tensor or nothing."""
-        return None if item.as_tensor is None else self.refs[item.as_tensor.name]
 
 
 # By field of an InputSpec: the role, and the field of its name in the model.
@@ -342,6 +298,13 @@ _OUTPUTS: dict[str, tuple[OutputRole, str]] = {
 }
 
 
+def _target(spec: schema.Spec, field: str) -> str:
+    name: str | None = getattr(spec, field) if field else ""
+    if name is None:
+        raise FileError(f"the signature of the program names no {field}")
+    return name
+
+
 class _Defined(dict[str, Ref]):
     """References by name; looking up a name that is not defined raises FileError."""
 
@@ -349,20 +312,31 @@ class _Defined(dict[str, Ref]):
         raise FileError(f"uses value {shown(name)}, which nothing before it defines")
 
 
-_CONVERTERS: dict[str, Callable[[Scope, Any], Argument]] = {
+Convert = Callable[[Scope, Any], Argument]
+_AS_IT_IS: Convert = lambda _, value: value  # noqa: E731 - as the others
+_LISTED: Convert = lambda _, items: tuple(items)  # noqa: E731
+_SCALAR: Convert = lambda scope, x: literal(x) if x.as_name is None else scope.refs[x.as_name]  # noqa: E731
+_SCALARS: Convert = lambda scope, items: tuple([_SCALAR(scope, item) for item in items])  # noqa: E731
+# By field of an operand, the most frequent first.
+_CONVERTERS: dict[str, Convert] = {
+    "as_int": _AS_IT_IS,
+    "as_ints": _LISTED,
+    "as_sym_int": _SCALAR,
+    "as_sym_ints": _SCALARS,
+    "as_none": lambda scope, _: None,
+    "as_bool": _AS_IT_IS,
+    "as_float": lambda scope, item: number(item),
+    "as_tensors": lambda scope, items: tuple([scope.refs[item.name] for item in items]),
     "as_scalar_type": lambda scope, kind: dtype_of(kind, ""),
-    "as_string": lambda scope, text: text,
-    "as_device": lambda scope, item: Opaque(device(item)),
-    "as_optional_tensors": lambda scope, items: tuple([scope.optional(item) for item in items]),
-    "as_optional_tensor": lambda scope, item: scope.optional(item),
+    "as_string": _AS_IT_IS,
+    "as_device": lambda scope, item: Opaque(item.type + ("" if item.index is None else f":{item.index}")),
+    "as_optional_tensors": lambda scope, items: tuple([scope.argument(item) for item in items]),
+    "as_optional_tensor": lambda scope, item: scope.argument(item),
     "as_graph": lambda scope, graph: scope.nested(graph),
     "as_floats": lambda scope, items: tuple([number(item) for item in items]),
-    "as_bools": lambda scope, items: tuple(items),
-    "as_strings": lambda scope, items: tuple(items),
-    "as_sym_bool": lambda scope, item: scope.scalar(item),
-    "as_sym_bools": lambda scope, items: tuple([scope.scalar(item) for item in items]),
-    "as_sym_float": lambda scope, item: scope.scalar(item),
-    "as_sym_floats": lambda scope, items: tuple([scope.scalar(item) for item in items]),
+    **dict.fromkeys(("as_bools", "as_strings"), _LISTED),
+    **dict.fromkeys(("as_sym_bool", "as_sym_float"), _SCALAR),
+    **dict.fromkeys(("as_sym_bools", "as_sym_floats"), _SCALARS),
     "as_memory_format": lambda scope, number: Opaque(named(MEMORY_FORMATS, number)),
     "as_layout": lambda scope, number: Opaque(named(LAYOUTS, number)),
     "as_custom_obj": lambda scope, item: Opaque(item.class_fqn or item.name),

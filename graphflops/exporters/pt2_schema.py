@@ -32,50 +32,33 @@ class NotJsonError(FileError):
     """A text is no JSON, or has bare NaN and Infinity."""
 
 
-class Hint(Struct, gc=False):
-    """Example value of a symbolic expression."""
+class Scalar(Struct, gc=False):
+    """A union: exactly one field is set; of a number the name of its value, a literal, or a symbolic expression."""
 
+    as_none: object = None
+    as_name: str | None = None
     as_int: int | None = None
-    as_bool: bool | None = None
     as_float: Float | None = None
+    as_bool: bool | None = None
+    as_string: str | None = None
+    as_expr: SymExpr | None = None
 
 
 class SymExpr(Struct, gc=False):
-    """A symbolic expression: `2*s0` in the oldest files, sympy's `srepr` since."""
+    """A symbolic expression, with an example value: `2*s0` in the oldest files, sympy's `srepr` since."""
 
     expr_str: str
-    hint: Hint | None = None
-
-
-class SymInt(Struct, gc=False):
-    """Recorded value of an integer, a size for one."""
-
-    as_int: int | None = None
-    as_expr: SymExpr | None = None
-
-
-class SymFloat(Struct, gc=False):
-    """Recorded value of a floating-point scalar."""
-
-    as_float: Float | None = None
-    as_expr: SymExpr | None = None
-
-
-class SymBool(Struct, gc=False):
-    """Recorded value of a truth value."""
-
-    as_bool: bool | None = None
-    as_expr: SymExpr | None = None
+    hint: Scalar | None = None
 
 
 class TensorMeta(Struct, gc=False):
     """Recorded type of a tensor."""
 
     dtype: int
-    sizes: list[SymInt]
+    sizes: list[Scalar]
     requires_grad: bool = False
-    strides: list[SymInt] = []  # msgspec makes a new list each time
-    storage_offset: SymInt | None = None
+    strides: list[Scalar] = []  # msgspec makes a new list each time
+    storage_offset: Scalar | None = None
     layout: int = 7
 
 
@@ -83,22 +66,6 @@ class Named(Struct, gc=False):
     """A reference to a tensor or a token."""
 
     name: str
-
-
-class SymArgument(Struct, gc=False):
-    """A scalar that may be symbolic: a reference or a literal."""
-
-    as_name: str | None = None
-    as_int: int | None = None
-    as_float: Float | None = None
-    as_bool: bool | None = None
-
-
-class OptionalTensor(Struct, gc=False):
-    """An item of a list of optional tensors."""
-
-    as_tensor: Named | None = None
-    as_none: object = None
 
 
 class Device(Struct, gc=False):
@@ -135,8 +102,8 @@ class Argument(Struct, gc=False):
     as_tensor: Named | None = None
     as_int: int | None = None
     as_ints: list[int] | None = None
-    as_sym_int: SymArgument | None = None
-    as_sym_ints: list[SymArgument] | None = None
+    as_sym_int: Scalar | None = None
+    as_sym_ints: list[Scalar] | None = None
     as_none: object = None
     as_bool: bool | None = None
     as_float: Float | None = None
@@ -144,16 +111,16 @@ class Argument(Struct, gc=False):
     as_scalar_type: int | None = None
     as_string: str | None = None
     as_device: Device | None = None
-    as_optional_tensors: list[OptionalTensor] | None = None
-    as_optional_tensor: OptionalTensor | None = None
+    as_optional_tensors: list[Argument] | None = None
+    as_optional_tensor: Argument | None = None
     as_graph: GraphArgument | None = None
     as_floats: list[Float] | None = None
     as_bools: list[bool] | None = None
     as_strings: list[str] | None = None
-    as_sym_bool: SymArgument | None = None
-    as_sym_bools: list[SymArgument] | None = None
-    as_sym_float: SymArgument | None = None
-    as_sym_floats: list[SymArgument] | None = None
+    as_sym_bool: Scalar | None = None
+    as_sym_bools: list[Scalar] | None = None
+    as_sym_float: Scalar | None = None
+    as_sym_floats: list[Scalar] | None = None
     as_memory_format: int | None = None
     as_layout: int | None = None
     as_custom_obj: CustomObject | None = None
@@ -198,9 +165,9 @@ class Graph(Struct, gc=False):
     # Each the text of a `Node`. They are decoded one at a time: all at once take twice the memory and time.
     nodes: list[Raw]
     tensor_values: dict[str, Raw]
-    sym_int_values: dict[str, SymInt]
-    sym_bool_values: dict[str, SymBool] = {}
-    sym_float_values: dict[str, SymFloat] = {}
+    sym_int_values: dict[str, Scalar]
+    sym_bool_values: dict[str, Scalar] = {}
+    sym_float_values: dict[str, Scalar] = {}
     custom_obj_values: dict[str, CustomObject] = {}
 
 
@@ -210,74 +177,34 @@ class ArgumentSpec(Struct, gc=False):
     arg: Argument
 
 
-class ParameterSpec(Struct, gc=False):
-    """A parameter as an input, an output that changes it, or the gradient with respect to it."""
+class Spec(Struct, gc=False):
+    """A tensor, token or object that is an input or output, and the name of what it is or belongs to, by its kind."""
 
     arg: Named
-    parameter_name: str
-
-
-class BufferSpec(Struct, gc=False):
-    """A buffer as an input, or an output that changes it."""
-
-    arg: Named
-    buffer_name: str
-    persistent: bool = True
-
-
-class ConstantSpec(Struct, gc=False):
-    """A tensor that the program closes over."""
-
-    arg: Named
-    tensor_constant_name: str
-
-
-class ObjectSpec(Struct, gc=False):
-    """An object of a user-defined class that the program closes over."""
-
-    arg: CustomObject
-    custom_obj_name: str
-
-
-class TokenSpec(Struct, gc=False):
-    """An ordering token of calls with side effects."""
-
-    arg: Named
+    parameter_name: str | None = None
+    buffer_name: str | None = None
+    persistent: bool = True  # of a buffer
+    tensor_constant_name: str | None = None
+    custom_obj_name: str | None = None
+    user_input_name: str | None = None
 
 
 class LiteralSpec(Struct, gc=False):
     """A user input that the export fixed to one value."""
 
     name: str
-    value: Literal
-
-
-class Literal(Struct, gc=False):
-    """A union: the value of an input that the export fixed."""
-
-    as_none: object = None
-    as_int: int | None = None
-    as_float: Float | None = None
-    as_string: str | None = None
-    as_bool: bool | None = None
-
-
-class UserInputSpec(Struct, gc=False):
-    """An output that belongs to a user input: its gradient, or its changed value."""
-
-    arg: Named
-    user_input_name: str
+    value: Scalar
 
 
 class InputSpec(Struct, gc=False):
     """A union: the role of one input."""
 
-    parameter: ParameterSpec | None = None
-    buffer: BufferSpec | None = None
+    parameter: Spec | None = None
+    buffer: Spec | None = None
     user_input: ArgumentSpec | None = None
-    tensor_constant: ConstantSpec | None = None
-    custom_obj: ObjectSpec | None = None
-    token: TokenSpec | None = None
+    tensor_constant: Spec | None = None
+    custom_obj: Spec | None = None
+    token: Spec | None = None
     constant_input: LiteralSpec | None = None
 
 
@@ -285,13 +212,13 @@ class OutputSpec(Struct, gc=False):
     """A union: the role of one output."""
 
     user_output: ArgumentSpec | None = None
-    loss_output: TokenSpec | None = None
-    buffer_mutation: BufferSpec | None = None
-    gradient_to_parameter: ParameterSpec | None = None
-    gradient_to_user_input: UserInputSpec | None = None
-    user_input_mutation: UserInputSpec | None = None
-    parameter_mutation: ParameterSpec | None = None
-    token: TokenSpec | None = None
+    loss_output: Spec | None = None
+    buffer_mutation: Spec | None = None
+    gradient_to_parameter: Spec | None = None
+    gradient_to_user_input: Spec | None = None
+    user_input_mutation: Spec | None = None
+    parameter_mutation: Spec | None = None
+    token: Spec | None = None
 
 
 class Signature(Struct, gc=False):
@@ -359,7 +286,11 @@ def decode(data: bytes, kind: type[Decoded], where: str) -> Decoded:
     except RecursionError:
         raise FileError(f"{where} nests too deep") from None
     except NotJsonError:
-        if (quoted := _quoted_numbers(data)) is None:
+        if b"NaN" not in data and b"Infinity" not in data:
+            raise
+        # Older releases wrote them bare.
+        quoted = _BARE_NUMBER.sub(lambda x: x[0] if x[0][:1] == b'"' else b'"' + x[0] + b'"', data)
+        if quoted == data:
             raise
     return decode(quoted, kind, where)
 
@@ -372,13 +303,3 @@ def decode_part(decoder: msgspec.json.Decoder[Decoded], text: bytes | Raw, where
         raise FileError(f"{where} does not follow the export schema: {shown(str(error), 300)}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise NotJsonError(f"{where} is not JSON: {shown(str(error), 200)}") from None
-
-
-def _quoted_numbers(data: bytes) -> bytes | None:
-    """The JSON with bare NaN and Infinity, which older releases wrote, quoted; None if there are none."""
-    if b"NaN" not in data and b"Infinity" not in data:
-        return None
-    quoted = _BARE_NUMBER.sub(
-        lambda found: found[0] if found[0][:1] == b'"' else b'"' + found[0] + b'"', data
-    )
-    return quoted if quoted != data else None

@@ -24,14 +24,6 @@ from graphflops.tensor import TensorType
 _OVERHEAD = 2**14  # bytes of a checkpoint beside its tensors
 
 
-class _Stored(NamedTuple):
-    """An input that the file stores: the value, its name in the model, and the kind of table that has it."""
-
-    value: str
-    target: str
-    kind: str
-
-
 class _Table(NamedTuple):
     """What is stored, by name in the model; None for what is of a form that is not read."""
 
@@ -47,7 +39,7 @@ class Tables:
         self._archive = archive
         self._member = member
         self._stored = list(_stored(signature))
-        kinds = dict.fromkeys(entry.kind for entry in self._stored)
+        kinds = dict.fromkeys(kind for *_, kind in self._stored)
         self._tables = {kind: table for kind in kinds if (table := self._table(kind)) is not None}
 
     def shared(self) -> dict[str, str] | None:
@@ -57,7 +49,7 @@ class Tables:
         """
         table = self._tables.get("weights")
         if table is None or table.unread:
-            return {} if not any(entry.kind == "weights" for entry in self._stored) else None
+            return {} if not any(kind == "weights" for *_, kind in self._stored) else None
         first: dict[Any, str] = {}
         shared: dict[str, str] = {}
         for _, target, kind in self._stored:
@@ -69,7 +61,8 @@ class Tables:
                 if any(size.as_int == 0 for size in meta.sizes):
                     continue
                 return None
-            sizes = [_size(s) for s in (*meta.sizes, None, *meta.strides, meta.storage_offset)]
+            told = (*meta.sizes, None, *meta.strides, meta.storage_offset)
+            sizes = [x and (x.as_int if x.as_expr is None else x.as_expr.expr_str) for x in told]
             earlier = first.setdefault((payload.path_name, meta.dtype, *sizes), target)
             if earlier != target:
                 shared[target] = earlier
@@ -136,7 +129,6 @@ class Tables:
         return _Table(payloads, lambda path: self._archive.size(f"{folder}{path}"))
 
     def _checkpoint(self, member: str) -> _Table:
-        from graphflops.exporters.pt2_tables import MAX_PICKLE_BYTES, UnreadableError, tensors
 
         size = self._archive.size(member)
         if size == 0:
@@ -156,20 +148,16 @@ def _is_more(size: int, needed: int) -> bool:
     return size > needed + needed // 4 + _OVERHEAD
 
 
-def _stored(signature: schema.Signature) -> Iterator[_Stored]:
-    """The inputs that torch takes from the tables; buffers that are no part of the state are with the constants."""
+def _stored(signature: schema.Signature) -> Iterator[tuple[str, str, str]]:
+    """The inputs that torch takes from the tables: the value, its name in the model, the kind of table that has it.
+
+    Buffers that are no part of the state are with the constants.
+    """
     for spec in signature.input_specs:
-        if spec.parameter is not None:
-            yield _Stored(spec.parameter.arg.name, spec.parameter.parameter_name, "weights")
-        elif spec.buffer is not None:
-            kind = "weights" if spec.buffer.persistent else "constants"
-            yield _Stored(spec.buffer.arg.name, spec.buffer.buffer_name, kind)
-        elif (constant := spec.tensor_constant) is not None:
-            yield _Stored(constant.arg.name, constant.tensor_constant_name, "constants")
-
-
-def _size(size: schema.SymInt | None) -> Any:
-    return None if size is None else size.as_int if size.as_expr is None else size.as_expr.expr_str
+        if (one := spec.parameter or spec.buffer or spec.tensor_constant) is not None:
+            name = one.parameter_name or one.buffer_name or one.tensor_constant_name or ""
+            is_state = spec.parameter is not None or (spec.buffer is not None and one.persistent)
+            yield one.arg.name, name, "weights" if is_state else "constants"
 
 
 def with_aliases(
@@ -230,7 +218,6 @@ def _used_for(
 
 
 def _users(nodes: Sequence[Node], weights: Container[str]) -> dict[str, set[str]]:
-    """Modules whose calls use each weight."""
     users: dict[str, set[str]] = {}
     for node in nodes:
         for name in node.reads():
@@ -298,7 +285,7 @@ def _payload(value: object) -> schema.Payload | None:
     dtype = _STORAGES.get(kind.name.removeprefix("torch ").removesuffix("Storage"), "")
     if value.name.endswith("v3"):
         dtype = value.operands[6].name.removeprefix("torch ")
-    counts = [schema.SymInt(as_int=number) for number in (*sizes, *strides, offset)]
+    counts = [schema.Scalar(as_int=number) for number in (*sizes, *strides, offset)]
     if dtype not in _NUMBERS or len(sizes) != len(strides) or not all(type(x.as_int) is int for x in counts):
         return None
     rank = len(sizes)

@@ -71,25 +71,21 @@ def _defined(given: Any) -> Iterator[str | None]:
             yield from _defined(item)
     elif isinstance(given, schema.Argument):
         yield from results(given)
-    elif isinstance(given, schema.SymArgument):
+    elif isinstance(given, schema.Scalar):
         yield given.as_name
-    elif isinstance(given, schema.OptionalTensor):
-        yield None if given.as_tensor is None else given.as_tensor.name
     else:
         yield None if given is None else given.name
 
 
 def number(value: float | str) -> float:
     """A float, which may be written as `Infinity`, `-Infinity` or `NaN`."""
-    if isinstance(value, str):
-        try:
-            return _SPECIAL_FLOATS[value]
-        except KeyError:
-            raise FileError(f"{shown(value)} is not a number") from None
-    return value
+    found = _SPECIAL_FLOATS.get(value) if isinstance(value, str) else value
+    if found is None:
+        raise FileError(f"{shown(str(value))} is not a number")
+    return found
 
 
-def literal(value: schema.Literal) -> Any:
+def literal(value: schema.Scalar) -> Any:
     """The value of an input that the export fixed."""
     if value.as_float is not None:
         return number(value.as_float)
@@ -98,13 +94,11 @@ def literal(value: schema.Literal) -> Any:
 
 def dtype_of(number: int, name: str) -> DType:
     """The element type by its number in the schema."""
-    try:
+    if number in SCALAR_TYPES:
         return SCALAR_TYPES[number]
-    except KeyError:
-        whose = f" of value {shown(name)}" if name else ""
-        raise FileError(
-            f"element type number {number}{whose} is not one this graphflops knows: update graphflops"
-        ) from None
+    whose = f" of value {shown(name)}" if name else ""
+    what = "is not one this graphflops knows: update graphflops"
+    raise FileError(f"element type number {number}{whose} {what}")
 
 
 def operator_name(target: str) -> str:
@@ -115,11 +109,6 @@ def operator_name(target: str) -> str:
 def named(names: tuple[str, ...], number: int) -> str:
     """An entry of a table, or the number itself where the table has none."""
     return names[number] if 0 <= number < len(names) else f"number {number}"
-
-
-def device(device: schema.Device) -> str:
-    """`cpu`, `cuda:1`."""
-    return device.type if device.index is None else f"{device.type}:{device.index}"
 
 
 class Program:
@@ -134,22 +123,14 @@ class Program:
 
         self._calls = 0
         self._meta_decoder = msgspec.json.Decoder(schema.TensorMeta)
-        self._graph_decoder = msgspec.json.Decoder(schema.Graph)
-        self._node_decoder = msgspec.json.Decoder(schema.Node)
+        self.graph_decoder = msgspec.json.Decoder(schema.Graph)
+        self.node_decoder = msgspec.json.Decoder(schema.Node)
 
     def count(self, calls: int) -> None:
         """Count the calls of a graph; raises FileError for more than a program may have."""
         self._calls += calls
         if self._calls > MAX_CALLS:
             raise FileError(f"has more than {MAX_CALLS:,} calls, which are not read")
-
-    def graph(self, name: str, text: bytes) -> schema.Graph:
-        """A graph that is an argument."""
-        return schema.decode_part(self._graph_decoder, text, f"graph {shown(name)}")
-
-    def node(self, place: int, text: msgspec.Raw) -> schema.Node:
-        """A call of a graph; `place` is its index."""
-        return schema.decode_part(self._node_decoder, text, f"node #{place}")
 
     def tensor(self, name: str, raw: msgspec.Raw) -> TensorType:
         """The type of a value; equal types are one object."""
@@ -162,10 +143,9 @@ class Program:
         return known
 
     def meta(self, name: str, text: bytes | msgspec.Raw) -> schema.TensorMeta:
-        """The whole description of a value."""
         return schema.decode_part(self._meta_decoder, text, f"the type of value {shown(name)}")
 
-    def size(self, name: str, size: schema.SymInt) -> Dim:
+    def size(self, name: str, size: schema.Scalar) -> Dim:
         """The size of one axis of a tensor; raises FileError for one that no tensor has."""
         dim = self.integer(name, size)
         if isinstance(dim, int) and not 0 <= dim <= MAX_SIZE:
@@ -174,7 +154,7 @@ class Program:
             )
         return dim
 
-    def integer(self, name: str, value: schema.SymInt) -> Dim:
+    def integer(self, name: str, value: schema.Scalar) -> Dim:
         """A recorded integer; keeps the example value of an expression."""
         if value.as_int is not None:
             return value.as_int
@@ -189,14 +169,14 @@ class Program:
         except DimError as error:
             raise FileError(f"value {shown(name)}: {error}") from None
 
-    def floating(self, value: schema.SymFloat) -> float:
+    def floating(self, value: schema.Scalar) -> float:
         """A recorded float: its example value where it is symbolic, NaN where there is none."""
         recorded = value.as_float
         if recorded is None and value.as_expr is not None and value.as_expr.hint is not None:
             recorded = value.as_expr.hint.as_float
         return math.nan if recorded is None else number(recorded)
 
-    def truth(self, value: schema.SymBool) -> Dim | bool | None:
+    def truth(self, value: schema.Scalar) -> Dim | bool | None:
         """A recorded truth value: a literal, else the comparison where it can be read."""
         if value.as_bool is not None or value.as_expr is None:
             return value.as_bool
@@ -242,7 +222,17 @@ class Members:
                 f"{entry.size:,}: export the model again"
             )
         if entry.member not in self._memory:
-            self._memory[entry.member] = self._read(entry) if needed else memoryview(b"")
+            limits = left()
+            if not needed:
+                memory = memoryview(b"")
+            elif entry.start is None:
+                with Archive(self.path) as archive:
+                    memory = memoryview(bytearray(archive.read(entry.member)))
+            elif limits is not None and limits.memory is not None:  # too little, perhaps, for all of the file
+                memory = mapped(self.path, entry.start, entry.size)
+            else:
+                memory = self._file[entry.start : entry.start + entry.size]
+            self._memory[entry.member] = memory
         return Stored(dtype, sizes, strides, offset, self._memory[entry.member])
 
     @cached_property
@@ -264,15 +254,6 @@ class Members:
                         if member in archive.names:
                             found[name] = Entry(payload, member, archive.size(member), archive.place(member))
         return found
-
-    def _read(self, entry: Entry) -> memoryview:
-        limits = left()
-        if entry.start is None:
-            with Archive(self.path) as archive:
-                return memoryview(bytearray(archive.read(entry.member)))
-        if limits is not None and limits.memory is not None:  # too little, perhaps, for all of the file
-            return mapped(self.path, entry.start, entry.size)
-        return self._file[entry.start : entry.start + entry.size]
 
     @cached_property
     def _file(self) -> memoryview:
@@ -306,7 +287,7 @@ def extent(sizes: Iterable[int], strides: Iterable[int], offset: int) -> int:
     return last + 1
 
 
-def _numbers(sizes: Sequence[schema.SymInt]) -> tuple[int, ...]:
+def _numbers(sizes: Sequence[schema.Scalar]) -> tuple[int, ...]:
     """Sizes, strides or an offset; raises FileError for one that is not a number."""
     found = tuple([size.as_int for size in sizes if size.as_int is not None and size.as_int >= 0])
     if len(found) < len(sizes):

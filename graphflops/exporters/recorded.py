@@ -42,9 +42,10 @@ from graphflops.graph import (
     Storage,
 )
 from graphflops.ops.operator import operator, orders
-from graphflops.tensor import DTYPES, TensorType
+from graphflops.tensor import DTYPES
 
-_GUESSES = "the step reads numbers from its data, which a recording does not have: they are taken to be 1"
+_GUESSES = "the step reads numbers from its data, which a recording lacks: they are taken to be 1, masks to choose all"
+_COMPILED = "parts are for torch.compile: they are recorded as they run without it, call by call"
 _LARGEST = 2**48  # of sizes, strides and bytes
 
 
@@ -71,11 +72,23 @@ def read_step(
         members = [MEMBER, *(FURTHER.format(place) for place in range(1, len(archive.names)))]
         if archive.names != {*members}:
             raise FileError(f"{archive}: holds other members than a step: record it again")
-        digest, steps = hashlib.sha256(repr(mesh).encode() if mesh else b""), []
+        digest, steps = hashlib.sha256(repr(mesh).encode() if mesh else b""), list[RecordedStep]()
         for member in members if mesh else members[:1]:
             data = archive.read(member)
             digest.update(data)
-            steps.append(_decoded(data, f"{archive}: {member}"))
+            where = f"{archive}: {member}"
+            try:
+                found = msgspec.json.decode(data, type=_Version).format
+                if found != FORMAT:
+                    reads = f"this graphflops reads {FORMAT}: record it again"
+                    raise FileError(f"{where} has format {found}, {reads}")
+                steps.append(msgspec.json.decode(data, type=RecordedStep))
+                _check(steps[-1])
+            except Contradiction as error:
+                raise FileError(f"{where}: {shown(str(error), 200)}: record it again") from None
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, MemoryError) as error:
+                said = f"is not of the documented form ({shown(str(error), 100)}): record it again"
+                raise FileError(f"{where} {said}") from None
         step = steps[0]
         if mesh:
             step = at_mesh(steps, mesh)
@@ -83,29 +96,23 @@ def read_step(
         return step, digest.hexdigest()
 
 
-def _decoded(data: bytes, where: str) -> RecordedStep:
-    try:
-        found = msgspec.json.decode(data, type=_Version).format
-        if found != FORMAT:
-            raise FileError(f"{where} has format {found}, this graphflops reads {FORMAT}: record it again")
-        step = msgspec.json.decode(data, type=RecordedStep)
-        _check(step)
-        return step
-    except Contradiction as error:
-        raise FileError(f"{where}: {shown(str(error), 200)}: record it again") from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, MemoryError) as error:
-        said = shown(str(error), 100)
-        raise FileError(f"{where} is not of the documented form ({said}): record it again") from None
-
-
 def graph_of(step: RecordedStep, origin: Origin) -> Graph:
     """The step, which does not contradict itself, as a program."""
-    values = {f"v{entry.value}": step.values[entry.value] for entry in step.inputs}
-    orders = {name: memory_order(value.shape, value.strides) for name, value in values.items()}
+    values = {f"v{index}": value for index, value in enumerate(step.values)}
+    known, types = Types(), {}
+    for name, value in values.items():
+        plain = known.tensor(tuple(value.shape), DTYPES[value.dtype])
+        stored = storage(value.shape, value.strides)
+        types[name] = plain if stored is None else known.variant(plain, False, stored)
+    first = [f"v{entry.value}" for entry in step.inputs]
+    orders = {name: memory_order(values[name].shape, values[name].strides) for name in first}
     groups = {group.name: Group(group.axis, tuple(group.ranks)) for group in step.groups}
+    given = ((call, operands(step, call)) for call in step.calls)
+    made = ((x, there) for call, there in given for x in call.results if x is not None)
+    views = [f"v{x}" for x, there in made if step.values[x].storage in there]  # in the memory of an operand
     return Graph(
         nodes=tuple(_nodes(step)),
-        types=_types(step),
+        types=types,
         inputs=tuple(_inputs(step)),
         outputs=(),
         modules={path: kind for path, kind in step.modules if path},
@@ -116,27 +123,22 @@ def graph_of(step: RecordedStep, origin: Origin) -> Graph:
             tuple([call.phase for call in step.calls]),
             tuple([Storage(s.name, s.kind, s.first, s.last, s.bytes) for s in step.storages]),
             Mesh(dict(step.axes), groups, step.rank) if step.axes else None,
-            {f"v{index}": tuple(value.strides) for index, value in enumerate(step.values)},
-            frozenset(_views(step)),
+            {name: tuple(value.strides) for name, value in values.items()},
+            frozenset(views),
             tuple([call.wrapped for call in step.calls]),
             tuple([call.hooked for call in step.calls]),
-            frozenset([f"v{index}" for index, value in enumerate(step.values) if is_counter(step, value)]),
-            {f"v{index}": (value.storage, value.begin, value.end) for index, value in enumerate(step.values)},
+            frozenset([name for name, value in values.items() if is_counter(step, value)]),
+            {name: (value.storage, value.begin, value.end) for name, value in values.items()},
             frozenset([f"v{result}" for call in step.calls if call.stream for result in call.results]),
         ),
     )
 
 
-def _views(step: RecordedStep) -> Iterator[str]:
-    """Results that lie in the memory of an operand."""
-    for call in step.calls:
-        given = operands(step, call)
-        yield from (f"v{x}" for x in call.results if x is not None and step.values[x].storage in given)
-
-
 def _notes(step: RecordedStep) -> Iterator[Note]:
     if step.guesses:
         yield Note("GF132", "", _GUESSES)
+    if step.is_compiled:
+        yield Note("GF136", "", _COMPILED)
     away = [memory for memory in step.storages if memory.kind in HOST_KINDS]
     if away:
         kept = f"{len(away):,} tensors, {memory_of(sum(one.bytes for one in away))} in all"
@@ -165,17 +167,6 @@ def _inputs(step: RecordedStep) -> Iterator[Input]:
     for entry in step.inputs:
         owner = first.setdefault(step.values[entry.value].storage, entry.target)
         yield Input(f"v{entry.value}", entry.role, entry.target, "" if owner == entry.target else owner)
-
-
-def _types(step: RecordedStep) -> dict[str, TensorType]:
-    known = Types()
-    types = {}
-    for index, value in enumerate(step.values):
-        shape = tuple(value.shape)
-        plain = known.tensor(shape, DTYPES[value.dtype])
-        stored = storage(shape, value.strides)
-        types[f"v{index}"] = plain if stored is None else known.variant(plain, False, stored)
-    return types
 
 
 def _argument(given: Any) -> Argument:

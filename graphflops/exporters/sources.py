@@ -61,7 +61,6 @@ class Sources:
         self._texts: dict[str, str] = {}
 
     def shared(self, text: str) -> str:
-        """One object for all equal texts."""
         return self._texts.setdefault(text, text)
 
     def stack(self, recorded: str) -> str:
@@ -75,7 +74,18 @@ class Sources:
         because the directories of the exporting machine say nothing about the model.
         """
         if trace not in self._lines:
-            self._lines[trace] = _innermost(trace)
+            self._lines[trace] = ""
+            for file, number in reversed(_FRAME.findall(trace)):
+                path = file.replace("\\", "/")
+                if _FOREIGN.search(path):
+                    continue
+                for folder in _PACKAGES:  # from an installed package on
+                    before, found, inner = path.rpartition(folder)
+                    if found and (not before or before.endswith("/")):
+                        path = inner
+                path = path.rpartition("/")[2] if _ABSOLUTE.match(path) else path
+                self._lines[trace] = f"{path}:{number}"
+                break
         return self._lines[trace]
 
     def place(self, stack: str) -> tuple[str, str]:
@@ -103,21 +113,6 @@ def module_path(recorded: str) -> str:
     return _EXPORT_ROOT.sub("", path) if path.startswith("_export_root") else path
 
 
-def _innermost(trace: str) -> str:
-    for file, line in reversed(_FRAME.findall(trace)):
-        path = file.replace("\\", "/")
-        if _FOREIGN.search(path):
-            continue
-        for folder in _PACKAGES:  # from an installed package on
-            before, found, inner = path.rpartition(folder)
-            if found and (not before or before.endswith("/")):
-                path = inner
-        if _ABSOLUTE.match(path):
-            path = path.rpartition("/")[2]
-        return f"{path}:{line}"
-    return ""
-
-
 class OnnxPlaces:
     """Reads the scopes of calls; each distinct text is read once."""
 
@@ -129,37 +124,24 @@ class OnnxPlaces:
 
     def of(self, node: Any) -> tuple[tuple[str, str, str], Evidence]:
         """Path and type of the innermost module, source line of a NodeProto, "" if unknown; what the module is known by."""
-        scopes = classes = line = ""
-        rewritten = False
-        for entry in node.metadata_props[:]:
-            key = entry.key
-            if key not in _READ or isinstance(value := entry.value, bytes):  # not UTF-8
-                continue
-            if key == _SCOPES:
-                scopes = value
-            elif key == _CLASSES:
-                classes = value
-            elif key == _TRACE:
-                line = self._sources.line(value)
-            else:
-                rewritten = True
+        entries = [(entry.key, entry.value) for entry in node.metadata_props[:] if entry.key in _READ]
+        told = {key: value for key, value in entries if isinstance(value, str)}  # else not UTF-8
+        scopes, classes, rewritten = told.get(_SCOPES, ""), told.get(_CLASSES, ""), _REWRITTEN in told
+        line = self._sources.line(told.get(_TRACE, ""))
         if scopes:
-            rewritten = rewritten or _is_folded_norm(node.op_type, classes)
-            return (*self._module(scopes, classes), line), "rewritten" if rewritten else "recorded"
-        return (self._by_name(node.name), "", line), "named" if "/" in node.name else "none"
-
-    def _module(self, scopes: str, classes: str) -> tuple[str, str]:
-        """From the lists of scopes and their types, outermost first; the last of each is the call itself."""
-        outer = (scopes.rpartition(", ")[0], classes.rpartition(", ")[0])
-        known = self._known.get(outer)
-        if known is None:
-            paths, kinds = _quoted(scopes)[:-1], _quoted(classes)[:-1]
-            for path, kind in zip(paths, kinds, strict=False):
-                if _NO_STACK not in path:
+            if node.op_type in _PRODUCTS and "batch_norm" in classes:  # perhaps folded into the product
+                recorded = _quoted(classes)
+                rewritten |= bool(recorded) and operator(recorded[-1]).name == "batch_norm"
+            # Of the lists of scopes and their types, outermost first, the last of each is the call itself.
+            outer = (scopes.rpartition(", ")[0], classes.rpartition(", ")[0])
+            if outer not in self._known:
+                pairs = zip(_quoted(scopes)[:-1], _quoted(classes)[:-1], strict=False)
+                inner = [(path, kind) for path, kind in pairs if _NO_STACK not in path]
+                for path, kind in inner:
                     self.modules.setdefault(path, kind)
-            inner = [(path, kind) for path, kind in zip(paths, kinds, strict=False) if _NO_STACK not in path]
-            known = self._known[outer] = inner[-1] if inner else ("", "")
-        return known
+                self._known[outer] = inner[-1] if inner else ("", "")
+            return (*self._known[outer], line), "rewritten" if rewritten else "recorded"
+        return (self._by_name(node.name), "", line), "named" if "/" in node.name else "none"
 
     def _by_name(self, name: str) -> str:
         """`/layers.0/attention/MatMul_1` was called in `layers.0.attention`."""
@@ -167,22 +149,12 @@ class OnnxPlaces:
         known = self._scopes.get(scope)
         if known is None:
             parts = [part for part in scope.split("/") if part] if len(scope) <= _LONGEST_SCOPE else []
-            if len(parts) > _DEEPEST_SCOPE:
-                parts = []
             known = ""
-            for part in parts:
+            for part in parts if len(parts) <= _DEEPEST_SCOPE else ():
                 known = _below(known, part)
                 self.modules.setdefault(known, "")
             self._scopes[scope] = known
         return known
-
-
-def _is_folded_norm(kind: str, classes: str) -> bool:
-    """True for a product recorded as the batch norm that was folded into it."""
-    if kind not in _PRODUCTS or "batch_norm" not in classes:
-        return False
-    recorded = _quoted(classes)
-    return bool(recorded) and operator(recorded[-1]).name == "batch_norm"
 
 
 def _below(path: str, name: str) -> str:
@@ -226,7 +198,8 @@ def with_modules(
     nodes: Sequence[Node], inputs: Iterable[Input], outputs: Sequence[Output]
 ) -> tuple[Node, ...]:
     """The calls with their modules, for a joint graph that records none, and those of nested graphs in their arguments."""
-    owners = _owners(inputs)
+    weights = (entry for entry in inputs if entry.role in ("parameter", "buffer") and entry.target)
+    owners = {entry.name: entry.target.rpartition(".")[0] for entry in weights}
     if not any(output.role == "gradient" for output in outputs) or any(node.module for node in nodes):
         return _with_owners(nodes, owners)
     graph = Graph(tuple(nodes), {}, (), tuple(outputs))
@@ -266,11 +239,6 @@ def _leads(graph: Graph) -> dict[str, str]:
         for name in operands:
             serves.setdefault(name, set()).add(module)
     return leads
-
-
-def _owners(inputs: Iterable[Input]) -> dict[str, str]:
-    weights = (entry for entry in inputs if entry.role in ("parameter", "buffer") and entry.target)
-    return {entry.name: entry.target.rpartition(".")[0] for entry in weights}
 
 
 def _with_owners(nodes: Sequence[Node], owners: Mapping[str, str]) -> tuple[Node, ...]:

@@ -57,7 +57,6 @@ class RecordedValue(msgspec.Struct, array_like=True):
 
     @property
     def bytes(self) -> int:
-        """What its elements take."""
         return prod(self.shape) * DTYPES[self.dtype].bits // 8
 
 
@@ -122,7 +121,12 @@ class RecordedStep(msgspec.Struct):
     values: list[RecordedValue]
     inputs: list[RecordedInput]
     calls: list[RecordedCall]
-    guesses: bool = False  # whether a number that the step reads from its data was taken to be 1
+    guesses: bool = (
+        False  # whether a number that the step reads from its data was taken to be 1, or a mask to choose all
+    )
+    is_compiled: bool = (
+        False  # whether torch.compile is to compile a part of it, which is recorded as it runs without
+    )
 
 
 def write(steps: Sequence[RecordedStep], path: Path | str) -> None:
@@ -193,7 +197,14 @@ def check_memory(step: RecordedStep) -> None:
     for place, call in enumerate(step.calls):
         op, given = operator(step.operators[call.operator]), operands(step, call)
         made = [step.values[result] for result in call.results if result is not None]
-        _check_there(step, call, place, given)
+        # Saved tensors are copied to the host, where nothing is computed.
+        is_copy = (op.word == _COPY and "device" in call.kwargs) or op.word in _ON_HOST
+        for number in given.union(value.storage for value in made):
+            memory = step.storages[number]
+            is_there = memory.first <= place <= memory.last
+            require(is_there, f"call {place} uses memory {memory.name}, which is not there")
+            is_moved = is_copy or (number in given and op.shares_memory)
+            require(memory.kind not in HOST_KINDS or is_moved, f"call {place} computes on the host")
         if op.writes_operands or op.dialect in _WRITING:
             _check_written(step, call, place, op, made)
         else:
@@ -207,18 +218,6 @@ def is_counter(step: RecordedStep, value: RecordedValue) -> bool:
     """Whether it is the number of an optimizer's step in the host's memory."""
     memory = step.storages[value.storage]
     return memory.kind == "optimizer" and not memory.bytes and not value.shape
-
-
-def _check_there(step: RecordedStep, call: RecordedCall, place: int, given: set[int]) -> None:
-    """Refuse a call on memory that is not there, and one that computes on the host, where saved tensors are copied to."""
-    op = operator(step.operators[call.operator])
-    is_copy = (op.word == _COPY and "device" in call.kwargs) or op.word in _ON_HOST
-    for number in given.union(step.values[one].storage for one in call.results if one is not None):
-        memory = step.storages[number]
-        is_there = memory.first <= place <= memory.last
-        require(is_there, f"call {place} uses memory {memory.name}, which is not there")
-        is_moved = is_copy or (number in given and op.shares_memory)
-        require(memory.kind not in HOST_KINDS or is_moved, f"call {place} computes on the host")
 
 
 def _check_written(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
 
 from msgspec.structs import replace
 
@@ -35,7 +34,6 @@ class Types:
         self._variants: dict[tuple[TensorType, bool, Dim | None], TensorType] = {}
 
     def tensor(self, shape: tuple[Dim, ...], dtype: DType) -> TensorType:
-        """The tensor type of a shape and element type."""
         key = (shape, dtype)
         known = self._tensors.get(key)
         if known is None:
@@ -84,10 +82,8 @@ class Types:
             if (low is not None and value < low) or (high is not None and value > high):
                 yield f"the example of {shown(name, 80)} is {value:,}, outside of its range"
 
-    def sizes(self) -> Iterator[Dim]:
-        """Every size of every tensor type so far."""
-        for tensor in self._tensors.values():
-            yield from tensor.shape
+    def sizes(self) -> list[Dim]:
+        return [size for tensor in self._tensors.values() for size in tensor.shape]
 
 
 def storage(shape: Sequence[Dim], strides: Sequence[int | None], role: str = "") -> Dim | None:
@@ -132,7 +128,15 @@ def collect(
         if isinstance(size, Expr):
             names.update(dict.fromkeys(sorted(size.symbols)))
     names.update({name: None for name in ranges if name.isidentifier()})
-    examples = _examples(hints)
+    # Examples: as recorded where a symbol stands alone, else solved from `2*s5 = 8`.
+    exprs = [
+        (size, hint) for size, hint in hints.items() if isinstance(size, Expr) and len(size.symbols) == 1
+    ]
+    examples = {str(size): hint for size, hint in exprs if size == symbol(min(size.symbols))}
+    for size, hint in exprs:
+        (name,) = size.symbols
+        if name not in examples and affine(size) and (found := solution(size, hint)) is not None:
+            examples[name] = found
     symbols = {}
     for name in names:
         low, high = ranges.get(name, (None, None))
@@ -168,17 +172,6 @@ def _axes(
     return bare, within
 
 
-def _examples(hints: Mapping[Dim, int]) -> dict[str, int]:
-    """Example values of symbols: as recorded where one stands alone, else solved from `2*s5 = 8`."""
-    exprs = [(size, hint) for size, hint in hints.items() if isinstance(size, Expr)]
-    of_one = [(next(iter(size.symbols)), size, hint) for size, hint in exprs if len(size.symbols) == 1]
-    examples = {name: hint for name, size, hint in of_one if size == symbol(name)}
-    for name, size, hint in of_one:
-        if name not in examples and affine(size) and (found := solution(size, hint)) is not None:
-            examples[name] = found
-    return examples
-
-
 MOST_GUARDS = 500  # the others are not read: guards only refuse
 _LONGEST = 500  # characters of a guard, or of a weight's name, behind which those of its parts stand
 _PATH = r"(?:\['\w+'\]|\[\d+\]|\.(?!size\b)\w+)+"
@@ -191,7 +184,19 @@ def guards_of(codes: Iterable[str], inputs: Iterable[Input]) -> dict[str, Dim]:
     codes: in Python, as torch saves them. Those that say anything else than what sizes have to be are ignored.
     """
     users = [entry.name for entry in inputs if entry.role == "user"]
-    place_of = partial(_place, users)
+
+    def place_of(found: re.Match[str]) -> str:
+        """The axis, or the number that is passed in, by the name that torch makes of the path of an argument.
+
+        Strict exports count all arguments in one list, `flat_args`.
+        """
+        first, *rest = re.findall(r"\w+", found[1])
+        counted = "".join(rest)
+        name = "_".join((first, *rest)).lower()
+        if first == "flat_args" and name not in users and counted.isdecimal() and int(counted) < len(users):
+            name = users[int(counted)]
+        return name if found[2] is None else f"{name}[{int(found[2])}]"
+
     guards: dict[str, Dim] = {}
     for code in [*codes][:MOST_GUARDS]:
         places = {place_of(found) for found in _SIZE.finditer(code[:_LONGEST])}
@@ -205,19 +210,6 @@ def guards_of(codes: Iterable[str], inputs: Iterable[Input]) -> dict[str, Dim]:
         if isinstance(condition, Expr) and condition.symbols <= places:
             guards[_SIZE.sub(place_of, plain)] = condition
     return guards
-
-
-def _place(users: Sequence[str], found: re.Match[str]) -> str:
-    """The axis, or the number that is passed in, by the name that torch makes of the path of an argument.
-
-    Strict exports count all arguments in one list, `flat_args`.
-    """
-    first, *rest = re.findall(r"\w+", found[1])
-    counted = "".join(rest)
-    name = "_".join((first, *rest)).lower()
-    if first == "flat_args" and name not in users and counted.isdecimal() and int(counted) < len(users):
-        name = users[int(counted)]
-    return name if found[2] is None else f"{name}[{int(found[2])}]"
 
 
 _TAKES_PART = "export.access_subclass_inner_tensor.default"  # a weight, and the name of its part
@@ -249,7 +241,15 @@ def with_parts(
         weight, typed = types.get(whole), types.get(part.name)
         if isinstance(weight, TensorType) and isinstance(typed, TensorType) and typed.dtype.is_floating:
             types[part.name] = replace(typed, requires_grad=weight.requires_grad)
-    return tuple(kept), tuple(_taken_apart(inputs, parts))
+    whole_inputs: list[Input] = []
+    waiting = [*reversed(inputs)]
+    while waiting:
+        entry = waiting.pop()
+        if entry.name in parts:
+            waiting.extend(reversed(parts[entry.name]))
+        else:
+            whole_inputs.append(entry)
+    return tuple(kept), tuple(whole_inputs)
 
 
 def _asked(node: Node) -> tuple[str, str]:
@@ -259,14 +259,3 @@ def _asked(node: Node) -> tuple[str, str]:
         if isinstance(whole, Ref) and isinstance(name, str):
             return whole.name, name
     return "", ""
-
-
-def _taken_apart(inputs: Sequence[Input], parts: Mapping[str, Sequence[Input]]) -> Iterator[Input]:
-    """The inputs, and in the place of each that has parts these."""
-    waiting = [*reversed(inputs)]
-    while waiting:
-        entry = waiting.pop()
-        if entry.name in parts:
-            waiting.extend(reversed(parts[entry.name]))
-        else:
-            yield entry

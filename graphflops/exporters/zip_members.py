@@ -109,8 +109,16 @@ def _directory(file: Seekable, length: int) -> tuple[int, int, int]:
         raise FileError(_DAMAGED)
     locator = read_at(file, max(0, end - _LOCATOR.size), _LOCATOR.size)
     if locator[:4] == b"PK\x06\x07":
+        # The end record of 8-byte numbers must lie right before its locator.
         end -= _LOCATOR.size + _WIDE_END.size
-        fields = _widened(file, fields, locator, end)
+        if _LOCATOR.unpack(locator)[2] != end:
+            raise FileError(_two_ways("two end records"))
+        signature, follow, _, _, *wide = _WIDE_END.unpack(read_at(file, end, _WIDE_END.size))
+        pairs = zip(fields, wide, (0xFFFF,) * 4 + (_OPEN,) * 2, strict=True)
+        is_told = signature == b"PK\x06\x06" and follow == _WIDE_END.size - 12
+        if not is_told or any(narrow not in (number, most) for narrow, number, most in pairs):
+            raise FileError(_two_ways("two end records"))
+        fields = wide
     disk, disks, here, count, size, begin = fields
     if count > MAX_MEMBERS:
         raise FileError(f"has {count:,} members, too many to be a .pt2")
@@ -119,20 +127,6 @@ def _directory(file: Seekable, length: int) -> tuple[int, int, int]:
     if begin + size != end or disk or disks or here != count:
         raise FileError(_DAMAGED)
     return count, begin, end
-
-
-def _widened(file: Seekable, fields: Sequence[int], locator: bytes, place: int) -> list[int]:
-    """The fields of the end record of 8-byte numbers, which must lie right before its locator."""
-    _, _, told, _ = _LOCATOR.unpack(locator)
-    if told != place:
-        raise FileError(_two_ways("two end records"))
-    signature, follow, _, _, *wide = _WIDE_END.unpack(read_at(file, place, _WIDE_END.size))
-    if signature != b"PK\x06\x06" or follow != _WIDE_END.size - 12:
-        raise FileError(_two_ways("two end records"))
-    limits = (0xFFFF,) * 4 + (_OPEN,) * 2
-    if any(narrow not in (number, most) for narrow, number, most in zip(fields, wide, limits, strict=True)):
-        raise FileError(_two_ways("two end records"))
-    return wide
 
 
 def _entries(directory: bytes) -> Iterator[_Entry]:
@@ -232,5 +226,4 @@ def _is_descriptor(data: bytes, entry: _Entry) -> bool:
 
 
 def _two_ways(what: str) -> str:
-    """The message for an archive that two readers may read differently."""
     return f"can be read in two ways ({what}): torch may run another program; export or copy it again"

@@ -1,32 +1,24 @@
-"""Lowers the calls of a forward, as the decompositions of torch.compile do."""
+"""Lowers the calls of a forward, and their gradients, the last call first, as the decompositions of torch.compile do."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from graphflops.dims import Dim, prod
-from graphflops.inductor.library_calls import (
-    convolution,
-    exchange,
-    product,
-)
-from graphflops.inductor.lowering import Lowered, Lowering
-from graphflops.inductor.rowwise import (
-    attention,
-    axis_of,
-    loss,
-    normalisation,
-    softmax,
-)
+from graphflops.graph import Graph
+from graphflops.inductor import library_calls, rowwise
+from graphflops.inductor.lowering import GradientLowering, JointGraph, Lowered, Lowering, users_of
 from graphflops.kernels.kernel import FLOAT_BYTES, IMAGE_RANK, INDEX_BYTES, SINGLE
 from graphflops.passes.program import PricedCall
-from graphflops.tensor import BFLOAT16, DType, TensorType
+from graphflops.tensor import BFLOAT16, TensorType
 
 # Kinds whose results are computed element by element, and those of them that the partitioner may compute again.
 _AGAIN = frozenset({"elementwise", "comparison", "logic", "cast", "identity", "creation", "gather", "view"})
-POINTWISE = _AGAIN | {"movement", "random", "resampling", "pooling", "loss"}
+_POINTWISE = _AGAIN | {"movement", "random", "resampling", "pooling", "loss"}
 _WINDOW = "#1"  # an argument by place
 _MOST_JOINED = 8  # tensors that one kernel concatenates (inductor's max_pointwise_cat_inputs)
 _INTERPOLATED = {"linear": 2, "cubic": 4}  # elements along an axis that each is interpolated from
@@ -80,7 +72,7 @@ class ForwardLowering(Lowering):
             self.add(of, "pointwise", {f"{out} part": 0}, reads, self.elements(source), part_bytes=size)
             return
         is_whole = self.elements(out) == self.elements(owner)
-        alone, twice = operator.kind not in POINTWISE, operator.has("gate")
+        alone, twice = operator.kind not in _POINTWISE, operator.has("gate")
         made = {out: self.nbytes(out if is_whole else owner)}
         self.add(of, "pointwise", made, of.operands, is_alone=alone, reads_twice=twice)
         self.version[owner] = out
@@ -88,12 +80,15 @@ class ForwardLowering(Lowering):
     def computed(self, of: Lowered) -> None:
         """Append what computes the results that have memory of their own."""
         operator, estimate = of.call.node.operator, of.call.estimate
-        is_elementwise = (operator.kind in POINTWISE or operator.name == "one_hot") and len(of.made) == 1
+        is_elementwise = (operator.kind in _POINTWISE or operator.name == "one_hot") and len(of.made) == 1
+        # Whether Triton adds such values in memory (needs_fallback_due_to_atomic_add_limitations of inductor).
+        dtype, is_late = self.typed(of.made[0]).dtype, self.joint.platform.capability >= _ADDS_BFLOAT16
+        has_atomic = dtype.is_floating and (dtype != BFLOAT16 or is_late)
         if estimate.regions or estimate.unknown:
             self.extern(of)
         elif operator.kind in _FORWARD:
             _FORWARD[operator.kind](self, of)
-        elif operator.has("adds") and self.has_atomic(self.typed(of.made[0]).dtype):
+        elif operator.has("adds") and has_atomic:
             self.scatter(of)
         elif not is_elementwise:
             self.extern(of)
@@ -131,11 +126,6 @@ class ForwardLowering(Lowering):
         more: dict[str, Any] = {"adds": True, "parts": parts, "moved": frozenset(moved)}
         self.add(of, "pointwise", of.made, reads, elements, **more)
 
-    def has_atomic(self, dtype: DType) -> bool:
-        """Whether Triton adds values of this type in memory (needs_fallback_due_to_atomic_add_limitations of inductor)."""
-        is_late = self.execution.layouts.platform.capability >= _ADDS_BFLOAT16
-        return dtype.is_floating and (dtype != BFLOAT16 or is_late)
-
     def concatenated(self, of: Lowered) -> None:
         """Many tensors in one: each is copied by itself, into memory that is there from the first copy on."""
         out = of.made[0]
@@ -164,7 +154,7 @@ class ForwardLowering(Lowering):
     def scan(self, of: Lowered) -> None:
         """Sums and the like up to each element: a kernel over rows, as a reduction of each row is."""
         x = self.typed(of.names[0])
-        axis, space = axis_of(of.call, x.rank), self.joint.number(prod(x.shape))
+        axis, space = rowwise.axis_of(of.call, x.rank), self.joint.number(prod(x.shape))
         rows = space // max(self.joint.number(1 if axis is None else x.shape[axis]), 1)
         more = {"kept": max(rows, 1), "is_inner": axis == x.rank - 1}
         self.add(of, "reduction", of.made, of.operands, space, **more)
@@ -201,16 +191,194 @@ def places_of_interpolation(call: PricedCall, rank: int) -> int:
 
 
 _FORWARD: Mapping[str, Callable[[ForwardLowering, Lowered], None]] = {
-    "normalisation": normalisation,
-    "softmax": softmax,
-    "loss": loss,
-    "attention": attention,
-    "convolution": convolution,
-    "product": product,
-    "collective": exchange,
+    "normalisation": rowwise.normalisation,
+    "softmax": rowwise.softmax,
+    "loss": rowwise.loss,
+    "attention": rowwise.attention,
+    "convolution": library_calls.convolution,
+    "product": library_calls.product,
+    "collective": library_calls.exchange,
     "dropout": ForwardLowering.dropout,
     "pooling": ForwardLowering.pooling,
     "reduction": ForwardLowering.reduction,
     "scan": ForwardLowering.scan,
     "resampling": ForwardLowering.resampling,
+}
+
+
+_MOST_SEPARATE = 8  # gradients of one call that are operators of their own
+_NARROWED = frozenset({"elementwise", "comparison", "logic"})
+_FUSIBLE = _POINTWISE | {"dropout", "reduction"}
+
+
+class BackwardLowering(GradientLowering):
+    """Appends the operators of the gradients to a joint graph. gradient: by value, the tensor that is its gradient."""
+
+    def __init__(self, graph: Graph, forward: Lowering, joint: JointGraph, seeds: Iterable[str]) -> None:
+        super().__init__(forward, joint)
+        stored = [entry for entry in graph.inputs if entry.role == "parameter"]
+        first = {entry.target: entry.name for entry in reversed(stored)}
+        self.parameters = {entry.name: first.get(entry.alias_of, entry.name) for entry in stored}
+        self.wanted = {entry.name for entry in graph.inputs}
+        self.gradient: dict[str, str] = {}
+        self.sums: dict[str, tuple[str, str]] = {}  # by a sum of two gradients of one value, these
+        for name in seeds:
+            value = self.values.get(name)
+            if name not in self.gradient and isinstance(value, TensorType) and value.requires_grad:
+                tangent = self.new(name, value.like().nbytes)
+                self.gradient[name] = tangent
+                joint.tangents[tangent] = None
+
+    def lower(self, of: Lowered) -> None:
+        call = of.call
+        assert call.gradient is not None
+        of.incoming = [self.gradient[name] for name in call.node.outputs if name in self.gradient]
+        if not of.incoming:
+            return
+        pairs = [*zip(call.gradient.gradients, call.gradient.estimate.out, strict=False)]
+        for (place, is_fresh), gradient in pairs:
+            size = gradient.nbytes if isinstance(gradient, TensorType) else 0
+            # The operand of a gate may be in float32, but for one from around a branch.
+            if call.node.operator.has("gate"):
+                size = self.joint.sizes.get(of.operands[place], size)
+            if is_fresh:
+                of.fresh[place] = self.new(of.names[place], size)
+        if of.fresh:
+            self.compute(of)
+        for name in call.node.outputs:
+            self.gradient.pop(name or "", None)
+        for (place, _), _ in pairs:
+            self.accumulate(of.names[place], of.fresh.get(place, of.incoming[0]), of)
+
+    def accumulate(self, name: str, tensor: str, of: Lowered) -> None:
+        """Note a gradient of a value; a second one is added to the first."""
+        name = self.parameters.get(name, name)
+        before = self.gradient.get(name)
+        if before is not None:
+            both = self.new(name, self.joint.sizes[before])
+            self.add(of, "pointwise", (both,), (before, tensor), self.forward.elements(name))
+            self.sums[both] = (tensor, before)
+            tensor = both
+        self.gradient[name] = tensor
+
+    def add_in_products(self) -> None:
+        """A sum that is the gradient of a matrix: the product that makes a part of it adds the other (post_grad.py)."""
+        ops = self.joint.ops
+        place = {name: index for index, op in enumerate(ops) for name in op.outputs}
+        users, calls = users_of(ops), self.forward.execution.calls
+        products = {call.node.name for call in calls if call.node.operator.kind == "product"}
+        for name, both in self.gradient.items():
+            if both not in self.sums or name not in self.wanted or self.forward.typed(name).rank != 2:
+                continue
+            parts = self.sums[both]
+            for part, other in zip(parts, reversed(parts), strict=True):
+                op = ops[place[part]]
+                if op.node in products and op.kind == "extern" and len(users[part]) == 1:
+                    ops[place[both]] = replace(op, outputs=(both,), reads=(*op.reads, other))
+                    ops[place[part]] = replace(op, outputs=(), reads=())
+                    break
+        ops[:] = [op for op in ops if op.outputs]
+
+    def compute(self, of: Lowered) -> None:
+        """Append what computes the gradients of the operands that need one."""
+        operator = of.call.node.operator
+        is_own = not of.call.estimate.regions and operator.name != "embedding_bag"  # ATen's function adds it
+        if operator.kind in _BACKWARD and is_own:
+            _BACKWARD[operator.kind](self, of)
+        elif operator.kind in _FUSIBLE and is_own:
+            self.pointwise(of)
+        elif operator.has("adds"):
+            self.scatter(of)
+        else:
+            self.extern(of)
+
+    def extern(self, of: Lowered) -> None:
+        """A kernel of a library, or one that fuses with nothing."""
+        operator, reads = of.call.node.operator, (*of.incoming, *self.read(of), *of.beside.values())
+        is_over, is_exchange = operator.name == "all_reduce", operator.kind == "collective"
+        more = {"is_over": is_over, "is_exchange": is_exchange, "allocates": not is_over}
+        self.add(of, "extern", of.fresh.values(), reads, workspace=self.workspace(of), **more)
+
+    def scatter(self, of: Lowered) -> None:
+        """Of what was added it is the result's, read at the places that it was added to."""
+        reads, moved = (*of.incoming, *self.read(of)), frozenset(of.incoming)
+        for place, tensor in of.fresh.items():
+            self.add(of, "pointwise", (tensor,), reads, self.forward.elements(of.names[place]), moved=moved)
+
+    def pointwise(self, of: Lowered) -> None:
+        """Each gradient from those of the results; summed up for an operand that was broadcast."""
+        operator = of.call.node.operator
+        is_pooling = operator.kind == "pooling"
+        # A pooling that leaves one position of each channel is a mean.
+        if is_pooling and any(size != 1 for size in self.forward.typed(of.made[0]).shape[2:]):
+            self.pooling(of)
+            return
+        read = [] if is_pooling else [*self.read(of), *of.beside.values()]
+        if operator.kind == "loss":  # the softmax in a cross-entropy is computed again
+            read = [*dict.fromkeys((of.operands[0], *read))]
+        if operator.has("threshold"):
+            read = [self.threshold(of, tensor) for tensor in read]
+        reads = (*of.incoming, *read)
+        if len(of.fresh) > _MOST_SEPARATE:
+            self.add(of, "pointwise", of.fresh.values(), reads)
+            return
+        wide = max(map(self.forward.elements, of.call.node.outputs), default=0)
+        is_narrowed = operator.kind in _NARROWED or operator.name in ("expand", "repeat")
+        for place, tensor in of.fresh.items():
+            count = self.forward.elements(of.names[place])
+            if count < wide and is_narrowed:
+                shape = self.forward.typed(of.names[place]).shape
+                is_inner = len(shape) > 1 and shape[-1] == 1
+                self.add(of, "reduction", (tensor,), reads, wide, kept=count, is_inner=is_inner)
+            else:
+                self.add(of, "pointwise", (tensor,), reads, count)
+
+    def pooling(self, of: Lowered) -> None:
+        """An operator that the partitioner does not fuse. It is given the operand, of which it reads the shape."""
+        reads = (*of.incoming, *of.operands[:1], *of.beside.values())
+        more: dict[str, Any] = {"recomputable": False} if of.beside else {"allocates": True}
+        for tensor in of.fresh.values():
+            self.add(of, "pointwise" if of.beside else "extern", (tensor,), reads, **more)
+
+    def threshold(self, of: Lowered, tensor: str) -> str:
+        """Append the comparison that the gradient of an activation selects by: a truth value for each element."""
+        name = f"{of.call.node.name} mask"
+        self.joint.sizes[name] = self.forward.typed(of.call.node.outputs[0] or "").numel
+        self.joint.labels[name] = (of.call.node.name, "saved")
+        self.add(of, "pointwise", (name,), (tensor,), is_gradient=False)
+        return name
+
+    def resampling(self, of: Lowered) -> None:
+        """Each element adds to all that it was interpolated from: for each place of these there is a table of zeros."""
+        places = places_of_interpolation(of.call, self.forward.typed(of.names[0]).rank)
+        if places:
+            self.sum_into_zeros(of, places, ())
+        else:
+            self.pointwise(of)
+
+    def sum_into_zeros(self, of: Lowered, tables: int, indices: Sequence[str]) -> None:
+        """Add the gradients to so many tables of zeros in float32, at places that indices tell, which are then converted."""
+        rows = self.forward.elements(of.call.node.outputs[0])
+        for place, tensor in of.fresh.items():
+            name = of.names[place]
+            count, size = self.forward.elements(name), prod(self.forward.typed(name).shape) * FLOAT_BYTES
+            zeros = [self.new(name, size) for _ in range(tables)]
+            summed = self.new(name, 0)  # the same memory
+            for table in zeros:
+                self.add(of, "pointwise", (table,), (), count, is_alone=True)
+            parts = {table: {summed: rows * FLOAT_BYTES} for table in zeros}
+            reads = (*zeros, *of.incoming, *indices)
+            self.add(of, "pointwise", (summed,), reads, rows, adds=True, parts=parts)
+            self.add(of, "pointwise", (tensor,), (*zeros, summed), count)
+
+
+_BACKWARD: Mapping[str, Callable[[BackwardLowering, Lowered], None]] = {
+    "product": library_calls.product_gradient,
+    # The gradients of rows are summed into a table of zeros.
+    "gather": lambda back, of: back.sum_into_zeros(of, 1, back.read(of)),
+    "resampling": BackwardLowering.resampling,
+    "convolution": library_calls.convolution_gradient,
+    "attention": rowwise.attention_gradient,
+    "normalisation": rowwise.normalisation_gradient,
+    "softmax": rowwise.softmax_gradient,
 }

@@ -211,7 +211,18 @@ def realized(ops: Sequence[Op], outputs: Container[str]) -> tuple[list[Op], dict
     for op in ops:
         inside = tuple([name for name in op.reads if name in formulas])
         formula = _formula(op, formulas, inside)
-        if _is_inlined(op, formula, users, outputs):
+        readers = [user for name in op.outputs for user in users.get(name, ())]
+        is_shared = len(readers) > 1 or any(user.reads_twice for user in readers)
+        is_lone = op.kind != "pointwise" or op.is_alone or op.adds or op.is_random or op.part_bytes != 0
+        is_stored = (
+            is_lone
+            or any(name in outputs for name in op.outputs)
+            or any(not user.is_fusible or user.part_bytes != 0 for user in readers)
+            or (formula.loads > 1 and any(user.window > 1 for user in readers))
+            or (formula.instructions > _MOST_INSTRUCTIONS and (is_shared or formula.loads > 1))
+            or formula.loads > (_MOST_READ_SHARED if is_shared else _MOST_READ)
+        )
+        if not is_stored:
             computed_again.update(dict.fromkeys(op.outputs, op))
             formulas.update(dict.fromkeys(op.outputs, formula))
         elif inside:
@@ -264,23 +275,6 @@ def _parts(op: Op, known: Mapping[str, _Formula]) -> Parts:
     return {name: read for name, read in found.items() if name not in whole}
 
 
-def _is_inlined(op: Op, formula: _Formula, users: Mapping[str, list[Op]], outputs: Container[str]) -> bool:
-    """Whether a result is not stored: it is computed wherever it is read."""
-    if op.kind != "pointwise" or op.is_alone or op.adds or op.is_random or op.part_bytes != 0:
-        return False
-    readers = [user for name in op.outputs for user in users.get(name, ())]
-    if any(name in outputs for name in op.outputs):
-        return False
-    if any(not user.is_fusible or user.part_bytes != 0 for user in readers):
-        return False
-    if formula.loads > 1 and any(user.window > 1 for user in readers):
-        return False
-    is_shared = len(readers) > 1 or any(user.reads_twice for user in readers)
-    if formula.instructions > _MOST_INSTRUCTIONS and (is_shared or formula.loads > 1):
-        return False
-    return formula.loads <= (_MOST_READ_SHARED if is_shared else _MOST_READ)
-
-
 def oriented(stored: Sequence[Op], joint: JointGraph) -> list[Op]:
     """The operators with `is_inner` as inductor finds it; notes in the joint graph which of their results lie turned."""
     if not joint.turned and not any(op.outer for op in stored):
@@ -290,7 +284,10 @@ def oriented(stored: Sequence[Op], joint: JointGraph) -> list[Op]:
     for op in stored:
         outer = op.outer.symmetric_difference(joint.turned.intersection(op.reads))
         if outer and op.is_fusible:
-            full = [name for name in op.reads if joint.given_bytes(name) >= op.elements]
+            sizes = {
+                name: joint.number(joint.inputs.get(name) or joint.sizes.get(name, 0)) for name in op.reads
+            }
+            full = [name for name in op.reads if sizes[name] >= op.elements]
             turned = sum(name in outer for name in full)
             if op.kept:
                 op = replace(op, is_inner=op.is_inner and 2 * turned < len(full))

@@ -1,4 +1,7 @@
-"""Lowers what libraries compute, and its gradients: matrix products, convolutions, collectives, with copies before them."""
+"""Lowers what libraries compute, and its gradients: matrix products, convolutions, collectives, with copies before them.
+
+Images run with their channels last where that pays (`decide_layout_opt`), products with padded sizes (`pad_mm`).
+"""
 
 from __future__ import annotations
 
@@ -6,23 +9,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from graphflops.dims import Dim, dim_max, prod
+from graphflops.execution.strides import Values
 from graphflops.graph import Ref
-from graphflops.inductor.layout_choice import (
-    aligned,
-    image_and_weight,
-    is_of_images,
-    is_turned,
-    padded_columns,
-    padded_inner,
-    padded_rows,
-)
 from graphflops.inductor.lowering import GradientLowering, Lowered, Lowering
 from graphflops.kernels import buffers as kernels
 from graphflops.kernels.beside import operand_copies
-from graphflops.kernels.kernel import SINGLE
+from graphflops.kernels.kernel import HALF, IMAGE_RANK, SINGLE
+from graphflops.passes.program import PricedCall
+from graphflops.tensor import TensorType
 
-_ALIGNED = 8  # channels that tensor cores read at once in half precision
+_ALIGNED = 8  # elements that tensor cores load at once in half precision
 _IN_PLACE = ("all_reduce", "broadcast")
+_OF_LIBRARIES = frozenset({"product", "convolution", "attention"})  # kinds
 
 
 def product(low: Lowering, of: Lowered) -> None:
@@ -40,7 +38,8 @@ def product(low: Lowering, of: Lowered) -> None:
     has_bias = call.node.operator.name == "linear" and isinstance(call.node.arguments().get("bias"), Ref)
     if has_bias:  # added in the kernels that read the result: in float32, if none of these is of a library
         is_single = low.typed(of.names[1]).dtype.bits == SINGLE
-        if copies or (is_single and not low.is_read_by_library(call.node.outputs[0] or "")):
+        readers = low.readers_of(call.node.outputs[0] or "")
+        if copies or (is_single and all(other.node.operator.kind not in _OF_LIBRARIES for other in readers)):
             made = _without_bias(low, out)
             *reads, bias = reads
     more: dict[str, Any] = {"workspace": call.estimate.workspace, "views": views}
@@ -98,7 +97,7 @@ def _padded(low: Lowering, of: Lowered, reads: Sequence[str], columns: int) -> t
     """Copies of the operands with their sizes up to multiples of 8, and the bytes of its result."""
     x, weight = (low.typed(name) for name in of.names[:2])
     bits = weight.dtype.bits
-    rows, inner = map(_aligned, (prod(x.shape[:-1]), x.shape[-1]))
+    rows, inner = (aligned(x) if isinstance(x, int) else x for x in (prod(x.shape[:-1]), x.shape[-1]))
     sizes: list[Dim] = [each * bits // 8 for each in (rows * inner, inner * columns, columns)]
     is_whole = sizes[0] == x.numel * bits // 8
     found = [*reads]
@@ -111,17 +110,12 @@ def _padded_batch(low: Lowering, of: Lowered, inner: int) -> tuple[list[str], Di
     """Copies of the operands of batched products with their sizes up to multiples of 8, and the bytes of the result."""
     out = low.typed(of.call.node.outputs[0] or "")
     batch, width = prod(out.shape[:-2]), out.dtype.bits // 8
-    rows, columns = map(_aligned, out.shape[-2:])
+    rows, columns = (aligned(x) if isinstance(x, int) else x for x in out.shape[-2:])
     sizes = (batch * rows * inner * width, batch * inner * columns * width)
     reads, bits = list[str](), out.dtype.bits
     for place, (name, tensor, size) in enumerate(zip(of.names, of.operands, sizes, strict=False)):
         reads.append(low.copied(of, tensor, size, f"padded {place}", bits, value=name))
     return reads, batch * rows * columns * width
-
-
-def _aligned(size: Dim) -> Dim:
-    """A size rounded up to what tensor cores load at once; an open one as it is."""
-    return aligned(size) if isinstance(size, int) else size
 
 
 def _reshaped(low: Lowering, of: Lowered, reads: Sequence[str]) -> frozenset[str]:
@@ -199,7 +193,166 @@ def exchange(low: Lowering, of: Lowered) -> None:
     """A collective. One that works in place does so on its operand, or on a copy where something else reads that."""
     is_over = of.call.node.operator.name in _IN_PLACE and len(of.made) == 1
     name, operands = of.names[0], of.operands
-    if is_over and (low.root.get(name, name) not in low.root or low.is_read_beside(of.call, name)):
+    owner = low.root.get(name, name)
+    is_read = any(other is not of.call and not low.views(other) for other in low.readers_of(owner))
+    if is_over and (owner not in low.root or is_read):
         bits = low.typed(name).dtype.bits
         operands = (low.copied(of, operands[0], low.nbytes(of.made[0]), "copy", bits, value=name),)
     low.add(of, "extern", of.made, operands, allocates=not is_over, is_over=is_over, is_exchange=True)
+
+
+# Time with channels last relative to without, by class of convolution, and calls of a program with few convolutions:
+# the constants of torch/_inductor/graph.py.
+_GROUPED, _DEFAULT, _NARROWING, _SMALL = 1.358, 0.823, 0.725, 0.783
+_MOST_OPS = 300
+# Operators that a call becomes, about: one for kinds that are not listed.
+_OPS = {"product": 4, "normalisation": 11, "softmax": 5, "attention": 3}
+_OPS_OF_GATE = 6
+_SMALL_CHANNELS = 64
+
+
+def prefers_channels_last(calls: Sequence[PricedCall], values: Values, given: int, *, training: bool) -> bool:
+    """Whether the convolutions of a program run with channels last. given: inputs of it, weights too."""
+    found = [(call, *pair) for call in calls if (pair := image_and_weight(call, values)) is not None]
+    kinds = [_class(*each) for each in found]
+    if not any(weight.rank == IMAGE_RANK for _, _, weight in found):
+        return False
+    nodes = given + sum(map(_nodes, calls))
+    if nodes >= _MOST_OPS * len(found) or "open" in kinds:
+        return False
+    if training:
+        is_slow = "grouped" in kinds or any(_is_narrowing(weight) for _, _, weight in found)
+        return not is_slow and any(kind != "small" for kind in kinds)
+    work = [call.estimate.matrix_flops for call, _, _ in found]
+    times = {"grouped": _GROUPED, "small": _SMALL, "narrowing": _NARROWING, "default": _DEFAULT}
+    numbers = [flops if isinstance(flops, int) else 0 for flops in work]
+    return sum(flops * times[kind] for flops, kind in zip(numbers, kinds, strict=True)) <= sum(numbers)
+
+
+def _nodes(call: PricedCall) -> int:
+    """Nodes of a call in the graph that torch.compile sees, about: none of assertions, and of dropouts in evaluation."""
+    node, operator = call.node, call.node.operator
+    if not node.outputs or (operator.kind == "dropout" and node.arguments().get("training") is False):
+        return 0
+    return _OPS_OF_GATE if operator.has("gate") else _OPS.get(operator.kind, 1)
+
+
+def is_of_images(call: PricedCall, values: Values) -> bool:
+    """Whether a convolution has two spatial axes: those of sequences and volumes are never turned."""
+    found = image_and_weight(call, values)
+    return found is not None and found[1].rank == IMAGE_RANK
+
+
+def is_turned(call: PricedCall, values: Values, *, is_copied: bool) -> bool:
+    """Whether a convolution runs with channels last where its program does.
+
+    is_copied: whether its weight is a copy with channels last, as in the forward of a training step. A single channel lies
+    alike either way; then the weight decides, and else the channels of the result come first.
+    """
+    found = image_and_weight(call, values)
+    return found is not None and found[1].rank == IMAGE_RANK and (is_copied or found[0].shape[1] != 1)
+
+
+def image_and_weight(call: PricedCall, values: Values) -> tuple[TensorType, TensorType] | None:
+    """The operands of a convolution that PyTorch runs; None for other calls."""
+    if call.node.operator.kind != "convolution" or call.estimate.unknown:
+        return None
+    arguments, names = call.node.arguments(), call.tensors(values)[:2]
+    given = [argument.name for key in ("x", "weight") if isinstance(argument := arguments.get(key), Ref)]
+    x, weight = (values.get(name) for name in given) if given == names and len(given) == 2 else (None, None)
+    if not isinstance(x, TensorType) or not isinstance(weight, TensorType) or min(x.rank, weight.rank) < 3:
+        return None
+    return x, weight
+
+
+def _class(call: PricedCall, x: TensorType, weight: TensorType) -> str:
+    """The class of a convolution that the constants are given for; `open` where a size is."""
+    if not all(isinstance(size, int) for size in (*x.shape, *weight.shape)):
+        return "open"
+    groups = call.node.arguments().get("groups", 1)
+    results, channels = weight.shape[:2]
+    if isinstance(groups, int) and groups > 1 and channels != 1:
+        return "grouped"
+    if all(isinstance(size, int) and size <= _SMALL_CHANNELS for size in (results, channels)):
+        return "small"
+    return "narrowing" if _is_narrowing(weight) else "default"
+
+
+def _is_narrowing(weight: TensorType) -> bool:
+    """Whether a convolution of several positions has at most half as many results as channels."""
+    results, channels, positions = weight.shape[:3]
+    if not isinstance(results, int) or not isinstance(channels, int):
+        return False
+    return 2 * results <= channels and positions != 1
+
+
+# Multiply-adds of an element read or written: half of what an H200 does while it loads one.
+_COMPUTE_BOUND = 95
+_MOST_PADDED = 1.25
+_BY_MATRIX = frozenset({"linear", "matmul", "mm"})
+_LINE_BYTES, _LONG = 128, 1024  # inductor's padding_alignment_bytes, and padding_stride_threshold in elements
+
+
+def padded_columns(call: PricedCall, values: Values, *, adds_bias: bool = False) -> int | None:
+    """Columns of rows times a matrix after padding; None where they are a multiple of 8 or no tensor core is used.
+
+    Inductor measures whether a copy is worth it where arithmetic takes the time: for a vocabulary of 50,257 words it is. A
+    product that adds a bias is padded always.
+    """
+    names = call.tensors(values)
+    weight = values.get(names[1]) if call.node.operator.name in _BY_MATRIX else None
+    if not isinstance(weight, TensorType) or weight.dtype.bits != HALF or weight.rank != 2:
+        return None
+    columns, inner = weight.shape if call.node.operator.name == "linear" else weight.shape[::-1]
+    if not isinstance(columns, int) or columns == 1 or columns % _ALIGNED == 0:
+        return None
+    out = values[call.node.outputs[0] or ""]
+    rows = prod(out.shape[:-1]) if isinstance(out, TensorType) else 1
+    if not adds_bias and isinstance(rows, int) and isinstance(inner, int):
+        moved = rows * inner + inner * columns + rows * columns
+        if rows * inner * columns < _COMPUTE_BOUND * moved:
+            return None
+    return aligned(columns)
+
+
+def padded_inner(call: PricedCall, values: Values) -> int | None:
+    """The inner size of batched products after padding; None where it is a multiple of 8, or padding adds too much."""
+    operands = [values[name] for name in call.tensors(values)[:2]]
+    tensors = [one for one in operands if isinstance(one, TensorType) and one.rank > 2]
+    if call.node.operator.name == "linear" or len(tensors) < 2 or tensors[0].dtype.bits != HALF:
+        return None
+    inner, columns = tensors[0].shape[-1], tensors[1].shape[-1]
+    if not isinstance(inner, int) or inner % _ALIGNED == 0 or columns == 1:
+        return None
+    return aligned(inner) if aligned(inner) <= _MOST_PADDED * inner else None
+
+
+def aligned(size: int) -> int:
+    """A size rounded up to what tensor cores load at once."""
+    return -(-size // _ALIGNED) * _ALIGNED
+
+
+def aligned_bytes(shape: Sequence[Dim], bits: int) -> int | None:
+    """Bytes of a stored result whose matrices are longer than a kilobyte of elements: each begins at a line of memory.
+
+    None where that is already so, or where a size is open. Source: `_pad_strides` in torch/_inductor/ir.py.
+    """
+    sizes = [size for size in shape if isinstance(size, int)]
+    if len(sizes) < len(shape) or not sizes or 0 in sizes:
+        return None
+    line, stride, last, is_aligned = _LINE_BYTES * 8 // bits, 1, 0, True
+    for size in reversed(sizes):
+        if stride > _LONG and stride % line:
+            stride, is_aligned = -(-stride // line) * line, False
+        last += (size - 1) * stride
+        stride *= size
+    return None if is_aligned else (last + 1) * bits // 8
+
+
+def padded_rows(call: PricedCall, values: Values) -> Dim:
+    """Bytes of a copy of a result with padded columns, or of its gradient: its rows begin at lines of memory."""
+    columns = padded_columns(call, values)
+    out = values[call.node.outputs[0] or ""]
+    if columns is None or not isinstance(out, TensorType):
+        return 0
+    return prod(out.shape[:-1]) * (-(-columns * HALF // 8 // _LINE_BYTES) * _LINE_BYTES)

@@ -15,9 +15,8 @@ from msgspec.structs import replace
 from graphflops.base.record import Record
 from graphflops.devices import Platform
 from graphflops.dims import Dim, evaluate, prod
-from graphflops.inductor.layout_choice import prefers_channels_last
 from graphflops.memory.on_gpu import OnGpu
-from graphflops.passes.program import PricedCall, PricedGraph
+from graphflops.passes.program import PricedCall
 from graphflops.report import HeldKind
 from graphflops.tensor import TensorType
 
@@ -101,10 +100,6 @@ class JointGraph(Struct):
         """Bytes of a tensor as a number; 0 for what is not the program's own."""
         return self.number(self.sizes.get(name, 0))
 
-    def given_bytes(self, name: str) -> int:
-        """Bytes of a tensor as a number, those of weights too."""
-        return self.number(self.inputs.get(name) or self.sizes.get(name, 0))
-
     def add(self, op: Op, sizes: Mapping[str, Dim]) -> None:
         """Append an operator with the sizes of what it makes; a sum of a few elements is computed without a loop."""
         if op.kept and op.elements < _UNROLLED * op.kept:
@@ -124,7 +119,7 @@ def users_of(ops: Iterable[Op]) -> dict[str, list[Op]]:
 
 # Kinds of calls that read their operands at other places than they write to.
 _MOVING = frozenset({"movement", "gather", "resampling", "pooling", "view", "identity"})
-_OF_LIBRARIES = frozenset({"product", "convolution", "attention"})
+_WITH_NUMBERS = frozenset({"elementwise", "comparison", "logic"})  # kinds of calls whose constants it counts
 # Instructions for an element that the pointwise operator of a call takes, about; others one.
 _INSTRUCTIONS = {"normalisation": 10, "softmax": 3, "dropout": 3, "loss": 6, "resampling": 12}
 _INSTRUCTIONS |= {"gather": 0, "identity": 0, "view": 0}
@@ -159,18 +154,10 @@ def instructions(call: PricedCall) -> int:
     return _INSTRUCTIONS_OF_GATE if operator.has("gate") else _INSTRUCTIONS.get(operator.kind, 1)
 
 
-def numbers(call: PricedCall) -> tuple[float, ...]:
-    """The constants in the formula of an elementwise call."""
-    if call.node.operator.kind not in ("elementwise", "comparison", "logic"):
-        return ()
-    given = call.node.arguments().values()
-    return tuple([x for x in given if isinstance(x, (int, float)) and not isinstance(x, bool)])
-
-
 class Lowering:
     """Appends the operators of a graph's forward to a joint graph. execution: the calls with their layouts."""
 
-    def __init__(self, graph: PricedGraph, execution: OnGpu, joint: JointGraph) -> None:
+    def __init__(self, execution: OnGpu, joint: JointGraph, *, channels_last: bool) -> None:
         self.joint, self.execution = joint, execution
         self.values, self.training, self.typed = execution.values, execution.training, execution.layouts.typed
         self.root = execution.owners()
@@ -178,11 +165,10 @@ class Lowering:
         self.of_libraries: set[str] = set()  # results that libraries made
         self.pointwise: set[str] = set()  # results of pointwise operators
         self.version: dict[str, str] = {}  # by owner of memory: the tensor that an in-place call made of it
-        calls, inputs = execution.calls, len(graph.graph.inputs)
-        self.channels_last = prefers_channels_last(calls, self.values, inputs, training=self.training)
+        self.channels_last = channels_last  # whether the convolutions of the program run so
         self.readers: dict[str, list[PricedCall]] = {}
         self.maker: dict[str | None, str] = {}  # by result, the call
-        for call in calls:
+        for call in execution.calls:
             self.maker.update(dict.fromkeys(call.node.outputs, call.node.name))
             for name in call.uses:
                 self.readers.setdefault(name, []).append(call)
@@ -199,15 +185,6 @@ class Lowering:
             for call in self.readers.get(todo.pop(), ()):
                 yield call
                 todo += self.views(call)
-
-    def is_read_by_library(self, name: str) -> bool:
-        """Whether a product, convolution or attention reads a value, or a view of it."""
-        return any(call.node.operator.kind in _OF_LIBRARIES for call in self.readers_of(name))
-
-    def is_read_beside(self, call: PricedCall, name: str) -> bool:
-        """Whether another call reads the memory of a value, views of it included."""
-        readers = self.readers_of(self.root.get(name, name))
-        return any(other is not call and not self.views(other) for other in readers)
 
     def views(self, call: PricedCall) -> list[str]:
         """The results of a call that are views of what it reads."""
@@ -248,9 +225,13 @@ class Lowering:
             elements = max(map(self.elements, call.node.outputs), default=0)
         if call.node.operator.kind in _MOVING and call.node.outputs[0] in outputs:
             more.setdefault("moved", frozenset(given))
-        again = call.node.name in self.recomputed
-        own: dict[str, Any] = {"recomputable": kind != "extern", "must_recompute": again}
-        own |= {"instructions": instructions(call), "numbers": numbers(call)}
+        given_numbers = call.node.arguments().values() if call.node.operator.kind in _WITH_NUMBERS else ()
+        own: dict[str, Any] = {
+            "recomputable": kind != "extern",
+            "must_recompute": call.node.name in self.recomputed,
+            "instructions": instructions(call),
+            "numbers": tuple([x for x in given_numbers if type(x) in (int, float)]),
+        }
         self.joint.add(of.op(kind, outputs, given, elements, **(own | more)), sizes)
 
     def save(self, of: Lowered, use: str, tensor: str) -> str:

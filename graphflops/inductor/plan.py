@@ -19,9 +19,9 @@ from graphflops.base.record import Record
 from graphflops.devices import Platform
 from graphflops.execution.fast_path import LAYER
 from graphflops.execution.runs import Runs
-from graphflops.inductor.calls import ForwardLowering
+from graphflops.inductor.calls import BackwardLowering, ForwardLowering
 from graphflops.inductor.fusing import Kernel, fused, in_steps, oriented, realized
-from graphflops.inductor.gradient_calls import BackwardLowering
+from graphflops.inductor.library_calls import prefers_channels_last
 from graphflops.inductor.lowering import JointGraph, Op
 from graphflops.inductor.partition import Partition
 from graphflops.memory.on_gpu import OnGpu
@@ -181,7 +181,11 @@ class Plans(Runs):
             nbytes = value.nbytes if isinstance(value, TensorType) else 0
             joint.inputs[entry.name] = nbytes
             joint.sizes[entry.name] = nbytes if entry.role == "user" else 0
-        forward = ForwardLowering(graph, execution, joint)
+        inputs = len(graph.graph.inputs)
+        is_last = prefers_channels_last(
+            execution.calls, execution.values, inputs, training=execution.training
+        )
+        forward = ForwardLowering(execution, joint, channels_last=is_last)
         lowered = [forward.lower(call) for call in execution.calls]
         joint.results.update(forward.tensor(name) for name in (*graph.graph.returned, *graph.graph.lasting))
         saved: Tensors = {}

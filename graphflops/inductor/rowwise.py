@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from graphflops.dims import Dim, prod
-from graphflops.inductor.layout_choice import aligned_bytes
+from graphflops.inductor.library_calls import aligned_bytes
 from graphflops.inductor.lowering import GradientLowering, Lowered, Lowering
 from graphflops.kernels.attention import AttentionMemory
 from graphflops.kernels.kernel import FLOAT_BYTES
@@ -46,7 +46,7 @@ def normalisation(low: Lowering, of: Lowered) -> None:
         rows = shape[0] * groups
     else:
         rows = prod(shape[: -len(given)] if isinstance(given, tuple) and given else shape[:-1])
-    is_inner = not (low.channels_last and (operator.is_of_images or "group" in operator.name))
+    is_inner = not (low.channels_last and (operator.has("images") or "group" in operator.name))
     statistics = _statistics(low, of, rows, is_inner=is_inner)
     low.add(of, "pointwise", normed, (*of.operands, statistics))
     for name in moments:  # that the call itself returns
@@ -112,7 +112,7 @@ def normalisation_gradient(back: GradientLowering, of: Lowered) -> None:
     else:
         reads = (*normed, *of.operands[1:2])
         is_shared = is_batch and len(added) > 1
-        order = {"is_inner": not (is_last and operator.is_of_images), "in_order": not is_batch}
+        order = {"is_inner": not (is_last and operator.has("images")), "in_order": not is_batch}
         reads += tuple(added.values()) if is_shared else (_sums(back, of, of.names[0], reads, wide, **order),)
     back.add(of, "pointwise", (of.fresh[0],), reads, wide)
 
@@ -191,8 +191,7 @@ def _unfused(low: Lowering, of: Lowered, found: AttentionMemory) -> None:
     """Append the operators of one attention; its gradient reads all that they make."""
     problem = found.problem
     query, key, value = [
-        (of.operands[place], found.repeated(operand), _USES[place], 8 * FLOAT_BYTES)
-        for place, operand in enumerate(problem.operands)
+        (of.operands[place], size, _USES[place], 8 * FLOAT_BYTES) for place, size in enumerate(found.repeated)
     ]
     copies = (low.copied(of, *query, value=of.names[0]), low.copied(of, *key, value=of.names[1]))
     names = dict(zip(_USES, copies, strict=False))

@@ -14,7 +14,7 @@ from itertools import accumulate, pairwise
 from msgspec.structs import replace
 
 from graphflops.attention.attention_use import causal_fraction
-from graphflops.attention.kernel import Choice, Operand, Problem, attention_kernel
+from graphflops.attention.kernel import Choice, Problem, attention_kernel
 from graphflops.base.record import Record
 from graphflops.dims import Dim, ceil_div, dim_max, dim_min, prod, total
 from graphflops.execution.layouts import Layouts, attention_problem, is_chosen
@@ -226,12 +226,24 @@ def rounded(size: Dim, step: int) -> Dim:
 
 
 class AttentionMemory(Record, frozen=True):
-    """Bytes that one attention needs. choice: the kernel that runs it. out_bytes: of its result."""
+    """Bytes that one attention needs. choice: the kernel that runs it; but for `math` the scores stay on chip."""
 
     problem: Problem
     choice: Choice
-    out_bytes: Dim
-    operands_in_order: tuple[bool, ...]
+    forward: (
+        Dim  # the most that is allocated at once, beside the result; what the gradient keeps is part of it
+    )
+    saved: Dim  # what the gradient reads beside operands and result, the row sums of fused kernels apart
+    backward: Dim  # what the gradient needs beside operands, results and their gradients
+    # What these consist of, in the order in which it is allocated.
+    parts: Sequence[Dim]
+    saved_parts: Sequence[Dim]
+    gradient_parts: Sequence[Dim]
+    # A boolean mask is turned into numbers; the efficient kernel wants rows of a multiple of 8.
+    mask_copy: Dim
+    scores: Dim = 0  # in memory, as the next two
+    value_copy: Dim = 0  # the value as the second product reads it, where that is not the operand itself
+    repeated: Sequence[Dim] = ()  # each operand in float32, for every query head that shares it
 
     @staticmethod
     def of(call: PricedCall, layouts: Layouts, training: bool) -> AttentionMemory | None:
@@ -242,143 +254,83 @@ class AttentionMemory(Record, frozen=True):
         out = layouts.values.get(call.node.outputs[0] or "")
         if problem is None or not isinstance(out, TensorType):
             return None
-        in_order = tuple([is_contiguous(each.type.shape, each.strides) for each in problem.operands])
-        return AttentionMemory(problem, attention_kernel(problem, layouts.platform), out.nbytes, in_order)
+        choice = attention_kernel(problem, layouts.platform)
+        return (unfused_memory if choice.kernel == "math" else fused_memory)(problem, choice, out.nbytes)
 
     @property
     def is_fused(self) -> bool:
         """Whether the scores stay on chip."""
         return self.choice.kernel != "math"
 
-    @property
-    def forward(self) -> Dim:
-        """The most that is allocated at once, beside the result; what the gradient keeps is part of it."""
-        if self.is_fused:
-            return self.mask_copy + self.filled
-        key = self.problem.key.type.numel * FLOAT_BYTES
-        wide = total(self.float_copies) + self.scaled
-        products = wide + key + self.score_operands + self.scores
-        softmax = wide + 2 * self.scores + ceil_div(self.scores, _BOOL_PART)
-        return dim_max(0, dim_max(products, softmax) - self.out_bytes) + self.mask_copy
 
-    @property
-    def saved(self) -> Dim:
-        """What the gradient reads beside operands and result, the row sums of fused kernels apart."""
-        if self.is_fused:
-            return self.mask_copy
-        return self.scores + self.dropped + self.scaled + self.repeated(self.problem.key) + self.value_copy
+def fused_memory(problem: Problem, choice: Choice, out_bytes: Dim) -> AttentionMemory:
+    """What a fused kernel needs. out_bytes: of its result."""
+    query, key, value = types = [operand.type for operand in problem.operands]
+    masked = _mask_copy(problem, choice)
+    filled: Dim = 0
+    shared: Dim = 0
+    batch, heads, rows, width = query.shape
+    wide = rounded(width, _FLASH_ALIGNMENT)
+    if choice.kernel == "flash" and wide != width:  # copies of operands, and what its result has more
+        filled = (total(x.like().nbytes for x in types) + out_bytes) * wide // width - out_bytes
+    if (
+        key.shape[1] != heads
+    ):  # gradients of keys and values for each query head that shares them: added up after
+        shared = total(x.shape[0] * heads * prod(x.shape[2:]) * (x.dtype.bits // 8) for x in (key, value))
+    backward = batch * heads * rows * (width + 1) * FLOAT_BYTES + shared
+    if choice.kernel == "efficient":
+        backward = batch * heads * (rounded(rows, _ROWS_OF_BLOCK) * width + rows) * FLOAT_BYTES
+        if problem.mask is not None and problem.mask.type.requires_grad:  # for every batch entry and head
+            keys = rounded(key.shape[2], _MASK_GRADIENT_ALIGNMENT)
+            backward += batch * heads * rows * keys * (problem.mask.type.dtype.bits // 8)
+    halves = (ceil_div(shared, 2),) * 2
+    return AttentionMemory(problem, choice, masked + filled, masked, backward, (), [masked], halves, masked)
 
-    @property
-    def backward(self) -> Dim:
-        """What the gradient needs beside operands, results and their gradients."""
-        if not self.is_fused:
-            gradients = gradient_bytes(self.problem)
-            own = 3 * self.scores + self.repeated(self.problem.value) - self.value_copy
-            return dim_max(0, own - self.out_bytes - gradients)
-        batch, heads, rows, width = self.problem.query.type.shape
-        if self.choice.kernel == "efficient":
-            padded = rounded(rows, _ROWS_OF_BLOCK)
-            return batch * heads * (padded * width + rows) * FLOAT_BYTES + self.mask_gradient
-        return batch * heads * rows * (width + 1) * FLOAT_BYTES + self.shared_gradients
 
-    # What these consist of, in the order in which it is allocated
+def unfused_memory(problem: Problem, choice: Choice, out_bytes: Dim) -> AttentionMemory:
+    """What the products and the softmax need, all in float32. out_bytes: of the result."""
+    query, key, value = types = [operand.type for operand in problem.operands]
+    query_lies, key_lies, value_lies = (is_contiguous(x.type.shape, x.strides) for x in problem.operands)
+    masked, scores = _mask_copy(problem, choice), prod(query.shape[:-1]) * key.shape[-2] * FLOAT_BYTES
+    truths = ceil_div(scores, _BOOL_PART)  # which scores are -inf
+    own = [x.numel * FLOAT_BYTES for x in types]
+    wide = [prod((*query.shape[:-2], *x.shape[-2:])) * FLOAT_BYTES for x in types]
+    copies = own if query.dtype.bits != SINGLE else []
+    before = total(copies) + own[0]  # and the scaled query
+    # Scaled query and key once more, in row-major order and repeated for every query head.
+    ordered = (0 if query_lies else own[0]) + (0 if key_lies and wide[1] == own[1] else wide[1])
+    is_operand = value.dtype.bits == SINGLE and value_lies and value.shape[1] == query.shape[1]
+    value_copy = 0 if is_operand else wide[2]
+    products, softmax = before + own[1] + ordered + scores, before + 2 * scores + truths
+    dropped = (
+        scores + truths if problem.dropout != 0 else 0
+    )  # the scores after dropout, and which of them it keeps
+    saved = [own[0], wide[1], value_copy, scores, dropped]
+    needed = 3 * scores + wide[2] - value_copy - out_bytes - gradient_bytes(problem)
+    return AttentionMemory(
+        *(problem, choice),
+        forward=dim_max(0, dim_max(products, softmax) - out_bytes) + masked,
+        saved=total(saved),
+        backward=dim_max(0, needed),
+        parts=[*copies, own[0], scores, scores, truths],
+        saved_parts=[size for size in saved if size != 0],
+        gradient_parts=(scores,) * 3,
+        mask_copy=masked,
+        scores=scores,
+        value_copy=value_copy,
+        repeated=wide,
+    )
 
-    @property
-    def parts(self) -> Sequence[Dim]:
-        """Of what is allocated at once: float32 copies, the scaled query, scores twice, which of them are -inf."""
-        if self.is_fused:
-            return ()
-        return [*self.float_copies, self.scaled, self.scores, self.scores, ceil_div(self.scores, _BOOL_PART)]
 
-    @property
-    def saved_parts(self) -> list[Dim]:
-        if self.is_fused:
-            return [self.mask_copy]
-        key = self.repeated(self.problem.key)
-        return cut(self.saved, (self.scaled, key, self.value_copy, self.scores, self.dropped))
-
-    @property
-    def gradient_parts(self) -> Sequence[Dim]:
-        return (ceil_div(self.shared_gradients, 2),) * 2 if self.is_fused else (self.scores,) * 3
-
-    @property
-    def shared_gradients(self) -> Dim:
-        """Gradients of keys and values for each query head, where heads share them: added up after."""
-        key, value = self.problem.key.type, self.problem.value.type
-        heads = self.problem.query.type.shape[1]
-        if key.shape[1] == heads:
-            return 0
-        return sum(x.shape[0] * heads * prod(x.shape[2:]) * (x.dtype.bits // 8) for x in (key, value))
-
-    @property
-    def filled(self) -> Dim:
-        """Copies of operands whose heads FlashAttention wants as wide as a multiple of 8, and what its result has more."""
-        width = self.problem.query.type.shape[-1]
-        wide = rounded(width, _FLASH_ALIGNMENT)
-        if self.choice.kernel != "flash" or wide == width:
-            return 0
-        own = [operand.type.like().nbytes for operand in self.problem.operands]
-        return (total(own) + self.out_bytes) * wide // width - self.out_bytes
-
-    @property
-    def mask_copy(self) -> Dim:
-        """A boolean mask is turned into numbers; the efficient kernel wants rows of a multiple of 8."""
-        if self.problem.mask is None:
-            return 0
-        mask, element = self.problem.mask.type, self.problem.query.type.dtype.bits // 8
-        keys = mask.shape[-1] if mask.rank else 1
-        padded = rounded(keys, _MASK_ALIGNMENT)
-        if self.choice.kernel == "efficient" and padded != keys:
-            return prod(mask.shape[:-1]) * padded * element
-        return mask.numel * element if mask.dtype.kind == "bool" else 0
-
-    @property
-    def mask_gradient(self) -> Dim:
-        """The gradient of a mask, for every batch entry and head."""
-        mask = self.problem.mask
-        if mask is None or not mask.type.requires_grad:
-            return 0
-        rows, keys = self.problem.query.type.shape[:-1], self.problem.key.type.shape[2]
-        return prod(rows) * rounded(keys, _MASK_GRADIENT_ALIGNMENT) * (mask.type.dtype.bits // 8)
-
-    @property
-    def scores(self) -> Dim:
-        query, key = self.problem.query.type, self.problem.key.type
-        return prod(query.shape[:-1]) * key.shape[-2] * FLOAT_BYTES
-
-    @property
-    def dropped(self) -> Dim:
-        """The scores after dropout, and which of them it keeps."""
-        return self.scores + ceil_div(self.scores, _BOOL_PART) if self.problem.dropout != 0 else 0
-
-    @property
-    def float_copies(self) -> list[Dim]:
-        """Query, key and value in float32; none where they are."""
-        is_float = self.problem.query.type.dtype.bits == 32
-        return [operand.type.numel * FLOAT_BYTES for operand in self.problem.operands if not is_float]
-
-    @property
-    def scaled(self) -> Dim:
-        return self.problem.query.type.numel * FLOAT_BYTES
-
-    @property
-    def score_operands(self) -> Dim:
-        """Scaled query and key once more, in row-major order and repeated for every query head."""
-        own, repeated = self.problem.key.type.numel * FLOAT_BYTES, self.repeated(self.problem.key)
-        is_query, is_key, _ = self.operands_in_order
-        return (0 if is_query else self.scaled) + (0 if is_key and repeated == own else repeated)
-
-    @property
-    def value_copy(self) -> Dim:
-        """The value as the second product reads it, where that is not the operand itself."""
-        value, heads = self.problem.value.type, self.problem.query.type.shape[1]
-        is_operand = value.dtype.bits == 32 and self.operands_in_order[2] and value.shape[1] == heads
-        return 0 if is_operand else self.repeated(self.problem.value)
-
-    def repeated(self, operand: Operand) -> Dim:
-        """An operand in float32, repeated for every query head that shares it."""
-        shape = (*self.problem.query.type.shape[:-2], *operand.type.shape[-2:])
-        return prod(shape) * FLOAT_BYTES
+def _mask_copy(problem: Problem, choice: Choice) -> Dim:
+    if problem.mask is None:
+        return 0
+    mask, element = problem.mask.type, problem.query.type.dtype.bits // 8
+    keys = mask.shape[-1] if mask.rank else 1
+    padded = rounded(keys, _MASK_ALIGNMENT)
+    if choice.kernel == "efficient" and padded != keys:
+        return prod(mask.shape[:-1]) * padded * element
+    return mask.numel * element if mask.dtype.kind == "bool" else 0
 
 
 def cut(size: Dim, parts: Iterable[Dim]) -> list[Dim]:

@@ -74,15 +74,16 @@ class Copy(Record, frozen=True):
 def operand_copies(call: PricedCall, lie: HasStrides) -> Mapping[str, Copy]:
     """The copies that a call makes of operands, by the operand's name; none of operands that lie in order."""
     operator, names = call.node.operator, call.tensors(lie.values)
-    read = {names[place] for place in call.gradient.operands} if call.gradient is not None else set[str]()
-    if operator.name in _OF_BLAS:
-        found = _of_product(call, lie)
-    elif operator.kind in _OF_ROWS and names:
+    if operator.kind in _OF_ROWS and names:
         return _of_rows(call, lie, names[0])
-    else:
+    if operator.name not in _OF_BLAS:
         return {}
-    for name in found.keys() - read:
-        found[name] = replace(found[name], is_kept=False, is_again=False)
+    read = {names[place] for place in call.gradient.operands} if call.gradient is not None else set[str]()
+    arguments, found = call.node.arguments(), dict[str, Copy]()
+    factors = [ref.name if isinstance(ref := arguments.get(name), Ref) else "" for name in ("a", "b")]
+    for name, other in zip(factors, reversed(factors), strict=True):
+        if name and (copy := _copied(name, other, lie, is_merged=operator.name in _MERGING)) is not None:
+            found[name] = copy if name in read else replace(copy, is_kept=False, is_again=False)
     return found
 
 
@@ -112,16 +113,6 @@ def _of_rows(call: PricedCall, lie: HasStrides, name: str) -> Mapping[str, Copy]
     has_gradient, dtype = call.gradient is not None, out.dtype if is_converted else x.dtype
     is_kept, is_again = is_normed or operator.name in _KEEPING, operator.name in _COPYING_AGAIN
     return {name: Copy(x.shape, strides, dtype, has_gradient and is_kept, has_gradient and is_again)}
-
-
-def _of_product(call: PricedCall, lie: HasStrides) -> dict[str, Copy]:
-    arguments, operator = call.node.arguments(), call.node.operator
-    names = [ref.name if isinstance(ref := arguments.get(name), Ref) else "" for name in ("a", "b")]
-    is_merged, found = operator.name in _MERGING, dict[str, Copy]()
-    for name, other in zip(names, reversed(names), strict=True):
-        if name and (copy := _copied(name, other, lie, is_merged=is_merged)) is not None:
-            found[name] = copy
-    return found
 
 
 def _copied(name: str, other: str, lie: HasStrides, *, is_merged: bool) -> Copy | None:
@@ -158,7 +149,6 @@ _WARP, _MOST_THREADS, _VECTOR, _VECTOR_FROM, _FEWEST_VALUES, _MOST_VALUES, _SEMA
     *("aten_2", "reduce", "warp", "most_threads", "vector", "vector_from"),
     *("fewest_values", "most_values", "semaphore"),
 )
-
 
 Axes = Collection[int]
 
@@ -316,10 +306,6 @@ class GradientLayouts:
         for place, strides in known.items():
             self.known[operands[place]] = strides
         return copied
-
-    def summed(self, name: str) -> None:
-        """The gradient of a value is a sum of several, which lies as the value does."""
-        self.known.pop(name, None)
 
     @by_form
     def _traced(self, call: PricedCall, strides: Strides | None) -> tuple[list[Strides], dict[int, Strides]]:

@@ -93,15 +93,12 @@ def backward_bytes(call: PricedCall, layouts: Layouts, has_other_gradient: bool)
     bias = tensor_type(call.node.arguments().get("bias"), values)
     if kind == "product" and bias is not None and bias.requires_grad and out.rank:
         return total(column_sum_buffers(prod(out.shape[:-1]), out.shape[-1], layouts.platform))
-    return _over_batches(call, out, values) if kind == "product" else 0
-
-
-def _over_batches(call: PricedCall, out: TensorType, values: Mapping[str, Value]) -> Dim:
-    """More bytes than a factor's gradient that it takes for each batch, before these are summed; a matrix has no batches."""
-    given = call.node.arguments()
-    factors = [x for name in ("a", "b") if (x := tensor_type(given.get(name), values)) is not None]
-    if min((x.rank for x in factors), default=0) <= _TWO:
-        return 0
+    factors = [
+        x for each in ("a", "b") if (x := tensor_type(call.node.arguments().get(each), values)) is not None
+    ]
+    if kind != "product" or min((x.rank for x in factors), default=0) <= _TWO:
+        return 0  # a matrix has no batches
+    # A factor's gradient is taken for each batch before these are summed: that many bytes more than its own.
     wide = [(x, prod((*out.shape[:-2], *x.shape[-2:])) - x.numel) for x in factors if x.requires_grad]
     return dim_max(0, *(x.like((more,)).nbytes for x, more in wide))
 
@@ -216,7 +213,7 @@ def _rolled(call: PricedCall, values: Mapping[str, Value]) -> Dim:
 def saved_input_bytes(call: PricedCall, values: Mapping[str, Value]) -> Dim:
     """Bytes of the copy that autograd keeps of an operand which is overwritten and which the gradient needs."""
     operator = call.node.operator
-    if not operator.mutates or not operator.gradient_reads_input or call.gradient is None:
+    if not operator.mutates or not operator.has("gradient_reads_input") or call.gradient is None:
         return 0
     out = tensor_type(call.node.outputs[0], values)
     return 0 if out is None else out.like().nbytes

@@ -257,17 +257,12 @@ class Problem(Struct, frozen=True, dict=True):
         return is_found and self.phase == "weight_gradient"
 
     @property
-    def is_converted(self) -> bool:
-        """Whether cuDNN converts operands to channels-last."""
-        return "converted" in self.way or (self.way == "packed" and not self.is_channels_last)
-
-    @property
     def sizes(self) -> Sizes:
         """As the kernel sees it: a transposed one is the gradient of the convolution from its result to its operand."""
         conv = self.conv
         x, out = (self.out, self.x) if conv.transposed else (self.x, self.out)
         turned = _TURNED.get(self.phase, self.phase) if conv.transposed else self.phase
-        is_converted = self.is_converted
+        is_converted = "converted" in self.way or (self.way == "packed" and not self.is_channels_last)
         channels, filters = x.shape[1], out.shape[1]
         is_stem = channels < conv.alignment and turned == "forward"
         if self.is_padded_group:

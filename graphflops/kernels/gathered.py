@@ -102,7 +102,11 @@ def added_sorted(call: ConcreteCall, table: Tensor, out: Tensor) -> list[Kernel]
     For an index it adds all of a row, one after the other (EmbeddingBackwardKernel.cu and Indexing.cu of ATen).
     """
     is_index = call.operator.name == "index"
-    columns = (_taken(call, out) if is_index else 0) or prod(table.shape[1:])
+    columns = prod(table.shape[1:])
+    shapes = [x.shape[::-1] for x in call.operands if "int" in x.dtype]
+    if is_index and shapes:  # what each entry takes, of one index for each of several axes
+        picked = prod([max(sizes) for sizes in zip_longest(*shapes, fillvalue=1)])
+        columns = max(out.numel // max(picked, 1), 1)
     entries = call.operand("index") if call.operator.name == "embedding_bag" else None  # of all bags
     count = max(out.numel // max(columns, 1), 1) if entries is None else entries.numel
     rows, size = table.numel // max(columns, 1), int(table.bits * count * columns // 8)
@@ -122,10 +126,3 @@ def added_sorted(call: ConcreteCall, table: Tensor, out: Tensor) -> list[Kernel]
     sums, warps = int(2 * 4 * columns * parts), -(-columns // _WARP)  # written and read in float32
     blocks = Rows(int((parts + seen) * warps), 1)
     return [order, replace(added, read_bytes=size + sums, sizes=blocks, variant="parts")]
-
-
-def _taken(call: ConcreteCall, out: Tensor) -> int:
-    """Elements that each entry of the indices takes, one index for each of several axes; 0 where no tensor is an index."""
-    shapes = [x.shape[::-1] for x in call.operands if "int" in x.dtype]
-    picked = [max(sizes) for sizes in zip_longest(*shapes, fillvalue=1)]
-    return max(out.numel // max(prod(picked), 1), 1) if shapes else 0

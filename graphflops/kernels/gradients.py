@@ -311,22 +311,20 @@ def _scatter_backward(call: ConcreteCall) -> list[Kernel]:
     return kernels
 
 
-def _padded_backward(call: ConcreteCall) -> list[Kernel]:
-    """The part that was not padded: cut out by a padding of negative width, which fills its result first."""
-    is_constant = call.arguments.get("mode") in (None, "constant")
-    return [*([fill(x) for x in _wanted(call)] if is_constant else []), *_movement_backward(call)]
-
-
 def _movement_backward(call: ConcreteCall) -> list[Kernel]:
-    """Parts of the gradient are views of it; what was padded or repeated takes a copy."""
-    if call.operator.word in _JOINING:  # views, of which those of another element type are converted
-        out = call.out
-        parts = [x for x in _wanted(call) if out is not None and x.dtype != out.dtype]
-        return [_converted(x, out) for x in parts if out is not None]
-    if call.operator.name == "repeat" and call.out is not None:
-        return [_summed(call, call.out, x) for x in _wanted(call)]
+    """Parts of the gradient are views of it; what was padded or repeated takes a copy.
+
+    A constant padding is cut off by one of negative width, which fills its result first.
+    """
     assert call.gradient is not None
-    return [copy(call.operands[place]) for place, has_memory in call.gradient.gradients if has_memory]
+    name, out, wanted = call.operator.name, call.out, _wanted(call)
+    if call.operator.word in _JOINING:  # views, of which those of another element type are converted
+        return [_converted(x, out) for x in wanted if out is not None and x.dtype != out.dtype]
+    if name == "repeat" and out is not None:
+        return [_summed(call, out, x) for x in wanted]
+    is_filled = name == "pad" and call.arguments.get("mode") in (None, "constant")
+    copied = [call.operands[place] for place, has_memory in call.gradient.gradients if has_memory]
+    return [*(map(fill, wanted) if is_filled else ()), *map(copy, copied)]
 
 
 @on_operand
@@ -367,7 +365,6 @@ _BY_NAME: Mapping[str, Lowering] = by_name(
     {
         "col2im": on_operand(lambda call, x, out: columns(call, out, x)),
         "im2col": on_operand(lambda call, x, out: image(call, out, x)),
-        "pad": _padded_backward,
         "pixel_shuffle": on_operand(lambda call, x, out: [shuffled(x)]),
         "roll": forward_kernels,  # the gradient is turned back
         "weight_norm": weight_norm,

@@ -110,14 +110,11 @@ def _elementwise(call: ConcreteCall) -> list[Kernel]:
 
 
 def _filled(call: ConcreteCall) -> list[Kernel]:
-    out = call.out
-    if out is None or not out.numel or call.operator.name.startswith(("empty", "new_empty", "constant")):
+    out, name = call.out, call.operator.name
+    is_made = name != "scalar_tensor" and not name.startswith(("empty", "new_empty", "constant"))
+    if out is None or not out.numel or not is_made:  # a scalar is a number of the CPU
         return []
-    if call.operator.name == "scalar_tensor":  # a number of the CPU
-        return []
-    if call.operator.name == "copy":
-        return [elementwise(out, *call.cost.moved)]
-    return [fill(out)]
+    return [elementwise(out, *call.cost.moved) if name == "copy" else fill(out)]
 
 
 @on_operand
@@ -128,12 +125,8 @@ def _pad(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     if out.numel == x.numel:
         return [copy(x)]
     inside = tuple([min(sizes) for sizes in zip(x.shape, out.shape, strict=True)])
-    return [fill(out), copy_to(_part(out, inside), _part(x, inside))]
-
-
-def _part(x: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """A part of a tensor, which lies inside of it."""
-    return replace(x, shape=shape, nbytes=prod(shape) * x.bits // 8)
+    parts = [replace(each, shape=inside, nbytes=prod(inside) * each.bits // 8) for each in (out, x)]
+    return [fill(out), copy_to(*parts)]
 
 
 @on_operand

@@ -126,7 +126,7 @@ def _of(call: ConcreteCall, x: Tensor, read: int, written: int, rows: Rows, vari
 
 def rows_of(call: ConcreteCall, x: Tensor) -> Rows:
     """Rows that are normalised: of the last axes, of a group of channels, or of one channel of all images."""
-    if call.operator.is_of_images and x.rank > 1:
+    if call.operator.has("images") and x.rank > 1:
         return Rows(x.shape[1], x.numel // max(x.shape[1], 1), is_inner=False)
     groups = call.arguments.get("groups")
     if isinstance(groups, int):
@@ -328,7 +328,10 @@ def loss_kernels(program: PricedProgram, sizes: Sizes, *, stores_gradients: bool
     sums = [reduction(result, 1) for result in results]
     one = [replace(result, shape=(), strides=(), nbytes=result.bits // 8) for result in results[:1]]
     added = [elementwise(each, 2 * each.nbytes, each.nbytes) for each in one] * (len(results) - 1)
-    stored = [_repeated(result) for result in results] if stores_gradients else []
+    stored = []
+    for result in results if stores_gradients else ():  # one element is written everywhere
+        repeated = replace(result, strides=(0,) * result.rank, nbytes=result.bits // 8)
+        stored.append(pointwise(result, [repeated], repeated.nbytes, result.full_bytes))
     return (*sums, *added, *map(fill, one), *stored)
 
 
@@ -339,9 +342,3 @@ def _results(program: PricedProgram, sizes: Sizes) -> Iterator[Tensor]:
         wanted = value if isinstance(value, TensorType) and value.requires_grad else None
         if wanted is not None and (tensor := sizes.known(wanted)) is not None:
             yield tensor
-
-
-def _repeated(result: Tensor) -> Kernel:
-    """Writes one element everywhere."""
-    one = replace(result, strides=(0,) * result.rank, nbytes=result.bits // 8)
-    return pointwise(result, [one], one.nbytes, result.full_bytes)

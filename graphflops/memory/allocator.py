@@ -242,23 +242,20 @@ class ExpandableAllocator(Allocator):
             for _, _, block in [*pool.free]:
                 first = -(-block.address // pool.page) * pool.page
                 last = (block.address + block.size) // pool.page * pool.page
-                if first < last:
-                    self._unmap(block, first, last)
-
-    def _unmap(self, block: Block, first: int, last: int) -> None:
-        pool = block.pool
-        pool.remove(block)
-        self.reserved -= last - first
-        if first > block.address:
-            self._split(block, first - block.address)
-            assert block.next is not None
-            pool.remove(block.next)
-            pool.add(block)
-            block = block.next
-        if last < block.address + block.size:
-            self._split(block, last - first)
-        block.is_mapped = False
-        pool.add(self._merged(block))
+                if first >= last:
+                    continue
+                pool.remove(block)
+                self.reserved -= last - first
+                if first > block.address:
+                    self._split(block, first - block.address)
+                    assert block.next is not None
+                    pool.remove(block.next)
+                    pool.add(block)
+                    block = block.next
+                if last < block.address + block.size:
+                    self._split(block, last - first)
+                block.is_mapped = False
+                pool.add(self._merged(block))
 
 
 def _expandable_size(block: Block) -> int:

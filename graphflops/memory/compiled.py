@@ -187,53 +187,37 @@ def reused(buffers: Sequence[Buffer], end: int, inside: Mapping[int, int] | None
     live = _live(buffers, end)
     for position, size in (inside or {}).items():
         live[position] += size
-    plan = _Plan(live, {buffer.name: buffer.size for buffer in buffers})
+    most, sizes = max(live, default=0), {buffer.name: buffer.size for buffer in buffers}
+    instead: dict[str, str] = {}
+    # By size, the free buffers and the position since which each is free, the last one last.
+    free: dict[int, dict[str, int]] = defaultdict(dict)
+    ends: dict[int, list[Buffer]] = defaultdict(list)
+    taken: set[str] = set()  # tensors that are written over
     place = 0
     for buffer in buffers:
         for position in range(place, buffer.first):
-            plan.free_at(position)
+            for gone in ends.pop(position, ()):  # read for the last time
+                if gone.name not in taken and not gone.is_given:
+                    name = instead.get(gone.name, gone.name)
+                    free[gone.size].pop(name, None)
+                    free[gone.size][name] = position
         place = max(place, buffer.first)
-        plan.ends[buffer.last].append(buffer)
-        if not buffer.is_given:
-            plan.place(buffer)
-    return plan.instead
-
-
-class _Plan:
-    """Free buffers while a graph runs. live: estimated bytes by position."""
-
-    def __init__(self, live: list[int], sizes: Mapping[str, int]) -> None:
-        self.live, self.sizes, self.most = live, sizes, max(live, default=0)
-        self.instead: dict[str, str] = {}  # by tensor, the first that had its buffer
-        # By size, the free buffers and the position since which each is free, the last one last.
-        self.free: dict[int, dict[str, int]] = defaultdict(dict)
-        self.ends: dict[int, list[Buffer]] = defaultdict(list)
-        self.taken: set[str] = set()  # tensors that are written over
-
-    def free_at(self, position: int) -> None:
-        """Free what is read at a position for the last time."""
-        for gone in self.ends.pop(position, ()):
-            if gone.name not in self.taken and not gone.is_given:
-                free, name = self.free[gone.size], self.instead.get(gone.name, gone.name)
-                free.pop(name, None)
-                free[name] = position
-
-    def place(self, buffer: Buffer) -> None:
-        """Write a tensor over another, or into a buffer that is free, or leave it a buffer of its own."""
-        free = self.free[buffer.size]
-        fitting = (name for name in buffer.over if self.sizes.get(name) == buffer.size)
-        over = next((name for name in fitting if name not in self.taken), None)
-        if over is not None:
-            self.taken.add(over)
-            name = self.instead[buffer.name] = self.instead.get(over, over)
-            free.pop(name, None)
-        elif free and not buffer.is_fresh:
-            name, since = next(reversed(free.items()))
-            between = self.live[since + 1 : buffer.first]
-            if buffer.size + max(between, default=0) <= self.most:
-                del free[name]
-                self.live[since + 1 : buffer.first] = [amount + buffer.size for amount in between]
-                self.instead[buffer.name] = name
+        ends[buffer.last].append(buffer)
+        if buffer.is_given:
+            continue
+        fitting, own = [name for name in buffer.over if sizes.get(name) == buffer.size], free[buffer.size]
+        if over := next((name for name in fitting if name not in taken), ""):
+            taken.add(over)
+            name = instead[buffer.name] = instead.get(over, over)
+            own.pop(name, None)
+        elif own and not buffer.is_fresh:
+            name, since = next(reversed(own.items()))
+            between = live[since + 1 : buffer.first]
+            if buffer.size + max(between, default=0) <= most:
+                del own[name]
+                live[since + 1 : buffer.first] = [amount + buffer.size for amount in between]
+                instead[buffer.name] = name
+    return instead
 
 
 def _live(buffers: Sequence[Buffer], end: int) -> list[int]:

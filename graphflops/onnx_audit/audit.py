@@ -98,48 +98,37 @@ def audit(
 
 
 def _fixes(model: Model, codes: Collection[str] | None) -> list[Fix]:
-    """The findings of all checks, or of those with these codes, with their neighbours and sizes by people's names."""
-    seen = {
-        check: _observations(check, model)
-        for check in checks().values()
-        if (codes is None or check.code in codes) and (check.reads == "file" or model.graph is not None)
-    }
+    """The findings of all checks, or of those with these codes, with their neighbours and sizes by people's names.
+
+    Where a check itself fails, that is its one finding, an error, and the others go on.
+    """
+    seen: dict[Check, list[Observation]] = {}
+    found: list[Fix] = []
+    for check in checks().values():
+        if (codes is not None and check.code not in codes) or (check.reads != "file" and model.graph is None):
+            continue
+        try:
+            seen[check] = [each for each in check.run(model) if not _negligible(each, model)]
+        except Exception as error:  # noqa: BLE001 - whatever a check stumbles over in a file of unknown origin
+            what = f"{type(error).__name__}: {error} ({innermost(error.__traceback__)})"
+            text = f"the check itself failed, so that its findings are missing: {shown(what, 300)}"
+            advice = "look at what the check is for, and report it"
+            found.append(Fix(Finding(check.code, check.name, "error", text, advice)))
+    reported: dict[str, set[str]] = {}  # by code, the results of the calls that its findings are about
+    for check, observed in seen.items():
+        reported[check.code] = {name for each in observed for name in _results(each.at)}
+    for check, observed in seen.items():
+        more_precisely = set[str]().union(
+            *(reported.get(code, ()) for code in _REPORTED_BY.get(check.code, ()))
+        )
+        own = [each for each in observed if more_precisely.isdisjoint(_results(each.at))]
+        found += [Fix(_finding(check, each), each.edits) for each in own]
     names = {} if model.report is None else model.report.names
     beside = Neighbours(() if model.report is None else model.report.rows)
-    return [
-        Fix(
-            replace(finding, message=in_prose(finding.message, names), between=beside.between(finding.node)),
-            edits,
-        )
-        for check in seen
-        for finding, edits in _found(check, seen)
-    ]
-
-
-def _observations(check: Check, model: Model) -> list[Observation] | Finding:
-    """What one check observes; where the check itself fails, that is its one finding, an error, and the others go on."""
-    try:
-        return [seen for seen in check.run(model) if not _negligible(seen, model)]
-    except Exception as error:  # noqa: BLE001 - whatever a check stumbles over in a file of unknown origin
-        what = f"{type(error).__name__}: {error} ({innermost(error.__traceback__)})"
-        text = f"the check itself failed, so that its findings are missing: {shown(what, 300)}"
-        return Finding(check.code, check.name, "error", text, "look at what the check is for, and report it")
-
-
-def _found(check: Check, seen: Mapping[Check, list[Observation] | Finding]) -> list[Fix]:
-    """The findings of one check, without those that another check reports more precisely."""
-    observed = seen[check]
-    if isinstance(observed, Finding):
-        return [Fix(observed)]
-    others = [
-        listed
-        for other, listed in seen.items()
-        if other.code in _REPORTED_BY.get(check.code, ()) and not isinstance(listed, Finding)
-    ]
-    reported = {name for listed in others for other in listed for name in _results(other.at)}
-    return [
-        Fix(_finding(check, each), each.edits) for each in observed if reported.isdisjoint(_results(each.at))
-    ]
+    for place, (finding, edits) in enumerate(found):
+        message, between = in_prose(finding.message, names), beside.between(finding.node)
+        found[place] = Fix(replace(finding, message=message, between=between), edits)
+    return found
 
 
 def _results(at: object) -> tuple[str, ...]:

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from graphflops.attention.match import Spelled, spelled
-from graphflops.attention.operator_kinds import copies, first_of, role_of, source_of
+from graphflops.attention.match import Spelled, copies, first_of, role_of, source_of, spelled
 from graphflops.dims import Dim, total
 from graphflops.errors import shown
 from graphflops.onnx_audit.registry import Edit, Model, Observation, check
@@ -29,7 +28,7 @@ def unfolded_batch_norm(model: Model) -> Iterator[Observation]:
             continue
         maker = model.view.makers.get(call.value("x"))
         # channels first, and nothing else is applied to the result
-        if maker is None or maker.operator.kind != "convolution" or not maker.operator.is_of_images:
+        if maker is None or maker.operator.kind != "convolution" or not maker.operator.has("images"):
             continue
         if maker.operator.has("activation") or maker.value("weight") not in model.view.stored:
             continue
@@ -223,26 +222,17 @@ def _scores(group: Spelled, model: Model) -> tuple[float, list[str]]:
     """What scales the scores and the mask added to them; 0 where anything else lies between the products and the softmax."""
     scale, masks = 1.0, list[str]()
     for call in group.between:
-        factor = 0.0 if masks else _factor(call, model)
-        if factor:
-            scale *= factor
-        elif role_of(call) == "bias" and not masks:
+        role, typed, number = role_of(call), model.typed(call.operands[-1]), None
+        if typed is not None and typed.numel == 1:
+            number = next(flat((typed.value,)), None) or typed.uniform
+        is_scale = role == "scale" and not masks and call.operator.name in ("mul", "div")
+        if is_scale and isinstance(number, (int, float)) and number:
+            scale *= number if call.operator.name == "mul" else 1 / number
+        elif role == "bias" and not masks:
             masks = [name for masking in group.masks for name in masking.others]
         elif call not in (group.first, group.softmax, group.second):
             return 0.0, masks
     return scale if len(masks) < 2 else 0.0, masks
-
-
-def _factor(call: Call, model: Model) -> float:
-    """By what a call multiplies all scores; 0 where it does something else, or that is not known."""
-    typed = model.typed(call.operands[-1])
-    is_scale = role_of(call) == "scale" and call.operator.name in ("mul", "div")
-    if typed is None or typed.numel != 1 or not is_scale:
-        return 0.0
-    number = next(flat((typed.value,)), None) or typed.uniform
-    if not isinstance(number, (int, float)) or not number:
-        return 0.0
-    return number if call.operator.name == "mul" else 1 / number
 
 
 def _shared(call: Call, seen: Observation, model: Model) -> Observation:

@@ -52,14 +52,13 @@ def external_outside_folder(model: Model) -> Iterator[Observation]:
 
     Fix: do not load the file; if you trust its author, store the data beside the model, with a path relative to it.
     """
-    folder = model.folder
     first: dict[str, str] = {}
     for tensor, place in external(model):
         first.setdefault(place["location"], tensor.name)
     for location, name in first.items():
-        if reason := _escape(location, folder):
-            text = f"the data of {shown(name)}, and maybe of others, are {reason}: {shown(location)}"
-            yield Observation(text)
+        if reason := _escape(location, model.folder):
+            data = f"the data of {shown(name)}, and maybe of others"
+            yield Observation(f"{data}, are {reason}: {shown(location)}")
 
 
 @check("GF221", "external-data-missing", "warning", reads="file")
@@ -68,13 +67,10 @@ def external_data_missing(model: Model) -> Iterator[Observation]:
 
     Fix: put the data file beside the model: the analysis needs no data, but runtimes do.
     """
-    folder = model.folder
     for location, tensors in Counter(place["location"] for _, place in external(model)).items():
-        if not _escape(location, folder) and not os.path.exists(os.path.join(folder, location)):
-            text = (
-                f"{shown(location or '(no name)')} is missing: it should hold the data of {tensors} tensors"
-            )
-            yield Observation(text)
+        if not _escape(location, model.folder) and not os.path.exists(os.path.join(model.folder, location)):
+            should = f"it should hold the data of {tensors} tensors"
+            yield Observation(f"{shown(location or '(no name)')} is missing: {should}")
 
 
 @check("GF222", "external-data-short", "error", reads="file")
@@ -84,35 +80,29 @@ def external_data_short(model: Model) -> Iterator[Observation]:
 
     Fix: copy the data file again, or export again: model and data do not belong together.
     """
-    folder = model.folder
     ranges: dict[str, list[tuple[int, int, str]]] = defaultdict(list)
     for tensor, place in external(model):
-        location = place["location"]
         numbers = [place.get(key, "0") or "0" for key in ("offset", "length")]
-        if not all(number.isascii() and number.isdigit() and len(number) < 20 for number in numbers):
-            yield Observation(
-                f"the data of {shown(tensor.name)} are at {shown(' and '.join(numbers))}, which are not numbers"
-            )
-            continue
-        offset, length = map(int, numbers)
-        ranges[location].append((offset, offset + length, tensor.name))
+        if all(number.isascii() and number.isdigit() and len(number) < 20 for number in numbers):
+            offset, length = map(int, numbers)
+            ranges[place["location"]].append((offset, offset + length, tensor.name))
+        else:
+            stated = f"at {shown(' and '.join(numbers))}, which are not numbers"
+            yield Observation(f"the data of {shown(tensor.name)} are {stated}")
     for location, places in ranges.items():
-        if _escape(location, folder):
+        if _escape(location, model.folder):
             continue
         try:
-            size = os.stat(os.path.join(folder, location)).st_size
+            size = os.stat(os.path.join(model.folder, location)).st_size
         except (OSError, ValueError):
             size = None
         places.sort()
         for (start, end, name), following in zip(places, (*places[1:], None), strict=True):
+            data, where = f"the data of {shown(name)}", shown(location)
             if size is not None and end > size:
-                yield Observation(
-                    f"the data of {shown(name)} end at byte {end} of {shown(location)}, which has {size}"
-                )
+                yield Observation(f"{data} end at byte {end} of {where}, which has {size}")
             elif following and following[0] < end and following[:2] != (start, end):
-                yield Observation(
-                    f"the data of {shown(name)} and {shown(following[2])} overlap in {shown(location)}"
-                )
+                yield Observation(f"{data} and {shown(following[2])} overlap in {where}")
 
 
 @check("GF223", "absurd-size", "error")
@@ -137,13 +127,13 @@ def custom_domain(model: Model) -> Iterator[Observation]:
     Fix: get the library from the file's author and review it before you load it, or export without the operator.
     """
     functions = {(domain_of(f.domain), f.name) for f in model.proto.functions}
-    kinds: dict[tuple[str, str], list[Any]] = {}
+    kinds: dict[tuple[str, str], list[Any]] = defaultdict(list)
     for node in model.nodes:
-        kinds.setdefault((domain_of(node.domain), node.op_type), []).append(node)
+        kinds[domain_of(node.domain), node.op_type].append(node)
     for (domain, kind), nodes in kinds.items():
         if domain not in _RUNTIME_DOMAINS and (domain, kind) not in functions:
-            text = f"{len(nodes)} calls of {shown(kind)} of the domain {shown(domain)}"
-            yield Observation(text, nodes[0])
+            calls = f"{len(nodes)} calls of {shown(kind)}"
+            yield Observation(f"{calls} of the domain {shown(domain)}", nodes[0])
 
 
 @check("GF225", "embedded-code", "error", reads="file")
@@ -160,9 +150,8 @@ def embedded_code(model: Model) -> Iterator[Observation]:
         yield Observation(text, holder if hasattr(holder, "op_type") else None)
     for node in model.nodes:
         if node.op_type in _CODE_OPERATORS and domain_of(node.domain):
-            yield Observation(
-                f"a call of {shown(node.domain)}.{shown(node.op_type)} runs code named in the file", node
-            )
+            called = f"{shown(node.domain)}.{shown(node.op_type)}"
+            yield Observation(f"a call of {called} runs code named in the file", node)
 
 
 @check("GF226", "misleading-name", "warning", reads="file")
@@ -172,14 +161,14 @@ def misleading_name(model: Model) -> Iterator[Observation]:
 
     Fix: rename the value: editors and terminals do not show its name as it is.
     """
-    names = {value.name for graph in model.graphs for value in (*graph.input, *graph.output)}
-    names.update(tensor.name for graph in model.graphs for tensor in graph.initializer)
+    of_graphs = (
+        value for graph in model.graphs for value in (*graph.input, *graph.output, *graph.initializer)
+    )
+    names = {value.name for value in of_graphs}
     for node in model.nodes:
         names.update((node.name, node.op_type, node.domain, *node.output))
-    odd = sorted(
-        name for name in map(str, names) if any(unicodedata.category(c) in ("Cc", "Cf") for c in name)
-    )
-    for name in odd[:_MOST]:
+    odd = [name for name in map(str, names) if any(unicodedata.category(c) in ("Cc", "Cf") for c in name)]
+    for name in sorted(odd)[:_MOST]:
         yield Observation(f"the name {shown(name)} has invisible characters")
 
 

@@ -39,12 +39,16 @@ def undefined_value(model: Model) -> Iterator[Observation]:
 
     Fix: restore the initializer or the call that defined it: tools that split models often lose one.
     """
-    for graph, around in _scopes(model):
+    # each graph outside functions, with the names visible from the enclosing graphs
+    waiting: list[tuple[Any, set[str]]] = [(model.proto.graph, set())]
+    while waiting:
+        graph, around = waiting.pop()
         known = around | defined(graph)
         yield from _undefined(graph.node, known)
         for value in graph.output:
             if value.name not in known:
                 yield Observation(f"the output {_shown(value.name)} is never computed")
+        waiting += [(each, known) for node in graph.node for each in nested(node)]
     for function in model.proto.functions:
         known = {*function.input, *(name for node in function.node for name in node.output)}
         yield from _undefined(function.node, known, f" in the function {_shown(function.name)}")
@@ -86,13 +90,26 @@ def invalid_call(model: Model) -> Iterator[Observation]:
     hand.
     """
     checker = importlib.import_module("onnx.checker")
-    context = _context(model, checker)
+    context = checker.C.CheckerContext()
+    context.ir_version = min(max(model.proto.ir_version, 1), _NEWEST)
+    context.opset_imports = {"": 1, **{name: min(max(v, 1), _NEWEST) for name, v in model.opsets.items()}}
     for node in _distinct(model.nodes):
         is_imported = domain_of(node.domain) in context.opset_imports
         if not is_imported or _is_unregistered(node, model) or _is_deprecated(node, model):
             continue
+        bare = node
+        if held(node) or nested(
+            node
+        ):  # without the content of its tensors and graphs, whose calls are checked apart
+            bare = type(node)()
+            bare.CopyFrom(node)
+            for tensor in held(bare):
+                _empty(tensor)
+            for graph in nested(bare):
+                graph.Clear()
+                graph.name = "nested"
         try:
-            checker.check_node(_bare(node), context)
+            checker.check_node(bare, context)
         except Exception as error:  # noqa: BLE001 its C++ may raise anything for a damaged message
             yield Observation(f"{_title(node)}: {_first_line(error)}", node)
 
@@ -107,9 +124,20 @@ def checker_failure(model: Model) -> Iterator[Observation]:
     for other in (undefined_value, defined_twice, invalid_call, unregistered, not_imported, deprecated):
         if next(iter(other(model)), None) is not None:
             return
-    checker = importlib.import_module("onnx.checker")
+    # with all tensors empty, so that the checker looks for no data
+    checker, copy = importlib.import_module("onnx.checker"), type(model.proto)()
+    copy.CopyFrom(model.proto)
+    bare = Model(Path(), copy)
+    for tensor in bare.tensors:
+        _empty(tensor)
+    for graph in bare.graphs:
+        del graph.sparse_initializer[:]
+    for stored in model.proto.graph.sparse_initializer:
+        value = copy.graph.input.add(name=stored.values.name)
+        value.type.tensor_type.elem_type = stored.values.data_type
+        value.type.tensor_type.shape.SetInParent()
     try:
-        checker.check_model(_without_data(model.proto).SerializeToString())
+        checker.check_model(copy.SerializeToString())
     except Exception as error:  # noqa: BLE001 as above
         yield Observation(_first_line(error))
 
@@ -147,9 +175,8 @@ def not_imported(model: Model) -> Iterator[Observation]:
                 missing.setdefault(domain, node)
     for domain, node in missing.items():
         of_functions = ", which functions of the file define" if domain in functions else ""
-        yield Observation(
-            f"the domain {_shown(domain or 'ai.onnx')}{of_functions} is used, but not imported", node
-        )
+        text = f"the domain {_shown(domain or 'ai.onnx')}{of_functions} is used, but not imported"
+        yield Observation(text, node)
 
 
 @check("GF208", "deprecated-operator", "warning", reads="file")
@@ -216,17 +243,6 @@ def call_name_twice(model: Model) -> Iterator[Observation]:
 # Helpers of several checks
 
 
-def _scopes(model: Model) -> Iterator[tuple[Any, set[str]]]:
-    """Each graph outside functions, with the names visible from the enclosing graphs."""
-    waiting: list[tuple[Any, set[str]]] = [(model.proto.graph, set())]
-    while waiting:
-        graph, around = waiting.pop()
-        yield graph, around
-        inner = [each for node in graph.node for each in nested(node)]
-        known = around | defined(graph) if inner else around
-        waiting += [(each, known) for each in inner]
-
-
 def _distinct(nodes: Iterable[Any], *, by_operator: bool = False) -> Iterator[Any]:
     """One call of each kind that a checker distinguishes, up to a limit."""
     seen = set()
@@ -267,43 +283,6 @@ def _is_deprecated(node: Any, model: Model) -> bool:
         return bool(defs.get_schema(node.op_type, min(max(opset, 1), _NEWEST), domain).deprecated)
     except defs.SchemaError:
         return False
-
-
-def _context(model: Model, checker: Any) -> Any:
-    context = checker.C.CheckerContext()
-    context.ir_version = min(max(model.proto.ir_version, 1), _NEWEST)
-    context.opset_imports = {"": 1, **{name: min(max(v, 1), _NEWEST) for name, v in model.opsets.items()}}
-    return context
-
-
-def _bare(node: Any) -> Any:
-    """The call without the content of its tensors and graphs; the calls in its graphs are checked separately."""
-    if not held(node) and not nested(node):
-        return node
-    copy = type(node)()
-    copy.CopyFrom(node)
-    for tensor in held(copy):
-        _empty(tensor)
-    for graph in nested(copy):
-        graph.Clear()
-        graph.name = "nested"
-    return copy
-
-
-def _without_data(proto: Any) -> Any:
-    """The model with all tensors empty, so that the checker looks for no data."""
-    copy = type(proto)()
-    copy.CopyFrom(proto)
-    model = Model(Path(), copy)
-    for tensor in model.tensors:
-        _empty(tensor)
-    for graph in model.graphs:
-        del graph.sparse_initializer[:]
-    for stored in proto.graph.sparse_initializer:
-        value = copy.graph.input.add(name=stored.values.name)
-        value.type.tensor_type.elem_type = stored.values.data_type
-        value.type.tensor_type.shape.SetInParent()
-    return copy
 
 
 def _empty(tensor: Any) -> None:

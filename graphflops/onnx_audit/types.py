@@ -94,15 +94,13 @@ def initializer_declared_otherwise(model: Model) -> Iterator[Observation]:
                 continue
             declared = value.type.tensor_type
             sizes = [dim.dim_value if dim.HasField("dim_value") else None for dim in declared.shape.dim]
-            same = not declared.HasField("shape") or (
-                len(sizes) == len(tensor.dims)
-                and all(a in (None, b) for a, b in zip(sizes, tensor.dims, strict=True))
-            )
-            if not same or (declared.elem_type and declared.elem_type != tensor.data_type):
-                text = f"{shown(tensor.name)} has the sizes {list(tensor.dims)}, but is declared with {sizes}"
-                yield Observation(
-                    text if not same else f"{shown(tensor.name)} is declared with another element type"
-                )
+            fits = len(sizes) == len(tensor.dims)
+            fits = fits and all(a in (None, b) for a, b in zip(sizes, tensor.dims, strict=True))
+            if declared.HasField("shape") and not fits:
+                stated = f"has the sizes {list(tensor.dims)}, but is declared with {sizes}"
+                yield Observation(f"{shown(tensor.name)} {stated}")
+            elif declared.elem_type and declared.elem_type != tensor.data_type:
+                yield Observation(f"{shown(tensor.name)} is declared with another element type")
 
 
 @check("GF215", "unused-initializer", "warning")
@@ -115,12 +113,12 @@ def unused_initializer(model: Model) -> Iterator[Observation]:
         if name in model.view.users or name in model.view.returned:
             continue
         typed = model.typed(name)
-        size = 0 if typed is None else typed.nbytes
-        if entry.role == "constant" and model.at(size) < _SMALL:
+        size = 0 if typed is None else model.at(typed.nbytes)
+        if entry.role == "constant" and size < _SMALL:
             continue  # constant folding of exporters leaves such tensors
         text = f"{shown(entry.target or name)} ({typed}) is not used"
-        severity: Severity | None = None if model.at(size) >= _SMALL else "note"
-        yield Observation(text, stored=model.at(size), severity=severity, edits=(Edit("dropped", name),))
+        severity: Severity | None = None if size >= _SMALL else "note"
+        yield Observation(text, stored=size, severity=severity, edits=(Edit("dropped", name),))
 
 
 @check("GF216", "unused-input", "note")
@@ -205,15 +203,20 @@ def layout_ping_pong(model: Model) -> Iterator[Observation]:
     """
     for first in model.view.calls:
         order, maker = _order(first), model.view.makers.get(first.value("x"))
-        follows_images = maker is not None and (maker.operator.is_of_images or maker.operator.is_pointwise)
+        follows_images = maker is not None and (maker.operator.has("images") or maker.operator.is_pointwise)
         if order is None or len(order) < 3 or not follows_images:
             continue
         between = 0
         at: Call | None = model.view.only_user(first.result)
         last, edits = first, [Edit("instead", first.result, first.value("x"))]
-        while (
-            at is not None and at.operator.is_pointwise and between < _MOST_BETWEEN and _is_unary(at, model)
-        ):
+        while at is not None and at.operator.is_pointwise and between < _MOST_BETWEEN:
+            stored = [name for name in at.operands if name in model.view.stored]
+            scalars = [
+                typed for name in stored if (typed := model.typed(name)) is not None and typed.numel == 1
+            ]
+            # all operands but one are stored scalars, whose axes need no permutation
+            if len([*filter(None, at.operands)]) != len(stored) + 1 or len(scalars) < len(stored):
+                break
             last, between = at, between + 1
             edits.append(Edit("undeclared", last.result))
             at = model.view.only_user(last.result)
@@ -221,10 +224,8 @@ def layout_ping_pong(model: Model) -> Iterator[Observation]:
         if at is None or then is None or not between or len(then) != len(order):
             continue
         if [order[axis] for axis in then] == list(range(len(order))):
-            moved = first.bytes + at.bytes
-            text = (
-                f"{shown(first.name)} and {shown(at.name)} undo each other around {between} elementwise calls"
-            )
+            moved, both = first.bytes + at.bytes, f"{shown(first.name)} and {shown(at.name)}"
+            text = f"{both} undo each other around {between} elementwise calls"
             edits.append(Edit("instead", at.result, last.result))
             yield Observation(text, first, 0, moved, model.graded(0, moved), tuple(edits))
 
@@ -232,13 +233,6 @@ def layout_ping_pong(model: Model) -> Iterator[Observation]:
 def _order(call: Call) -> tuple[int, ...] | None:
     """The order that a Transpose states; None for another operator, or where it states none."""
     return (call.argument("order") or None) if call.operator.name == "permute" else None
-
-
-def _is_unary(call: Call, model: Model) -> bool:
-    """True if all operands but one are stored scalars, whose axes need no permutation."""
-    varying = [name for name in call.operands if name and name not in model.view.stored]
-    fixed = [model.typed(name) for name in call.operands if name and name in model.view.stored]
-    return len(varying) == 1 and all(typed is not None and typed.numel == 1 for typed in fixed)
 
 
 _GRAPH, _INITIALIZER = 7, 5
@@ -253,7 +247,15 @@ def digests(path: Path | str, smallest: int) -> dict[str, str]:
     with Path(path).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
         data = memoryview(mapped)
         try:
-            found = [(name, at, end) for name, at, end in _tensors(data) if end - at >= smallest]
+            found: list[tuple[str, int, int]] = []
+            for number, at, end, _ in fields(data, 0, len(data)):
+                for inner, start, stop, _ in fields(data, at, end) if number == _GRAPH else ():
+                    if inner != _INITIALIZER:
+                        continue
+                    parts = {field: (a, b) for field, a, b, _ in fields(data, start, stop)}
+                    name, held = parts.get(_NAME), [parts[field] for field in _DATA if field in parts]
+                    if name is not None and len(held) == 1 and held[0][1] - held[0][0] >= smallest:
+                        found.append((bytes(data[slice(*name)]).decode(errors="replace"), *held[0]))
             lengths = Counter(end - at for _, at, end in found)
             return {
                 name: hashlib.blake2b(data[at:end], digest_size=16).hexdigest()
@@ -264,17 +266,6 @@ def digests(path: Path | str, smallest: int) -> dict[str, str]:
             return {}
         finally:
             data.release()
-
-
-def _tensors(data: memoryview) -> Iterator[tuple[str, int, int]]:
-    """Name, and begin and end of the data, of each initializer of the program's own graph."""
-    for number, at, end, _ in fields(data, 0, len(data)):
-        for inner, start, stop, _ in fields(data, at, end) if number == _GRAPH else ():
-            if inner == _INITIALIZER:
-                parts = {field: (a, b) for field, a, b, _ in fields(data, start, stop)}
-                name, held = parts.get(_NAME), [parts[field] for field in _DATA if field in parts]
-                if name is not None and len(held) == 1:
-                    yield bytes(data[slice(*name)]).decode(errors="replace"), *held[0]
 
 
 _LARGEST_PROTOBUF = 2**31 - 1
@@ -316,10 +307,8 @@ def weights_inline(model: Model) -> Iterator[Observation]:
     Fix: save with external data (onnx.save(..., save_as_external_data=True)): a protobuf message is limited to 2 GB.
     """
     size = os.stat(model.path).st_size
+    has, most = f"the file has {size:,} bytes", f"{_LARGEST_PROTOBUF:,}"
     if size > _LARGEST_PROTOBUF:
-        yield Observation(
-            f"the file has {size:,} bytes, more than the {_LARGEST_PROTOBUF:,} of a protobuf message"
-        )
+        yield Observation(f"{has}, more than the {most} of a protobuf message")
     elif size > 0.9 * _LARGEST_PROTOBUF:
-        text = f"the file has {size:,} bytes; a protobuf message cannot have more than {_LARGEST_PROTOBUF:,}"
-        yield Observation(text, severity="warning")
+        yield Observation(f"{has}; a protobuf message cannot have more than {most}", severity="warning")

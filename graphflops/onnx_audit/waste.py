@@ -145,9 +145,7 @@ def casts_cancel(model: Model) -> Iterator[Observation]:
     Fix: remove the Cast in between; runtimes keep it because in general it rounds.
     """
     for first, second in _pairs(model, "cast"):
-        source, between, result = (
-            model.typed(name) for name in (first.value("x"), first.result, second.result)
-        )
+        source, between, result = map(model.typed, (first.value("x"), first.result, second.result))
         if source is None or between is None or result is None or not _holds(between.dtype, source.dtype):
             continue
         cancel = result.dtype is source.dtype
@@ -170,7 +168,11 @@ def reshapes_chain(model: Model) -> Iterator[Observation]:
         before, after = model.typed(first.value("x")), model.typed(second.result)
         same = before is not None and after is not None and before.shape == after.shape
         what = "undoes" if same else "replaces"
-        edits = _past(first, second, same) if same or _states_sizes(second, model) else ()
+        sizes = model.typed(second.value("shape"))
+        stated = None if sizes is None else sizes.value
+        # a zero would take the size of the same axis of its operand
+        is_whole = same or (isinstance(stated, tuple) and all(size != 0 for size in stated))
+        edits = _past(first, second, same) if is_whole else ()
         flops, moved, stored = model.freed(second if same else first, [first.value("x")], gone)
         text = f"{shown(second.name)} {what} {shown(first.name)}"
         yield Observation(text, second, flops, moved, edits=edits, stored=stored, is_small=True)
@@ -223,12 +225,9 @@ def _constants(model: Model) -> tuple[dict[str, Call], set[str]]:
 def _pairs(model: Model, name: str) -> Iterator[tuple[Call, Call]]:
     """Calls of an operator on the result of the same operator, which nothing else uses."""
     for second in model.view.calls:
-        if second.operator.name == name:
-            first = model.view.makers.get(second.value("x"))
-            if first is None or first.operator.name != name:
-                continue
-            if model.view.only_user(first.result) is second:
-                yield first, second
+        first = model.view.makers.get(second.value("x")) if second.operator.name == name else None
+        if first is not None and first.operator.name == name and model.view.only_user(first.result) is second:
+            yield first, second
 
 
 def _narrows(call: Call, model: Model) -> bool:
@@ -252,26 +251,14 @@ def _computes_sizes(call: Call, model: Model) -> bool:
 
 def _past(first: Call, second: Call, cancel: bool, order: tuple[int, ...] = ()) -> tuple[Edit, ...]:
     """The second call works on the operand of the first; where they cancel, its users do."""
-    source = first.value("x")
-    return (
-        Edit("instead", second.result, source) if cancel else Edit("operand", second.result, source, order),
-    )
-
-
-def _states_sizes(reshape: Call, model: Model) -> bool:
-    """True if a Reshape states no zero, which would take the size of the same axis of its operand."""
-    sizes = model.typed(reshape.value("shape"))
-    value = None if sizes is None else sizes.value
-    return isinstance(value, tuple) and all(size != 0 for size in value)
+    source, result = first.value("x"), second.result
+    return (Edit("instead", result, source) if cancel else Edit("operand", result, source, order),)
 
 
 def _order(call: Call, model: Model) -> list[int] | None:
     """The order in which a Transpose puts the axes."""
-    typed = model.typed(call.value("x"))
-    if typed is None:
-        return None
-    order = call.argument("order")
-    return list(order) if order else list(reversed(range(typed.rank)))
+    typed, order = model.typed(call.value("x")), call.argument("order")
+    return None if typed is None else list(order or reversed(range(typed.rank)))
 
 
 def _adds_nothing(call: Call, model: Model) -> str:
@@ -284,7 +271,9 @@ def _adds_nothing(call: Call, model: Model) -> str:
         typed, number = (model.typed(call.operands[place]) for place in (kept, other))
         if typed is None or number is None or result is None or typed.shape != result.shape:
             continue
-        if _is_all(number, op.neutral):
+        entries = [*flat((number.value,))]
+        is_neutral = entries and all(each == op.neutral and not isinstance(each, bool) for each in entries)
+        if is_neutral if number.uniform is None else number.uniform == op.neutral:
             return call.operands[kept] if typed.dtype is result.dtype else ""
     return ""
 
@@ -301,10 +290,8 @@ def _copies(call: Call, model: Model) -> bool:
             return order is not None and order == sorted(order)
         case "slice":
             # true if every step of a Slice is positive, so that it does not reverse the order
-            if not call.value("step"):
-                return True
             typed = model.typed(call.value("step"))
-            steps = None if typed is None else typed.value
+            steps: Any = (1,) if not call.value("step") else None if typed is None else typed.value
             return isinstance(steps, tuple) and all(isinstance(step, int) and step > 0 for step in steps)
         case "pad":
             amounts = model.typed(call.value("pads"))
@@ -314,14 +301,6 @@ def _copies(call: Call, model: Model) -> bool:
             return len([name for name in operands if name]) == 1
         case _:
             return call.operator.has("keeps_values")
-
-
-def _is_all(typed: TensorType, number: int) -> bool:
-    """True if every element is known to be the number."""
-    if typed.uniform is not None:
-        return typed.uniform == number
-    values = [*flat((typed.value,))]
-    return bool(values) and all(each == number and not isinstance(each, bool) for each in values)
 
 
 def _holds(wide: DType, narrow: DType) -> bool:
@@ -342,7 +321,4 @@ def _broadcasts(user: Call, name: str, expanded: TensorType, model: Model) -> bo
     if not user.operator.broadcasts or not expanded.rank:
         return False
     others = [model.typed(operand) for operand in user.operands if operand and operand != name]
-    return any(
-        other is not None and other.rank >= expanded.rank and other.shape[-expanded.rank :] == expanded.shape
-        for other in others
-    )
+    return any(other and other.shape[-expanded.rank :] == expanded.shape for other in others)

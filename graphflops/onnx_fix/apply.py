@@ -64,12 +64,19 @@ class _Editor:
 
     def finish(self) -> None:
         """Do at once what takes a session or a rule of a library, and remove what nothing uses any more."""
-        self._store(self.waiting["stored"])
+        if names := self.waiting[
+            "stored"
+        ]:  # computed once by onnxruntime's own kernels, and stored under their names
+            values = [self.values[name] for name in names]
+            graph, functions = ir.convenience.extract(self.model.graph, [], values), self.model.functions
+            part = ir.Model(graph, ir_version=self.model.ir_version, functions=list(functions.values()))
+            session = opened_session(ir.to_proto(part).SerializeToString(), self.folder, is_alike=True)
+            for name, array in zip(names, session.run(names, {}), strict=True):
+                self._keep(name, array)
         self._fold(self.waiting["folded"])
         # remove what nothing uses any more, and what is to be dropped; what was idle before stays
-        dropped = self.waiting["dropped"]
         wanted = set[int]()
-        waiting = [self.values[name] for name in dropped]
+        waiting = [self.values[name] for name in self.waiting["dropped"]]
         while waiting:  # no output depends on what uses it either
             value = waiting.pop()
             wanted.add(id(value))
@@ -116,12 +123,8 @@ class _Editor:
             case "instead":
                 other, name = self.values[edit.other], value.name
                 if value.is_graph_output():
-                    value.name = None
-                    other.name, other.type, other.shape = (
-                        name,
-                        value.type or other.type,
-                        value.shape or other.shape,
-                    )
+                    value.name, other.name = None, name
+                    other.type, other.shape = value.type or other.type, value.shape or other.shape
                 ir.convenience.replace_all_uses_with(value, other, replace_graph_outputs=True)
             case "operand":
                 node = value.producer()
@@ -155,17 +158,6 @@ class _Editor:
         value.name, made.name = None, name
         self.values[edit.value] = made
 
-    def _store(self, names: Sequence[str]) -> None:
-        """Compute values once, by onnxruntime's own kernels, and store them under their names."""
-        if not names:
-            return
-        values = [self.values[name] for name in names]
-        graph, functions = ir.convenience.extract(self.model.graph, [], values), self.model.functions.values()
-        part = ir.Model(graph, ir_version=self.model.ir_version, functions=list(functions))
-        session = opened_session(ir.to_proto(part).SerializeToString(), self.folder, is_alike=True)
-        for name, array in zip(names, session.run(names, {}), strict=True):
-            self._keep(name, array)
-
     def _keep(self, name: str, array: Any) -> None:
         value = self.values[name]
         value.name = None
@@ -180,10 +172,8 @@ class _Editor:
         from onnxscript import rewriter
         from onnxscript.rewriter.rules.common import _fuse_batchnorm as library
 
-        convolutions = {
-            name: self.values[name].producer().inputs[0].producer()  # type: ignore[union-attr]
-            for name in names
-        }
+        norms = {name: self.values[name].producer() for name in names}
+        convolutions = {name: norm.inputs[0].producer() for name, norm in norms.items()}  # type: ignore[union-attr]
 
         class Chosen(library.FuseBatchNormIntoConv):
             def check(self, context: Any, x: Any, inbound_out: Any, batchnorm_out: Any) -> Any:

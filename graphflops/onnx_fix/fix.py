@@ -75,8 +75,12 @@ class Fixed:
         """The sums of FLOPs, bytes moved and bytes stored, at the sizes of the audit."""
         assert self.before.report is not None
         values = {**self.before.report.values, **self.given}
-        columns = zip((0, 0, 0), *quantities, strict=True)
-        return tuple([sum(_at(each, values) for each in column) for column in columns])
+
+        def number(quantity: Dim) -> int:  # at an assumed size where only data can tell
+            names = () if isinstance(quantity, int) else quantity.symbols
+            return evaluate(quantity, {name: values.get(name, OTHER) for name in names}) or 0
+
+        return tuple([sum(map(number, column)) for column in zip((0, 0, 0), *quantities, strict=True)])
 
 
 def fixed(
@@ -177,9 +181,8 @@ class _Work:
             self.best = trial
             return
         known = {_key(fix): fix.finding for fix in self.chosen(self.before, unsafe, self.denied)}
-        new = {
-            key: found for key, found in {**known, **trial.applied}.items() if key not in self.best.applied
-        }
+        every = {**known, **trial.applied}
+        new = {key: found for key, found in every.items() if key not in self.best.applied}
         good, pending = set[Key](), _halves(list(new))
         while pending:
             part = pending.pop(0)
@@ -196,38 +199,31 @@ class _Work:
     def _tried(self, unsafe: bool, denied: Collection[Key]) -> tuple[_Trial, str]:
         """The file with all fixes but these, and why it does not hold."""
         self.trials += 1
-        trial = _Trial(self.before.path, {}, self.before)
+        path, folder, left_out = self.before.path, self.steps.folder, set(denied)
+        trial = applied = _Trial(path, {}, self.before)
         try:
-            trial = self._applied(trial, unsafe, set(denied))
+            for _ in range(_ROUNDS):  # until none is left
+                chosen = self.chosen(applied.audit, unsafe, left_out)
+                if not chosen:
+                    break
+                self.files += 1
+                target = os.path.join(self.folder, f"{self.files}.onnx")
+                edits = [fix.edits for fix in chosen]
+                places = self.steps.asked("apply", applied.file, target, folder, edits)
+                done = {_key(chosen[place]): chosen[place].finding for place in places}
+                left_out |= {_key(fix) for fix in chosen} - done.keys()
+                if done:
+                    next_analysis()
+                    found = audit(target, names=self.names, beside=path)
+                    applied = _Trial(target, {**applied.applied, **done}, found)
+            trial = applied
             problem = _lost(self.before, trial)
             if not problem and self.runs and trial.applied:
-                files = self.before.path, trial.file, self.steps.folder
-                verdict = self.steps.asked("compare", *files, self.runs, not unsafe)
+                verdict = self.steps.asked("compare", path, trial.file, folder, self.runs, not unsafe)
                 problem, self.difference = verdict.problem, verdict.difference
         except GraphflopsError as error:
-            problem = str(error).removeprefix(f"{shown(self.before.path)}: ")
+            problem = str(error).removeprefix(f"{shown(path)}: ")
         return trial, problem
-
-    def _applied(self, trial: _Trial, unsafe: bool, denied: set[Key]) -> _Trial:
-        """The file with all fixes but these, round by round until none is left."""
-        for _ in range(_ROUNDS):
-            chosen = self.chosen(trial.audit, unsafe, denied)
-            if not chosen:
-                break
-            self.files += 1
-            target = os.path.join(self.folder, f"{self.files}.onnx")
-            edits = [fix.edits for fix in chosen]
-            places = self.steps.asked("apply", trial.file, target, self.steps.folder, edits)
-            done = {_key(chosen[place]): chosen[place].finding for place in places}
-            denied |= {_key(fix) for fix in chosen} - done.keys()
-            if done:
-                next_analysis()
-                trial = _Trial(
-                    target,
-                    {**trial.applied, **done},
-                    audit(target, names=self.names, beside=self.before.path),
-                )
-        return trial
 
 
 def _refuse(before: Audit) -> None:
@@ -273,12 +269,6 @@ def _interface(path: str) -> dict[str, Any]:
         "metadata": {entry.key: entry.value for entry in proto.metadata_props},
         "IR version": proto.ir_version,
     }
-
-
-def _at(quantity: Dim, values: Mapping[str, int]) -> int:
-    """A quantity at these sizes, and at an assumed one where only data can tell."""
-    sizes = {} if isinstance(quantity, int) else {name: values.get(name, OTHER) for name in quantity.symbols}
-    return evaluate(quantity, sizes) or 0
 
 
 def _key(fix: Fix) -> Key:

@@ -47,7 +47,7 @@ class Verdict(msgspec.Struct, frozen=True, array_like=True):
 
 def planned(path: str, folder: str, given: Mapping[str, int]) -> list[Run]:
     """Three runs that the file can do, at different sizes where some are open. Raises RunError where it can do none."""
-    graph, session = onnx.read(path), _session(path, folder)
+    graph, session = onnx.read(path), opened_session(Path(path).read_bytes(), folder, is_alike=True)
     report = analyze(graph, dims=given, fused=False)
     open_sizes = {
         name: (max(info.minimum or 1, 1), info.maximum)
@@ -88,7 +88,7 @@ def compared(old: str, new: str, folder: str, runs: Sequence[Run], exact: bool) 
     feeds = [_inputs(graph, run) for run in runs]
     results = []
     for path in (old, new):
-        session = _session(path, folder)
+        session = opened_session(Path(path).read_bytes(), folder, is_alike=True)
         try:
             results.append([session.run(None, feed) for feed in feeds])
         except Exception as error:  # noqa: BLE001 onnxruntime's errors have no common base
@@ -131,10 +131,6 @@ def _difference(a: Any, b: Any, exact: bool) -> tuple[str, float]:
     due = f"{tolerance:g} is" if tolerance else "the same bits are"
     is_near = tolerance and difference <= tolerance
     return "" if is_near else f"differs by {difference:.1g} of its largest number where {due} due", difference
-
-
-def _session(path: str, folder: str) -> Any:
-    return opened_session(Path(path).read_bytes(), folder, is_alike=True)
 
 
 def _inputs(graph: Graph, run: Run) -> dict[str, Any]:

@@ -34,8 +34,7 @@ def _table() -> Mapping[str, tuple[tuple[str, str], ...]]:
     found = {}
     for line in TABLE.read_text(encoding="utf-8").splitlines():
         operators, _, operands = line.partition(": ")
-        entries = (entry.partition("=") for entry in operands.split())
-        taken = tuple((name, kinds) for name, _, kinds in entries)
+        taken = tuple((name, kinds) for name, _, kinds in (each.partition("=") for each in operands.split()))
         found.update(dict.fromkeys(operators.split(), taken))
     return found
 
@@ -56,16 +55,13 @@ def fault(op: str, operands: Iterable[object]) -> str:
     return ""
 
 
-_SPECIAL: dict[str, tuple[str, ...] | None] = {"-": None, "[]": ()}
-
-
 @lru_cache(maxsize=1)
 def _forms() -> Mapping[str, tuple[Form, ...]]:
-    found = {}
+    found, special = {}, {"-": None, "[]": ()}
     for line in _SHAPES.read_text(encoding="utf-8").splitlines():
         names, _, text = line.partition(":")
         forms = (form.split() for form in text.split("|"))
-        taken = tuple(tuple(_SPECIAL.get(shape, tuple(shape.split(","))) for shape in form) for form in forms)
+        taken = tuple(tuple(special.get(shape, tuple(shape.split(","))) for shape in form) for form in forms)
         found.update(dict.fromkeys((f"onnx.{name}" for name in names.split()), taken))
     return found
 
@@ -88,30 +84,22 @@ def meet_sizes(op: str, operands: Sequence[object]) -> None:
 def _agreeing(op: str, operands: Sequence[object]) -> Iterator[list[tuple[Dim, Dim]]]:
     """Of each form that the operands may have, the sizes that must then be equal."""
     for form in _forms().get(operator(op).base, ()):
-        if _has_ranks(form, operands):
-            pairs = [*_equal(form, operands)]
-            if not any(differ(one, other) for one, other in pairs):
-                yield pairs
+        given = zip(form, operands, strict=False)
+        pairs = [(own, x.shape) for own, x in given if own is not None and isinstance(x, TensorType)]
+        same = {len(there) for shape, there in pairs if shape == ("*",)}
+        fits = len(same) < 2 and all(
+            len(there) >= len(shape) - 1 if "..." in shape else len(there) == len(shape)
+            for shape, there in pairs
+            if shape != ("*",)
+        )
+        equal = [*_equal(pairs)] if fits else []
+        if fits and not any(differ(one, other) for one, other in equal):
+            yield equal
 
 
-def _pairs(form: Form, operands: Sequence[object]) -> Iterator[tuple[tuple[str, ...], tuple[Dim, ...]]]:
-    for shape, operand in zip(form, operands, strict=False):
-        if shape is not None and isinstance(operand, TensorType):
-            yield shape, operand.shape
-
-
-def _has_ranks(form: Form, operands: Sequence[object]) -> bool:
-    same = {len(there) for shape, there in _pairs(form, operands) if shape == ("*",)}
-    return len(same) < 2 and all(
-        len(there) >= len(shape) - 1 if "..." in shape else len(there) == len(shape)
-        for shape, there in _pairs(form, operands)
-        if shape != ("*",)
-    )
-
-
-def _equal(form: Form, operands: Sequence[object]) -> Iterator[tuple[Dim, Dim]]:
+def _equal(pairs: Iterable[tuple[tuple[str, ...], tuple[Dim, ...]]]) -> Iterator[tuple[Dim, Dim]]:
     sizes: dict[str, list[tuple[int, Dim]]] = defaultdict(list)  # by letter: how many times it a size is
-    for shape, there in _pairs(form, operands):
+    for shape, there in pairs:
         for size, dim in _named(shape, there):
             letter = size.lstrip("0123456789")
             sizes[letter].append((int(size.removesuffix(letter) or 1), dim))

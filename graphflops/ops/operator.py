@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -92,10 +92,8 @@ class Op(Record, frozen=True, eq=False):
         found = {names[i] if i < len(names) else f"#{i}": value for i, value in enumerate(args)}
         for place, (key, value) in enumerate(kwargs, start=len(args)):
             name = self.keywords.get(key, key)
-            stands_for_place = (
-                not args and name not in names and key not in _KEYWORD_ONLY and not self.is_onnx
-            )
-            if stands_for_place and place < len(names) and names[place] not in found:
+            by_place = not args and name not in names and key not in _KEYWORD_ONLY and not self.is_onnx
+            if by_place and place < len(names) and names[place] not in found:
                 name = names[place]
             found[name] = value
         return found
@@ -121,24 +119,9 @@ class Op(Record, frozen=True, eq=False):
         return self.kind in _BROADCASTING and any(name in _SEVERAL for name in self.parameters)
 
     @property
-    def is_of_images(self) -> bool:
-        """True if axis 1 of its operand holds channels and the later axes are the image."""
-        return "images" in self.facts
-
-    @property
-    def gradient_reads_input(self) -> bool:
-        """True for an activation whose gradient needs its operand: run in place, PyTorch keeps a copy of it."""
-        return "gradient_reads_input" in self.facts
-
-    @property
     def moves_elements(self) -> bool:
         """True if each element of the result is an element of an operand, or a constant."""
         return self.kind in _MOVING or "selects" in self.facts
-
-    @property
-    def is_read_by_cpu(self) -> bool:
-        """True if the CPU must read the result, or how many elements it has, before it goes on."""
-        return "is_read_by_cpu" in self.facts
 
     @property
     def is_exchange(self) -> bool:
@@ -189,7 +172,12 @@ def operator(spelling: str) -> Op:
     """The operator behind a spelling; never fails: an operator outside the table has the kind `other`."""
     dialect, word, variant = _taken_apart(spelling)
     base = f"{dialect}.{word}" if dialect else word
-    plain = _functional(dialect, word)
+    # The base of the functional operator of one that writes in place: `aten.add` of `add_`, `aten.__or__` of `__ior__`.
+    plain = None
+    if dialect not in _FUNCTIONS and word in _IN_PLACE:
+        plain = f"{dialect}.{_IN_PLACE[word]}"
+    elif dialect not in _FUNCTIONS and word.endswith("_") and not word.endswith("__"):
+        plain = f"{dialect}.{word[:-1]}"
     table = spellings()
     keys = (f"{base}.{variant}", base, *(() if plain is None else (f"{plain}.{variant}", plain)))
     row, arguments = next((table[key] for key in keys if key in table), (None, ""))
@@ -227,15 +215,6 @@ def _taken_apart(spelling: str) -> tuple[str, str, str]:
     return (dialect, word, variant) if dialect else (base, variant, "")
 
 
-def _functional(dialect: str, word: str) -> str | None:
-    """Base of the functional operator of one that writes in place: `aten.add` of `add_`, `aten.__or__` of `__ior__`."""
-    if dialect in _FUNCTIONS:
-        return None
-    if word in _IN_PLACE:
-        return f"{dialect}.{_IN_PLACE[word]}"
-    return f"{dialect}.{word[:-1]}" if word.endswith("_") and not word.endswith("__") else None
-
-
 def onnx_spelling(domain: str, word: str, opset: int) -> str:
     """The spelling of an ONNX operator with the version in force at an opset: `onnx.Softmax.13`.
 
@@ -252,23 +231,18 @@ def onnx_spelling(domain: str, word: str, opset: int) -> str:
 
 @lru_cache(maxsize=1)
 def spellings() -> Mapping[str, tuple[Row, str]]:
-    """Row and arguments of every spelling in the table; raises ValueError if two rows have one spelling."""
+    """Row and arguments, separated by commas or blanks, of every spelling; raises ValueError if two rows have one."""
     found: dict[str, tuple[Row, str]] = {}
     for row in ROWS:
-        for spelling, arguments in _spellings_of(row):
-            if spelling in found:
-                names = f"{found[spelling][0].name} and {row.name}"
-                raise ValueError(f"graphflops/ops: {spelling} is a spelling of two operators, {names}")
-            found[spelling] = row, arguments
+        for column, namespace in NAMESPACES.items():
+            for spelled in getattr(row, column).split():
+                word, opened, own = spelled.partition("(")
+                spelling = namespace + word
+                if spelling in found:
+                    names = f"{found[spelling][0].name} and {row.name}"
+                    raise ValueError(f"graphflops/ops: {spelling} is a spelling of two operators, {names}")
+                found[spelling] = row, own[:-1] if opened else row.arguments
     return found
-
-
-def _spellings_of(row: Row) -> Iterator[tuple[str, str]]:
-    """Each spelling of a row with its arguments in order, separated by commas or blanks."""
-    for column, namespace in NAMESPACES.items():
-        for spelled in getattr(row, column).split():
-            word, opened, own = spelled.partition("(")
-            yield namespace + word, own[:-1] if opened else row.arguments
 
 
 @lru_cache(maxsize=256)

@@ -36,11 +36,11 @@ Fact = Literal[
     "computed_again",  # inductor may compute it once more where a gradient reads it, beside whole kinds that it may
     "commutative",  # exchanging its first two operands does not change the result
     "adds",  # at the places of an index
-    "gradient_reads_input",  # an activation whose gradient needs its operand
+    "gradient_reads_input",  # an activation whose gradient needs its operand: run in place, PyTorch keeps a copy of it
     "gate",  # an activation that has its operand more than once in its formula, as a product with a function of it
     "threshold",  # an activation that is linear between thresholds
     "images",  # axis 1 of its operand holds channels, the later axes are the image
-    "is_read_by_cpu",  # its result is a number, or has as many elements as only the data tells
+    "is_read_by_cpu",  # its result is a number, or has as many elements as only the data tells: the CPU waits for it
     "keeps_values",  # the result equals the operand whenever their types are equal
     "selects",  # each element of the result is an element of one of its operands
     "to_one",  # a collective in which each device sends to one other at most

@@ -25,15 +25,6 @@ if TYPE_CHECKING:
     from graphflops.report import Row
 
 
-def user_masks(masks: Mapping[str, str] | None, graph: Graph) -> Mapping[str, Stated]:
-    """The masks that the user states, by input name. Raises ModelError for a name that no input has."""
-    if not masks:
-        return {}
-    from graphflops.attention.user_masks import parsed
-
-    return parsed(masks, graph)
-
-
 def facts_of(graph: Graph) -> FindFact:
     """What the rule of flexible attention must know of a call: the pairs that its score and mask functions leave visible."""
 
@@ -89,6 +80,5 @@ def _masked(row: Row, forward: Dim, backward: Dim) -> Row:
 
 
 def _total(program: PricedProgram, whole: Cost, pairs: Sequence[tuple[Cost | None, Cost | None]]) -> Dim:
-    """The total of masked FLOPs after those of some calls have grown."""
     more = [after for after, before in pairs if after is not None and after is not before]
     return summed_quantity("masked_flops", [whole, *more], program.names)

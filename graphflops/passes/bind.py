@@ -72,7 +72,6 @@ class Binding(Struct):
 
     @property
     def moved(self) -> bool:
-        """Whether recorded shapes no longer hold, so that derived ones count."""
         return bool(self.inputs)
 
     def value(self, graph: Graph, name: str) -> Value:
@@ -99,7 +98,6 @@ class Binding(Struct):
         return dim.substitute(known)
 
     def learn(self, symbol: str, size: Dim) -> None:
-        """From here on, recorded sizes say `size` instead of `symbol`."""
         self.learned[symbol] = size
         self._settled.clear()
 

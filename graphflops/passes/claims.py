@@ -17,7 +17,7 @@ from graphflops.graph import Graph, Node, Ref
 from graphflops.passes.bind import Binding
 from graphflops.report import Diagnostic
 from graphflops.report.contradictions import diagnostic
-from graphflops.tensor import OptionalType, SequenceType, TensorType, UnknownType, sizes_in
+from graphflops.tensor import BOOL, OptionalType, SequenceType, TensorType, UnknownType, sizes_in
 
 _EVEN = 12  # sizes without an example are tried at multiples of it: halves and thirds of them are whole
 # Comparisons that say that the first operand is at most the second, and by how much it is less.
@@ -97,7 +97,9 @@ class Claims:
             most = self._symbols[name].maximum
             if most is not None and name in self._binding.assumed and name not in self._binding.learned:
                 sizes = {value for value, kind in graph.types.items() if kind is symbol(name)}
-                if not _is_asserted(graph, sizes, most):
+                asked = graph.types.get("".join(node.reads())) if node.operator.name == "item" else None
+                is_boolean = isinstance(asked, TensorType) and asked.dtype is BOOL and most > 0
+                if not is_boolean and not _is_asserted(graph, sizes, most):
                     yield node, f"{name} is at most {most:,} in the file, and the program does not assert it"
 
 
@@ -151,9 +153,9 @@ _KNOWN = (TensorType, SequenceType, OptionalType)
 _MOST_NAMES = 3  # in one diagnostic
 _FEW = 64  # elements of an integer tensor that sizes may be computed from
 _SOURCES = {
-    "inferred": "onnx's own shape inference",
-    "declared": "what the file declares",
-    "unknown": "nowhere",
+    "inferred": "known from onnx's own shape inference alone",
+    "declared": "known from what the file declares alone",
+    "unknown": "not known",
 }
 
 
@@ -216,9 +218,7 @@ class FallbackTypes:
 
     def compare(self, name: str, ours: Value, graph: Graph) -> None:
         """Record a value whose declared type provably differs from the derived one."""
-        if graph.declared is None or name not in graph.declared:
-            return
-        declared = graph.declared[name]
+        declared = (graph.declared or {}).get(name)
         if isinstance(ours, TensorType) and declared_otherwise(declared, ours):
             self.outdated.append(f"{shown(name)} is {ours}, declared as {declared}")
 
@@ -228,8 +228,7 @@ class FallbackTypes:
         for source, names in self.sources.items():
             some, rest = ", ".join(map(shown, names[:_MOST_NAMES])), len(names) - _MOST_NAMES
             listed = f"{some} and {rest} more values" if rest > 0 else some
-            known = f"known from {_SOURCES[source]} alone" if source != "unknown" else "not known"
-            found.append(diagnostic("GF110", "", f"the types of {listed} are {known}"))
+            found.append(diagnostic("GF110", "", f"the types of {listed} are {_SOURCES[source]}"))
         if self.outdated:
             text = f"what the file declares of {len(self.outdated)} values is out of date: {self.outdated[0]}"
             found.append(diagnostic("GF213", "", text))

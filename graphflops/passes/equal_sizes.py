@@ -14,14 +14,13 @@ from msgspec.structs import replace
 from graphflops.dims import Dim, Expr, Meeting, evaluate, symbol
 from graphflops.dims.terms import has_even_atom
 from graphflops.errors import DimError, shown
-from graphflops.graph import Graph, Node, Ref, Symbol
+from graphflops.graph import Graph, Node, Symbol, tensor_type
 from graphflops.ops import Op
 from graphflops.passes.bind import Binding, bind, open_sizes
 from graphflops.passes.price import Fact, FindFact
 from graphflops.passes.price_call import put_in
 from graphflops.report.contradictions import diagnostic
 from graphflops.report.size_names import collapsed, named
-from graphflops.tensor import TensorType
 from graphflops.view import nested_graphs
 
 _MOST_EQUAL = 12  # equal sizes listed
@@ -112,22 +111,18 @@ def _merged(
     for name, size in found.items():
         for kept in size.symbols if isinstance(size, Expr) else ():
             gone[kept].append(name)
-    symbols = {
-        name: _joined(name, entry, {each: graph.symbols[each] for each in gone[name]}, found)
-        for name, entry in graph.symbols.items()
-        if name not in found
-    }
+    # With the ranges of those that are equal to it, and the places of all that are computed from it.
+    symbols = {}
+    for name, entry in graph.symbols.items():
+        if name not in found:
+            others = [graph.symbols[each] for each in gone[name]]
+            alike = [entry, *(x for x in others if found[x.name] is symbol(name))]
+            low = max([x.minimum for x in alike if x.minimum is not None], default=None)
+            high = min([x.maximum for x in alike if x.maximum is not None], default=None)
+            where = tuple(dict.fromkeys((*entry.where, *(place for x in others for place in x.where))))
+            symbols[name] = replace(entry, minimum=low, maximum=high, where=where)
     types = {name: put_in(value, found) for name, value in graph.types.items()}
     return replace(graph, types=types, symbols=symbols), found
-
-
-def _joined(name: str, entry: Symbol, gone: Mapping[str, Symbol], found: Mapping[str, Dim]) -> Symbol:
-    """A symbol with the ranges of those that are equal to it, and the places of all that are computed from it."""
-    alike = [entry, *(each for other, each in gone.items() if found[other] is symbol(name))]
-    lows = [each.minimum for each in alike if each.minimum is not None]
-    highs = [each.maximum for each in alike if each.maximum is not None]
-    where = tuple(dict.fromkeys((*entry.where, *(place for each in gone.values() for place in each.where))))
-    return replace(entry, minimum=max(lows, default=None), maximum=min(highs, default=None), where=where)
 
 
 def _followed(
@@ -180,13 +175,11 @@ def _solved(difference: Dim, order: Mapping[str, int]) -> tuple[str, Dim]:
             continue
         name = monomial[0].name
         sum_of = symbol(name) - difference * coefficient
-        if isinstance(sum_of, int):
-            if sum_of > 0:
-                candidates.append((order[name], name, sum_of))
-            continue
-        if name in sum_of.symbols or min(sum_of.terms.values()) < 0:
-            continue
-        if all(len(m) < 2 and all(atom.kind in ("symbol", "//") for atom in m) for m in sum_of.terms):
+        is_sum = isinstance(sum_of, int) and sum_of > 0
+        if isinstance(sum_of, Expr) and name not in sum_of.symbols and min(sum_of.terms.values()) >= 0:
+            simple = (len(m) < 2 and all(x.kind in ("symbol", "//") for x in m) for m in sum_of.terms)
+            is_sum = all(simple)
+        if is_sum:
             candidates.append((order[name], name, sum_of))
     if not candidates:
         return "", 0
@@ -222,15 +215,12 @@ def facts_of(graph: Graph) -> FindFact:
     sizes = cache(partial(group_sizes, graph))
 
     def devices(graph: Graph, node: Node, arguments: tuple[Any, ...]) -> Fact:
-        # which of the slices that a recorded rank sends is its own; None where that is not known
         mesh = None if graph.step is None else graph.step.mesh
         splits = node.arguments().get(_SPLITS[0])
         group = None if mesh is None else mesh.groups.get(_group(node))
         if mesh is None or group is None or not isinstance(splits, tuple) or len(splits) != len(group.ranks):
-            place = None
-        else:
-            place = group.ranks.index(mesh.rank)
-        return Fact("devices", sizes().get(_group(node))) if place is None else Fact("place", place)
+            return Fact("devices", sizes().get(_group(node)))
+        return Fact("place", group.ranks.index(mesh.rank))  # of its own among the slices that a rank sends
 
     return lambda op: devices if _has_size(op) and "group_size" not in op.parameters else None
 
@@ -248,7 +238,6 @@ def group_sizes(graph: Graph) -> Mapping[str, Dim]:
 
 
 def _has_size(op: Op) -> bool:
-    """Whether it matters to a call how many devices are in its group."""
     return op.is_exchange and "to_one" not in op.facts
 
 
@@ -262,31 +251,24 @@ def _group(node: Node) -> str:
 
 
 def _told(node: Node, types: Types) -> int | None:
-    """The number of devices that a collective tells by an argument, by its splits or by its shapes; None where none do."""
+    """The number of devices that a collective tells by an argument, by its splits or by its shapes; None where none do.
+
+    By shapes: how many times as long, or as short, an axis of the result is as that of the operand. The last axis is not
+    asked: a product that is fused with a collective has one of another length.
+    """
     arguments = node.arguments()
     size = arguments.get("group_size")
     if isinstance(size, int):
         return size
-    splits = [given for name in _SPLITS if isinstance(given := arguments.get(name), tuple) and given]
-    return len(splits[0]) if splits else _by_shapes(node, types)
-
-
-def _by_shapes(node: Node, types: Types) -> int | None:
-    """How many times as long, or as short, an axis of the result is as that of the operand; the last axis is not asked.
-
-    A product that is fused with a collective has a last axis of another length.
-    """
-    operand = node.arguments().get("x")
-    before = types.get(operand.name) if isinstance(operand, Ref) else None
-    for name in node.outputs[-1:]:
-        after = types.get(name or "")
-        if not isinstance(before, TensorType) or not isinstance(after, TensorType):
-            continue
-        if before.rank != after.rank:
-            continue
-        for old, new in zip(before.shape[:-1] or before.shape, after.shape, strict=False):
-            if isinstance(old, int) and isinstance(new, int) and min(old, new) > 0 and old != new:
-                return None if max(old, new) % min(old, new) else max(old, new) // min(old, new)
+    for name in _SPLITS:
+        if isinstance(given := arguments.get(name), tuple) and given:
+            return len(given)
+    before, after = (tensor_type(x, types) for x in (arguments.get("x"), (node.outputs or (None,))[-1]))
+    if before is None or after is None or before.rank != after.rank:
+        return None
+    for old, new in zip(before.shape[:-1] or before.shape, after.shape, strict=False):
+        if isinstance(old, int) and isinstance(new, int) and min(old, new) > 0 and old != new:
+            return None if max(old, new) % min(old, new) else max(old, new) // min(old, new)
     return None
 
 

@@ -139,18 +139,15 @@ def _fresh(back: Estimate) -> list[bool]:
     written = {id(value) for value in back.writes}
     fresh = []
     for value in back.out:
-        if id(value) in written:
-            fresh.append(True)
-            continue
-        match = _like(value, unclaimed) if isinstance(value, TensorType) else None
-        fresh.append(match is not None)
+        is_own = id(value) in written
+        match = None if is_own or not isinstance(value, TensorType) else _like(value, unclaimed)
+        fresh.append(is_own or match is not None)
         if match is not None:
             unclaimed.pop(match)
     return fresh
 
 
 def _like(value: TensorType, others: Sequence[TensorType]) -> int | None:
-    """Position of the first tensor of the same shape and element type."""
     alike = (x.shape == value.shape and x.dtype is value.dtype for x in others)
     return next((place for place, is_alike in enumerate(alike) if is_alike), None)
 
@@ -253,7 +250,15 @@ def checkpoints(
 
 def gradient_checkpoints(calls: Sequence[PricedCall], marks: Mapping[str, int]) -> list[Checkpoint]:
     """The checkpoints of a graph, by what the gradients of its calls read, wherever in memory that lies."""
-    return checkpoints(calls, marks, _kept) if marks else []
+
+    def kept(call: PricedCall) -> tuple[Sequence[str], Sequence[str]]:
+        """Positions, as texts, of what a call keeps for its gradient."""
+        if (gradient := call.gradient) is None:
+            return (), ()
+        results = [*map(str, gradient.results), *([""] if gradient.beside else [])]
+        return [*map(str, gradient.operands)], results
+
+    return checkpoints(calls, marks, kept) if marks else []
 
 
 def add_recomputation(calls: Sequence[PricedCall], rows: list[Row], marks: Mapping[str, int]) -> None:
@@ -267,14 +272,6 @@ def add_recomputation(calls: Sequence[PricedCall], rows: list[Row], marks: Mappi
                 rows[row] = own._replace(backward=again)
 
 
-def _kept(call: PricedCall) -> tuple[Sequence[str], Sequence[str]]:
-    """Positions, as texts, of what a call keeps for its gradient."""
-    if (gradient := call.gradient) is None:
-        return (), ()
-    own = [""] if gradient.beside else []
-    return [str(place) for place in gradient.operands], [*(str(place) for place in gradient.results), *own]
-
-
 _CHECKPOINTED = ("tag_activation_checkpoint", "wrap_activation_checkpoint")
 _CALLS_CHECKPOINT = re.compile(
     r"(?<![\w])(?:checkpoint|checkpoint_sequential|_gradient_checkpointing_func)\("
@@ -285,7 +282,15 @@ _FRAME = re.compile(r'^[ \t]*File "[^"\n]*", line \d+, in (\S+)\n([^\n]*)', re.M
 def with_checkpoints(graph: Graph, patterns: Sequence[str]) -> Graph:
     """The graph with its checkpoints marked, checkpointed graphs put in place; ModelError for a pattern without a match."""
     graph = _with_inlined(graph)
-    modules = _matched_modules(graph, patterns)
+    called = {node.module for node in graph.nodes if node.module}
+    paths = {path for module in called for path in (*modules_around(module), module)}
+    modules: set[str] = set()
+    for pattern in patterns:
+        hits = matched(pattern, paths)
+        if not hits:
+            some = ", ".join([*map(shown, sorted(paths)[:3]), "..."]) if paths else "none"
+            raise ModelError(f"--recompute {shown(pattern)} matches no module; the model has {some}")
+        modules |= hits
     marks: dict[str, int] = dict(graph.recomputed)
     number = max(marks.values(), default=-1)
     before: object = None
@@ -296,20 +301,6 @@ def with_checkpoints(graph: Graph, patterns: Sequence[str]) -> Graph:
             marks[node.name] = number
         before = key
     return replace(graph, recomputed=marks) if marks else graph
-
-
-def _matched_modules(graph: Graph, patterns: Sequence[str]) -> set[str]:
-    """Paths of the modules that the patterns match among those that are called."""
-    called = {node.module for node in graph.nodes if node.module}
-    paths = {path for module in called for path in (*modules_around(module), module)}
-    found: set[str] = set()
-    for pattern in patterns:
-        hits = matched(pattern, paths)
-        if not hits:
-            some = ", ".join([*map(shown, sorted(paths)[:3]), "..."]) if paths else "none"
-            raise ModelError(f"--recompute {shown(pattern)} matches no module; the model has {some}")
-        found |= hits
-    return found
 
 
 def _checkpoint_of(node: Node, modules: set[str]) -> tuple[str, str] | None:
@@ -381,7 +372,6 @@ def _inlined(node: Node, types: dict[str, Any]) -> list[Node] | None:
 
 
 def _with_captures(graph: Graph, put: Callable[[Argument], Argument]) -> Graph:
-    """A nested graph whose values around it have new names."""
     names: Mapping[str, Argument] = {name: put(Ref(name)) for name in graph.captures}
     if all(value == Ref(name) for name, value in names.items()):
         return graph

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Mapping, Sequence
 from functools import partial
 
-from graphflops.cost import Value
 from graphflops.dims import Dim, total
 from graphflops.errors import DimError
 from graphflops.passes.gradients import Checkpoint, checkpoints
@@ -106,7 +105,6 @@ class Peaks:
         return () if is_first or graph is not self.program.main else trained_inputs(self.program)
 
     def inside(self, call: PricedCall) -> list[Peak]:
-        """Peaks of the graphs that run inside a call."""
         runs = [run for run, times in call.estimate.regions if times != 0 and isinstance(run, PricedGraph)]
         for run in runs:
             if run not in self.nested:
@@ -123,7 +121,17 @@ class _Liveness:
         self.calls, self.peaks, self.meter = execution.calls, peaks, meter
         self.graph, self.execution = graph.graph, execution
         self.root = execution.owners()
-        self.bytes = _sizes(self.root, execution.values, execution)
+        self.bytes: dict[str, Dim] = {}  # of each value that owns memory; equal types are measured once
+        measured: dict[int, Dim] = {}
+        copied = execution.copied()
+        for name in [name for name, owner in self.root.items() if name == owner]:
+            value = execution.values[name]
+            if isinstance(value, TensorType) and name in copied:
+                self.bytes[name] = value.like().nbytes
+            elif isinstance(value, TensorType):
+                if id(value) not in measured:
+                    measured[id(value)] = value.nbytes
+                self.bytes[name] = measured[id(value)]
         self.kept = {self.root[name] for name in graph.graph.returned if name in self.root}
         marks = execution.recomputed if execution.training else {}
         self.checkpoints = checkpoints(execution.calls, marks, self.kept_by) if marks else []
@@ -242,23 +250,6 @@ class _Liveness:
             for name, index in checkpoint.saved.items():
                 released.setdefault(index, []).append(name + AGAIN)
         return {checkpoint.last: partial(rerun, checkpoint) for checkpoint in self.checkpoints}
-
-
-def _sizes(root: Mapping[str, str], values: Mapping[str, Value], execution: CallByCall) -> dict[str, Dim]:
-    """Bytes of each value that owns memory; equal types are measured once."""
-    measured: dict[int, Dim] = {}
-    sizes: dict[str, Dim] = {}
-    copied = execution.copied()
-    for name, owner in root.items():
-        value = values[name]
-        if name == owner and isinstance(value, TensorType):
-            if name in copied:
-                sizes[name] = value.like().nbytes
-                continue
-            if id(value) not in measured:
-                measured[id(value)] = value.nbytes
-            sizes[name] = measured[id(value)]
-    return sizes
 
 
 def _last_uses(

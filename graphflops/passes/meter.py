@@ -48,13 +48,11 @@ class Meter:
         self.long = 0  # terms of long sums so far
 
     def take(self, name: str, size: Dim, kind: HeldKind, key: str | int | None = None) -> None:
-        """Hold memory from the next moment on."""
         if size != 0:
             self.live = self.changed(size)
             self.open[name if key is None else key] = (name, kind, len(self.rows), size)
 
     def drop(self, key: str | int) -> None:
-        """Release memory after the last moment."""
         if key in self.open:
             name, kind, first, size = self.open.pop(key)
             self.live = self.changed(size, is_less=True)
@@ -67,7 +65,6 @@ class Meter:
             self.take(node, size, "workspace", f"{_BEFORE}{place}")
 
     def drop_before(self, sizes: Sequence[Dim]) -> None:
-        """Release them."""
         for place in range(len(sizes)):
             self.drop(f"{_BEFORE}{place}")
 
@@ -117,12 +114,20 @@ class Meter:
         if all(isinstance(mark, int) for mark in self.marks):
             most = max(self.marks)  # type: ignore[type-var]
             return Peak(most, self.marks[most])
-        ranked = self._ranked()
+        # The largest at the hints first; without an example, at sizes that make the leading term decide.
+        marks = [*self.marks]
+        found = evaluate_all(marks, self.known.hints)
+        if None in found:
+            names = {name for mark in marks if isinstance(mark, Expr) for name in mark.symbols}
+            others = evaluate_all(marks, {**dict.fromkeys(names, _SOME_SIZE), **self.known.hints})
+            found = [other if size is None else size for size, other in zip(found, others, strict=True)]
+        sizes = dict(zip(marks, found, strict=True))
+        ranked = sorted(marks, key=lambda mark: sizes[mark] or 0, reverse=True)
         if len(ranked) > _MOST_COMPARED:
             candidates = not_exceeded(ranked)
             sums = Sums(candidates)
-            found = [[value or 0 for value in sums.at(sizes)] for sizes in self._spread()]  # 0: has no value
-            largest = {candidates[values.index(max(values))] for values in found}
+            tried = [[value or 0 for value in sums.at(at)] for at in self._spread()]  # 0: has no value
+            largest = {candidates[values.index(max(values))] for values in tried}
             ranked = [ranked[0], *(mark for mark in ranked[1:] if mark in largest)]
         best: dict[Dim, Dim] = {}
         terms = (term for mark in ranked if isinstance(mark, Expr) for term in mark.terms)
@@ -153,17 +158,6 @@ class Meter:
             for varied in ({*names}, *({name} for name in alone if len(names) > 1))
             for size in _SAMPLED
         ]
-
-    def _ranked(self) -> list[Dim]:
-        """The sums, the largest at the hints first; without an example, at sizes that make the leading term decide."""
-        marks = [*self.marks]
-        found = evaluate_all(marks, self.known.hints)
-        if None in found:
-            names = {name for mark in marks if isinstance(mark, Expr) for name in mark.symbols}
-            others = evaluate_all(marks, {**dict.fromkeys(names, _SOME_SIZE), **self.known.hints})
-            found = [other if size is None else size for size, other in zip(found, others, strict=True)]
-        order = sorted(range(len(marks)), key=lambda place: found[place] or 0, reverse=True)
-        return [marks[place] for place in order]
 
 
 def _terms(mark: Dim) -> int:
@@ -219,8 +213,15 @@ class Reverse:
         if self.execution.is_last_operand_first(call):
             gradients.reverse()
         for number, ((place, fresh), size) in enumerate(gradients, 1):
-            buffer = self.held_by(call, operands[place], size, None if fresh else incoming)
-            name = self.parameters.get(operands[place], operands[place])
+            operand = operands[place]
+            if not fresh and incoming is not None:  # the memory of the result's
+                buffer = incoming
+                self.holders[buffer] += 1
+            else:
+                buffer = self.allocate(operand, size)
+                if operand in self.parameters and self.execution.transposes_gradient(call):
+                    self.views.add(buffer)
+            name = self.parameters.get(operand, operand)
             if name in self.gradients:
                 again.append((name, buffer))
             else:
@@ -235,16 +236,6 @@ class Reverse:
         self.meter.mark(call.node.name, buffers=buffers[-1])
         self.meter.drop_before(first)
         return again
-
-    def held_by(self, call: PricedCall, operand: str, size: Dim, incoming: int | None) -> int:
-        """The buffer of an operand's gradient: that of the result's, or a fresh one."""
-        if incoming is not None:
-            self.holders[incoming] += 1
-            return incoming
-        buffer = self.allocate(operand, size)
-        if operand in self.parameters and self.execution.transposes_gradient(call):
-            self.views.add(buffer)
-        return buffer
 
     def sizes_of(self, gradient: Backward) -> Sequence[Dim]:
         """Bytes of each gradient; equal calls share the object."""

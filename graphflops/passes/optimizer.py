@@ -30,7 +30,6 @@ class Parameter(NamedTuple):
     type: TensorType
 
     def buffer(self) -> Buffer:
-        """A tensor of its size."""
         return Buffer(self.name, self.type.nbytes)
 
 
@@ -98,8 +97,7 @@ def trained_inputs(program: PricedProgram) -> list[str]:
             reached.update(operands[place] for place, _ in call.gradient.gradients)
         elif call.estimate.unknown:
             reached.update(operands)
-    wanting = [name for name in parameters if name in reached]
-    return [name for name in wanting if wants(program.operands[name])]
+    return [name for name in parameters if name in reached and wants(program.operands[name])]
 
 
 class _Algorithm(NamedTuple):

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from graphflops.base.limits import LimitPassed, spend
 from graphflops.base.record import Record
-from graphflops.cost import RegionRun, Value
+from graphflops.cost import Estimate, RegionRun, Value
 from graphflops.dims import Dim
-from graphflops.errors import ModelError, NoRuleError, ShapeError, shown
+from graphflops.errors import ModelError, NoRuleError, RuleError, ShapeError, shown
 from graphflops.graph import Graph, Node, Phase, Ref
 from graphflops.ops import Op, onnx_operands, operator
 from graphflops.passes.bind import Binding
@@ -30,10 +30,9 @@ from graphflops.passes.price_call import (
 )
 from graphflops.passes.program import Names, Notes, PricedCall, PricedGraph, PricedProgram, summed
 from graphflops.passes.reconcile import Reconciler, place_of
-from graphflops.passes.reshaped import reshaped
 from graphflops.report import Named, RegionUse, Row, scaled
 from graphflops.rules.registry import Rule, find
-from graphflops.tensor import TensorType, flat
+from graphflops.tensor import TensorType, UnknownType, flat
 from graphflops.training import Training
 
 Progress = Callable[[int, int], None]
@@ -163,7 +162,7 @@ class Pricer:
                 priced = self.types.numbered(node, priced, values, graph)
             self.types.reconcile(node, priced, values, graph, autocast)
             if node.operator.writes_operands:
-                values.update(reshaped(node, priced.estimate, calls, values, graph, is_nested=not top))
+                values.update(_reshaped(node, priced.estimate, calls, values, graph, is_nested=not top))
             calls.append(self._call(node, uses, priced, len(rows)))
             rows.append(_row(node, uses, priced, values, phases.get(node.name, "forward")))
             if priced.estimate.regions:
@@ -229,7 +228,12 @@ class Pricer:
         if node.op not in self.facts_of:
             self.facts_of[node.op] = self.facts(node.operator)
         if (fact_of := self.facts_of[node.op]) is not None:
-            kwargs = (*kwargs, *self._fact(fact_of(graph, node, args), node))
+            fact = fact_of(graph, node, args)
+            if fact.problem:
+                self.types.say(fact.code, node, fact.problem)
+            if fact.value is not None:
+                self.found_facts[node] = fact.value
+                kwargs = (*kwargs, (fact.keyword, self.binding.bound(fact.value)))
         wanted = tuple([name is not None for name in node.outputs]) if self.types.derives else None
         key = (node.op, key_of(args), key_of(kwargs), wanted, stated)
         known = self.priced.get(key)
@@ -253,33 +257,20 @@ class Pricer:
             form = self.forms.setdefault((form, placement), -1 - len(self.forms))
         return PricedCall(node, uses, priced.estimate, priced.gradient, row, form)
 
-    def _fact(self, fact: Fact, node: Node) -> Keywords:
-        """The fact as a keyword argument; none where nothing is known."""
-        if fact.problem:
-            self.types.say(fact.code, node, fact.problem)
-        if fact.value is None:
-            return ()
-        self.found_facts[node] = fact.value
-        return ((fact.keyword, self.binding.bound(fact.value)),)
-
     def _asked(self, op: str, args: Operands, kwargs: Keywords, wanted: Wanted) -> Priced:
         sparse = any(isinstance(x, TensorType) and x.nonzeros is not None for x in flat((args, kwargs)))
-        rule, in_place = self._rule_of(f"sparse.{op}" if sparse else op)
+        key = f"sparse.{op}" if sparse else op
+        if key not in self.rules:
+            rule, spelled = find(key), operator(key)
+            is_functional = rule is not None and spelled.mutates and not rule.key.startswith(spelled.base)
+            self.rules[key] = rule, is_functional  # whether it is the functional rule of an in-place operator
+        rule, in_place = self.rules[key]
         self.converts |= converts(operator(op), args[0] if args else None)
         if rule is None:
             return unknown_call("GF101", str(NoRuleError(op + " on sparse tensors" * sparse)))
         return price_call(rule, op, args, kwargs, in_place=in_place, wanted=wanted, training=self.training)
 
-    def _rule_of(self, op: str) -> tuple[Rule | None, bool]:
-        """The rule of an operator, and whether it is the functional rule of an in-place operator."""
-        if op not in self.rules:
-            rule, spelled = find(op), operator(op)
-            in_place = rule is not None and spelled.mutates and not rule.key.startswith(spelled.base)
-            self.rules[op] = (rule, in_place)
-        return self.rules[op]
-
     def _resolved(self, argument: Any, values: Mapping[str, Value]) -> Any:
-        """An argument with types for references, and regions for nested graphs."""
         kind = type(argument)
         if kind is Ref:
             return values[argument.name]
@@ -324,3 +315,75 @@ def _nested_rows(regions: Sequence[tuple[RegionRun, Dim]], call: Row) -> Iterato
             if not inner.module:
                 inner = inner._replace(module=call.module, module_type=call.module_type)
             yield inner._replace(source=inner.source or call.source, phase=call.phase)
+
+
+# Calls that change the shape of a tensor in place: of what type its names are from then on.
+
+Links = list[tuple[str, str]]
+
+
+def _reshaped(
+    node: Node, estimate: Estimate, calls: Sequence[PricedCall], values: Mapping[str, Value], graph: Graph,
+    *, is_nested: bool,
+) -> dict[str, Value]:  # fmt: skip
+    """New types of the tensors whose shape a call changes: unknown for those that may be the same object, or another.
+
+    calls: those before. Raises RuleError where a nested graph changes a tensor from around it, which is not followed.
+    """
+    found: dict[str, Value] = {}
+    for name, after in _written(node, estimate):
+        before = values[name]
+        if not isinstance(after, TensorType) or not isinstance(before, TensorType):
+            continue
+        if after.shape == before.shape:
+            continue
+        certain, possible = _links(calls, values, graph)
+        perhaps = _reached(name, certain + possible)
+        outside = perhaps & {*graph.captures, *(entry.name for entry in graph.inputs)} if is_nested else ()
+        if outside:
+            what = f"changes the shape of {shown(min(outside))}, which other graphs use"
+            raise RuleError(f"{shown(node.name)} {what}")
+        found.update(dict.fromkeys(perhaps, UnknownType(before.dtype)))
+        found.update(dict.fromkeys(_reached(name, certain), after.like(dtype=before.dtype)))
+    return {name: value for name, value in found.items() if name in values}
+
+
+def _written(node: Node, estimate: Estimate) -> Iterator[tuple[str, Value]]:
+    """The tensors that a call writes, each with its type afterwards: the first operand, or those given for results."""
+    if node.operator.mutates:
+        yield from zip(node.reads()[:1], estimate.out, strict=False)
+    elif "out" in node.operator.variant:
+        given = [value.name for _, value in node.kwargs if isinstance(value, Ref)]
+        yield from zip(given[-len(estimate.out) :], estimate.out, strict=False)
+
+
+def _links(calls: Sequence[PricedCall], values: Mapping[str, Value], graph: Graph) -> tuple[Links, Links]:
+    """Pairs of names that are one tensor, and that may be one: computing something or copying makes a new tensor."""
+    certain: Links = []
+    possible: Links = []
+    for call in calls:
+        results = [name for name in call.node.outputs if name is not None]
+        written = [name for name, _ in _written(call.node, call.estimate)]
+        certain += zip(results, written, strict=False)
+        op, work = call.node.operator, call.estimate.cost
+        copies = "copy" in op.word or "clone" in op.word or op.kind == "creation"
+        makes = copies or bool(work.matrix_flops or work.vector_flops or work.transcendentals)
+        if not written and (call.estimate.regions or op.shares_memory or not makes):
+            pairs = [(result, name) for result in results for name in call.uses]
+            possible += [pair for pair in pairs if _alike(*map(values.get, pair))]
+    targets = {entry.target: entry.name for entry in graph.inputs if entry.target}
+    shared = [(entry.name, entry.alias_of) for entry in graph.inputs if entry.alias_of]
+    return certain, possible + [(name, targets[target]) for name, target in shared if target in targets]
+
+
+def _alike(one: Value, other: Value) -> bool:
+    if not isinstance(one, TensorType) or not isinstance(other, TensorType):
+        return isinstance(one, UnknownType) or isinstance(other, UnknownType)
+    return one.shape == other.shape and one.dtype is other.dtype
+
+
+def _reached(name: str, links: Links) -> set[str]:
+    import networkx
+
+    graph = networkx.Graph(links)
+    return {name, *networkx.node_connected_component(graph, name)} if name in graph else {name}

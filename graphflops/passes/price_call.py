@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Union
 
 from msgspec.structs import astuple, replace
@@ -100,13 +100,15 @@ def _completed(
         estimate = rule.call(arguments)
         if wanted is not None:
             onnx_operands.meet_sizes(op, given[0])
-    estimate = _holding(estimate) if wanted is None else _trimmed(_holding(estimate), wanted)
+    out = tuple([held(x) if isinstance(x, TensorType) else x for x in estimate.out])
+    estimate = replace(estimate, out=out) if wanted is None else _trimmed(replace(estimate, out=out), wanted)
     _refuse_impossible(estimate)
     if estimate.unknown:
         return unknown_call("GF104", estimate.unknown, estimate.out)
     if in_place and tensors:
         target = next(value for value in flat(arguments.values()) if isinstance(value, TensorType))
-        estimate = _written(estimate, target)
+        written = target if is_free(estimate) else target.view(target.shape)
+        estimate = replace(estimate, out=(written, *estimate.out[1:]), alias=True)
     back = backward_of(rule, arguments, estimate, tensors) if training else None
     if any(tensor.mapped for tensor in tensors) and not rule.key.startswith(functorch.MARKS):
         estimate = functorch.over_hidden_axes(estimate, tensors)
@@ -126,19 +128,6 @@ def _completed(
     )
 
 
-def _written(estimate: Estimate, target: TensorType) -> Estimate:
-    """The estimate of an in-place operator: its result is the tensor that it writes."""
-    out = target if is_free(estimate) else target.view(target.shape)
-    return replace(estimate, out=(out, *estimate.out[1:]), alias=True)
-
-
-def _holding(estimate: Estimate) -> Estimate:
-    """The estimate with known contents converted to the element types of the results."""
-    if not any(isinstance(value, TensorType) and value.value is not None for value in estimate.out):
-        return estimate
-    return replace(estimate, out=tuple([held(x) if isinstance(x, TensorType) else x for x in estimate.out]))
-
-
 def unknown_call(code: str, problem: str, out: tuple[Value, ...] = ()) -> Priced:
     """The price of a call without an estimate: the reason, and the results' types if they are known."""
     estimate = Estimate(out, writes=(), unknown=problem)
@@ -148,14 +137,10 @@ def unknown_call(code: str, problem: str, out: tuple[Value, ...] = ()) -> Priced
 def _refuse_impossible(estimate: Estimate) -> None:
     """Raise ShapeError for an impossible size or cost, which comes from a senseless attribute or operand."""
     for value in estimate.out:
-        sizes: tuple[Dim | None, ...] = ()
-        if isinstance(value, TensorType):
-            sizes = value.shape
-            if len(sizes) > _MOST_AXES:
-                raise ShapeError(f"a result would have {len(sizes)} axes")
-        elif isinstance(value, SequenceType):
-            sizes = (value.length,)
-        for size in sizes:
+        if isinstance(value, TensorType) and value.rank > _MOST_AXES:
+            raise ShapeError(f"a result would have {value.rank} axes")
+        length = value.length if isinstance(value, SequenceType) else None
+        for size in value.shape if isinstance(value, TensorType) else (length,):
             if size is not None and not _can_be(size, _LARGEST_SIZE):
                 raise ShapeError(f"a result would have the size {_shortened(size)}")
     cost = estimate.cost
@@ -203,12 +188,9 @@ def _marked(estimate: Estimate, operands: Iterator[Any]) -> Estimate:
         return estimate
     if estimate.regions and not any(wants(value) for run, _ in estimate.regions for value in run.out):
         return estimate  # a graph that ran without recording gradients
-
-    def marked(value: Value) -> Value:
-        is_floating = isinstance(value, TensorType) and value.dtype.is_floating
-        return replace(value, requires_grad=True) if is_floating else value  # type: ignore[type-var]
-
-    return replace(estimate, out=tuple(map(marked, estimate.out)))
+    floating = [isinstance(value, TensorType) and value.dtype.is_floating for value in estimate.out]
+    marked = zip(estimate.out, floating, strict=True)
+    return replace(estimate, out=tuple([replace(x, requires_grad=True) if yes else x for x, yes in marked]))  # type: ignore[type-var]
 
 
 def is_free(estimate: Estimate) -> bool:
@@ -235,12 +217,8 @@ def converts(op: Op, x: Any) -> bool:
 
 def placeholders(estimate: Estimate) -> frozenset[str]:
     """Names in an estimate of the sizes that depend on data and that are not numbered yet."""
-    cost = estimate.cost
-    dims: list[Any] = [*astuple(cost)]
-    for value in estimate.out:
-        dims.extend(sizes_in(value))
-    dims.extend(times for _, times in estimate.regions)
-    return placeholders_in(dims)
+    sizes = (size for value in estimate.out for size in sizes_in(value))
+    return placeholders_in([*astuple(estimate.cost), *sizes, *(times for _, times in estimate.regions)])
 
 
 def placeholders_in(dims: Iterable[Any]) -> frozenset[str]:
@@ -257,10 +235,7 @@ def put_in(value: Any, names: Mapping[str, Dim]) -> Any:
 
 def substituted(estimate: Estimate, names: Mapping[str, Dim]) -> Estimate:
     """The estimate with the sizes by these names put in."""
-
-    def put(value: Any) -> Any:
-        return put_in(value, names)
-
+    put = partial(put_in, names=names)
     return replace(
         estimate,
         out=tuple(map(put, estimate.out)),
@@ -319,14 +294,14 @@ def reason(
 
     traced: torch recorded the call; that an argument seems to be missing or of another kind may be the rule's fault.
     """
-    found = _missing(rule, op, arguments) or _wrong_kind(rule, op, arguments)
+    found = _misfit(rule, op, arguments)
     if found or isinstance(error, GraphflopsError):
         return found or str(error), (bool(found) and not traced) or isinstance(error, ShapeError)
     return f"the rule of {shown(op)} does not fit this call: {error!r}", False
 
 
-def _missing(rule: Rule, op: str, arguments: Mapping[str, Any]) -> str:
-    """An operand or attribute without default that the call does not give."""
+def _misfit(rule: Rule, op: str, arguments: Mapping[str, Any]) -> str:
+    """An operand or attribute without default that a call does not give, or an argument of another kind than is wanted."""
     annotations, optional = rule.annotations, rule.optional
     for name in rule.parameters[: rule.positional]:
         is_given = arguments.get(name) is not None or name in optional
@@ -335,13 +310,8 @@ def _missing(rule: Rule, op: str, arguments: Mapping[str, Any]) -> str:
     for name in rule.parameters[rule.positional :]:
         if name not in arguments and name not in optional:
             return f"{shown(op)} is called without its attribute {name}"
-    return ""
-
-
-def _wrong_kind(rule: Rule, op: str, arguments: Mapping[str, Any]) -> str:
-    """An argument that is not of the kind that the rule's parameter says."""
     for name, value in arguments.items():
-        kinds, words = _KINDS.get(str(rule.annotations.get(name)), ((object,), ""))
+        kinds, words = _KINDS.get(str(annotations.get(name)), ((object,), ""))
         if not isinstance(value, (*kinds, UnknownType)) and value is not None:
             return f"{name} of {shown(op)} must be {words}, not {shown(repr(value), 60)}"
     return ""

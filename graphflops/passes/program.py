@@ -55,7 +55,6 @@ class PricedCall(Record, frozen=True):
 
     @property
     def in_place(self) -> bool:
-        """Whether the call writes its first operand."""
         return self.node.operator.mutates
 
     def renamed(self, instead: Mapping[str, str]) -> PricedCall:
@@ -64,7 +63,6 @@ class PricedCall(Record, frozen=True):
         return replace(self, node=self.node.renamed(instead), uses=uses, form=None)
 
     def tensors(self, values: Mapping[str, Value]) -> list[str]:
-        """Names of the operands that are tensors, as often as they are used."""
         return [name for name in self.uses if isinstance(values.get(name), TensorType)]
 
 
@@ -81,7 +79,6 @@ class PricedGraph(Record, frozen=True, eq=False):
 
     @property
     def name(self) -> str:
-        """The graph's name in its file."""
         return self.graph.name
 
 
@@ -137,7 +134,6 @@ class Names:
         self.numbers: Counter[str] = Counter()
 
     def fresh(self, origin: str) -> Dim:
-        """The next size of that origin."""
         while f"{origin}_{self.numbers[origin]}" in self.taken:
             self.numbers[origin] += 1
         self.numbers[origin] += 1
@@ -242,7 +238,6 @@ class CallByCall:
         self.recomputed = graph.graph.recomputed  # by name of a call, the checkpoint that runs it again
 
     def owners(self) -> Mapping[str, str]:
-        """The value whose memory each tensor shares."""
         return owners(self.calls, self.values)
 
     def held_until(self, root: Mapping[str, str]) -> Mapping[str, int]:

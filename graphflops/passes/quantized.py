@@ -45,9 +45,64 @@ def fuse(
     Layouts of quantized values get their quantized types in `values`. stored: names of weights and constants. price_of:
     prices a call at other types of its operands.
     """
-    before = len(calls)
-    calls[:] = _Fusion(Islands(graph, calls, values, stored, price_of), rows).calls()
-    return before - len(calls)
+    found = Islands(graph, calls, values, stored, price_of)
+    instead: dict[str, str] = {}  # by name of a value that is no longer stored, what is
+    gone = {*found.folded}
+    for place in filter(found.dequantizes, range(len(calls))):
+        names = found.outputs(place)
+        if all(map(found.is_taken, names)):  # only read in their quantized form
+            gone.add(place)
+            instead.update((name, found.twins[name].name) for name in names)
+    gone.update(*((*island.absorbed, *island.quantizers) for island in found.islands.values()))
+    ends = {(island.absorbed or (island.place,))[-1]: island for island in found.islands.values()}
+    kept = []  # the calls that are left, each once its operands are made
+    for place, call in enumerate(calls):
+        if place in ends:
+            instead.update((name, made[0]) for name, made in ends[place].results.items())
+            kept.append(_fused(found, ends[place], rows))
+        elif place in found.layouts:
+            values.update((name, found.twins[name].type) for name in found.outputs(place))
+            twins = {call.uses[0]: found.twins[call.uses[0]].name}
+            kept.append(_entered(found, call.renamed(twins), found.layouts[place], twins, rows))
+        elif place not in gone and place not in found.islands:
+            # One that reads sizes takes them from what is stored.
+            is_stored = instead.keys().isdisjoint(call.uses) or not call.node.operator.reads_sizes
+            kept.append(call if is_stored else call.renamed(instead))
+    for row in [calls[place].row for place in gone]:
+        rows[row] = rows[row]._replace(state="free", cost=Cost(), matrix_dtype="")
+    parts, calls[:] = len(calls) - len(kept), kept
+    return parts
+
+
+def _fused(found: Islands, island: Island, rows: list[Row]) -> PricedCall:
+    call = found.calls[island.place]
+    parts = [found.calls[place] for place in (*island.absorbed, *island.quantizers)]
+    inside = {name for part in (call, *parts) for name in part.node.outputs}
+    beside = [name for part in parts for name in part.uses if name not in inside]
+    scales = [name for taken in island.taken for name in found.twins[taken].by.uses[1:]]
+    further = [name for name in dict.fromkeys((*beside, *scales)) if name not in found.stored]
+    twins = {name: found.twins[name].name for name in island.taken}
+    outputs = tuple([x for output in call.node.outputs for x in island.results.get(output or "", (output,))])
+    fused = call.renamed(twins)
+    uses = (*fused.uses, *[twins.get(name, name) for name in further if name not in call.uses])
+    fused = replace(fused, node=replace(fused.node, outputs=outputs), uses=uses)
+    return _entered(found, fused, island.estimate, twins, rows)
+
+
+def _entered(
+    found: Islands, call: PricedCall, estimate: Estimate, twins: Mapping[str, str], rows: list[Row]
+) -> PricedCall:
+    row = rows[call.row]
+    inputs = [twins.get(name, name) for name, _ in row.inputs]
+    outputs = [x for x in call.node.outputs if x and isinstance(found.values.get(x), TensorType)]
+    rows[call.row] = row._replace(
+        state="free" if is_free(estimate) else "counted",
+        cost=estimate.cost,
+        inputs=tuple([Named(name, found.type_of(name)) for name in inputs]),
+        outputs=tuple([Named(name, found.type_of(name)) for name in outputs]),
+        matrix_dtype=matrix_dtype(estimate),
+    )
+    return replace(call, estimate=estimate, form=None)
 
 
 def say_unfused(program: PricedProgram, separate: PricedProgram) -> None:
@@ -66,73 +121,3 @@ def say_unfused(program: PricedProgram, separate: PricedProgram) -> None:
         f" runtimes fuse them with; where each runs by itself, {moved} are read and written and the peak is {peak}"
     )
     program.notes.say("GF126", "", text)
-
-
-class _Fusion:
-    """The calls and rows of a graph after fusion. instead: by name of a value that is no longer stored, what is."""
-
-    def __init__(self, found: Islands, rows: list[Row]) -> None:
-        self.found = found
-        self.rows = rows
-        self.instead: dict[str, str] = {}
-        self.gone = {*found.folded}
-        for place in filter(found.dequantizes, range(len(found.calls))):
-            names = found.outputs(place)
-            if all(map(found.is_taken, names)):  # only read in their quantized form
-                self.gone.add(place)
-                self.instead.update((name, found.twins[name].name) for name in names)
-        for island in found.islands.values():
-            self.gone.update((*island.absorbed, *island.quantizers))
-
-    def calls(self) -> list[PricedCall]:
-        """The calls that are left, each once its operands are made."""
-        found, kept = self.found, []
-        ends = {island.absorbed[-1]: island for island in found.islands.values() if island.absorbed}
-        for place, call in enumerate(found.calls):
-            island = ends.get(place) or found.islands.get(place)
-            if island is not None and place in (island.absorbed or (island.place,))[-1:]:
-                kept.append(self._fused(island))
-            elif place in found.layouts:
-                found.values.update((name, found.twins[name].type) for name in found.outputs(place))
-                twins = {call.uses[0]: found.twins[call.uses[0]].name}
-                kept.append(self._entered(call.renamed(twins), found.layouts[place], twins))
-            elif place not in self.gone and island is None:
-                # One that reads sizes takes them from what is stored.
-                is_stored = self.instead.keys().isdisjoint(call.uses) or not call.node.operator.reads_sizes
-                kept.append(call if is_stored else call.renamed(self.instead))
-        for place in self.gone:
-            row = found.calls[place].row
-            self.rows[row] = self.rows[row]._replace(state="free", cost=Cost(), matrix_dtype="")
-        return kept
-
-    def _fused(self, island: Island) -> PricedCall:
-        found = self.found
-        call = found.calls[island.place]
-        parts = [found.calls[place] for place in (*island.absorbed, *island.quantizers)]
-        inside = {name for part in (call, *parts) for name in part.node.outputs}
-        beside = [name for part in parts for name in part.uses if name not in inside]
-        scales = [name for taken in island.taken for name in found.twins[taken].by.uses[1:]]
-        further = [name for name in dict.fromkeys((*beside, *scales)) if name not in found.stored]
-        twins = {name: found.twins[name].name for name in island.taken}
-        stored = [
-            name for output in call.node.outputs for name in island.results.get(output or "", (output,))
-        ]
-        self.instead.update((name, made[0]) for name, made in island.results.items())
-        fused = call.renamed(twins)
-        uses = (*fused.uses, *[twins.get(name, name) for name in further if name not in call.uses])
-        return self._entered(
-            replace(fused, node=replace(fused.node, outputs=tuple(stored)), uses=uses), island.estimate, twins
-        )
-
-    def _entered(self, call: PricedCall, estimate: Estimate, twins: Mapping[str, str]) -> PricedCall:
-        values, row = self.found.values, self.rows[call.row]
-        inputs = [twins.get(name, name) for name, _ in row.inputs]
-        outputs = [name for name in call.node.outputs if name and isinstance(values.get(name), TensorType)]
-        self.rows[call.row] = row._replace(
-            state="free" if is_free(estimate) else "counted",
-            cost=estimate.cost,
-            inputs=tuple([Named(name, self.found.type_of(name)) for name in inputs]),
-            outputs=tuple([Named(name, self.found.type_of(name)) for name in outputs]),
-            matrix_dtype=matrix_dtype(estimate),
-        )
-        return replace(call, estimate=estimate, form=None)

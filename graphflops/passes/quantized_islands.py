@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from graphflops.base.record import Record
 from graphflops.cost import Estimate, Value, free
 from graphflops.dims import Dim, total
 from graphflops.graph import Graph, Node, Ref
@@ -42,8 +42,7 @@ class End(NamedTuple):
     taken: tuple[str, ...] = ()  # quantized operands of these calls
 
 
-@dataclass(frozen=True, slots=True)
-class Island:
+class Island(Record, frozen=True):
     """Calls that run as one, by their places."""
 
     place: int  # of the call that gives its name
@@ -75,7 +74,16 @@ class Islands(Uses):
         barred: set[str] = set()
         for turn in range(_TURNS):
             self._find_twins(barred, has_layouts=turn < _TURNS - 1)
-            self._find_islands()
+            self.islands.clear()
+            self.island_of.clear()
+            for place, call in enumerate(self.calls):
+                if place in self.island_of or place in self.layouts or place in self.folded:
+                    continue
+                island = self._island(place, call)
+                if island is not None:
+                    self.islands[place] = island
+                    parts = (place, *island.absorbed, *island.quantizers)
+                    self.island_of.update(dict.fromkeys(parts, island))
             lost = [name for place in self.layouts for name in self.outputs(place) if not self.is_taken(name)]
             if not lost:
                 return
@@ -97,31 +105,29 @@ class Islands(Uses):
         self.twins.clear()
         self.layouts.clear()
         for place, call in enumerate(self.calls):
-            x = call.uses[0] if call.uses else ""
+            x, names = call.uses[0] if call.uses else "", self.outputs(place)
             if self.dequantizes(place):
                 twin = Twin(x, self.type_of(x), call, x in self.stored)
-                self.twins.update((name, twin) for name in self.outputs(place))
-            elif has_layouts and x in self.twins and barred.isdisjoint(self.outputs(place)):
-                self._lay_out(place, call)
+                self.twins.update((name, twin) for name in names)
+            elif has_layouts and x in self.twins and barred.isdisjoint(names):
+                estimate = self._laid_out(call, names)
+                if estimate is None:
+                    continue
+                self.layouts[place] = estimate
+                for name, value in zip(call.node.outputs, estimate.out, strict=False):
+                    if name is not None and isinstance(value, TensorType):
+                        self.twins[name] = self.twins[x]._replace(name=name, type=value)
 
-    def _lay_out(self, place: int, call: PricedCall) -> None:
-        """Take a layout of a dequantized value for one of the quantized value, a cast of it for that value itself."""
-        names, twin, op = self.outputs(place), self.twins[call.uses[0]], call.node.operator
+    def _laid_out(self, call: PricedCall, names: Sequence[str]) -> Estimate | None:
+        """A layout of a dequantized value as one of the quantized value, a cast of it as that value itself."""
+        twin, op = self.twins[call.uses[0]], call.node.operator
         if not names or not all(map(self.is_float, names)):
-            return
+            return None
         if op.kind == "cast" and self.type_of(names[0]).dtype.bits >= _HALF:
-            estimate = free(twin.type)
-        elif self._lays_out(call) and not op.mutates:
-            priced = self._at_twins(call, call.uses[:1])
-            if priced is None:
-                return
-            estimate = priced.estimate
-        else:
-            return
-        self.layouts[place] = estimate
-        for name, value in zip(call.node.outputs, estimate.out, strict=False):
-            if name is not None and isinstance(value, TensorType):
-                self.twins[name] = twin._replace(name=name, type=value)
+            return free(twin.type)
+        is_layout = self._lays_out(call) and not op.mutates
+        priced = self._at_twins(call, call.uses[:1]) if is_layout else None
+        return None if priced is None else priced.estimate
 
     def _at_twins(self, call: PricedCall, taken: Collection[str]) -> Priced | None:
         """The price of a call at the quantized types of some operands; None where its rule does not take these."""
@@ -130,17 +136,6 @@ class Islands(Uses):
         return None if priced.state == "unknown" or priced.placeholders else priced
 
     # Islands
-
-    def _find_islands(self) -> None:
-        self.islands.clear()
-        self.island_of.clear()
-        for place, call in enumerate(self.calls):
-            if place in self.island_of or place in self.layouts or place in self.folded:
-                continue
-            island = self._island(place, call)
-            if island is not None:
-                self.islands[place] = island
-                self.island_of.update(dict.fromkeys((place, *island.absorbed, *island.quantizers), island))
 
     def _island(self, place: int, call: PricedCall) -> Island | None:
         op, estimate = call.node.operator, call.estimate
@@ -154,7 +149,16 @@ class Islands(Uses):
         floats = self.floats(call.uses)
         taken = [name for name in floats if name in self.twins]
         if op.name == "quantize":
-            return self._requantization(place, call) if taken == list(call.uses[:1]) else None
+            if taken != list(call.uses[:1]):
+                return None
+            # A quantized value that is quantized again: the same value where the scales are equal.
+            again, (out,) = self.twins[taken[0]], call.estimate.out
+            whole = free(out)
+            if parameters(call) != parameters(again.by):
+                reads = (again.type, *scales(again.by, self.values), *scales(call, self.values))
+                work = call.estimate.vector_flops + again.dequantizing(self.values)
+                whole = Estimate((out,), vector_flops=work, reads=reads)
+            return Island(place, frozenset(taken), (), (), {}, whole)
         if not taken:
             return self._scaled_sums(place, call) if estimate.matrix_flops != 0 else None
         if estimate.matrix_flops != 0:
@@ -168,17 +172,6 @@ class Islands(Uses):
         if all(name in self.twins or self.is_number(name) for name in floats):
             return self._between(place, call, taken)
         return None
-
-    def _requantization(self, place: int, call: PricedCall) -> Island:
-        """A quantized value that is quantized again: the same value where the scales are equal."""
-        twin, (out,) = self.twins[call.uses[0]], call.estimate.out
-        if parameters(call) == parameters(twin.by):
-            estimate = free(out)
-        else:
-            reads = (twin.type, *scales(twin.by, self.values), *scales(call, self.values))
-            work = call.estimate.vector_flops + twin.dequantizing(self.values)
-            estimate = Estimate((out,), vector_flops=work, reads=reads)
-        return Island(place, frozenset(call.uses[:1]), (), (), {}, estimate)
 
     def _integer_product(
         self, place: int, call: PricedCall, taken: Sequence[str], factors: Sequence[str]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from graphflops.cost import Value
@@ -37,13 +37,12 @@ class Twin(NamedTuple):
         each = next((each for each in range(QUANTIZE + 1) if whole * each == work), DEQUANTIZE)
         return each * (self.type.numel if elements is None else elements)
 
-    def scales(self, values: Mapping[str, Value], gathered: Dim | None) -> Iterator[TensorType | Dim]:
+    def scales(self, values: Mapping[str, Value], gathered: Dim | None) -> list[TensorType | Dim]:
         """Scales and zero points that are read with it; of a table, those of the elements that are gathered."""
-        for value in scales(self.by, values):
-            if gathered is None or not value.rank:
-                yield value
-            else:
-                yield floor_div(value.nbytes * gathered, self.type.numel)
+        if gathered is None:
+            return [*scales(self.by, values)]
+        numel = self.type.numel
+        return [floor_div(x.nbytes * gathered, numel) if x.rank else x for x in scales(self.by, values)]
 
 
 def parameters(conversion: PricedCall) -> tuple[object, ...]:
@@ -52,12 +51,9 @@ def parameters(conversion: PricedCall) -> tuple[object, ...]:
     return arguments.get("scale"), arguments.get("zero_point")
 
 
-def scales(conversion: PricedCall, values: Mapping[str, Value]) -> Iterator[TensorType]:
+def scales(conversion: PricedCall, values: Mapping[str, Value]) -> list[TensorType]:
     """Scales and zero points that a conversion reads."""
-    for name in conversion.uses[1:]:
-        value = values.get(name)
-        if isinstance(value, TensorType):
-            yield value
+    return [x for name in conversion.uses[1:] if isinstance(x := values.get(name), TensorType)]
 
 
 def is_narrow(dtype: DType) -> bool:
@@ -89,10 +85,15 @@ class Uses:
             if is_fixed and self.stored.issuperset(call.uses):  # a constant, a part of a weight
                 self.stored.update(self.outputs(place))
         # Calls that quantize weights for conversions back, which is done once, when the model is loaded.
-        self.folded = {place for place in range(len(calls)) if self._folds(place)}
+        self.folded = set[int]()
+        for place, call in enumerate(calls):
+            results, is_of_stored = self.outputs(place), self.stored.issuperset(call.uses)
+            is_quantizing = call.node.operator.name == "quantize" and is_of_stored and bool(results)
+            if is_quantizing and self.is_read_only_by(results[0], self.dequantizes):
+                self.folded.add(place)
+                self.stored.update(results)
 
     def outputs(self, place: int) -> list[str]:
-        """Names of the results of a call."""
         return [name for name in self.calls[place].node.outputs if name is not None]
 
     def dequantizes(self, place: int) -> bool:
@@ -106,13 +107,11 @@ class Uses:
         return is_float and converts(op, self.values[call.uses[0]])
 
     def type_of(self, name: str) -> TensorType:
-        """The type of a tensor."""
         value = self.values[name]
         assert isinstance(value, TensorType)
         return value
 
     def elements(self, place: int) -> Dim:
-        """Elements of all results."""
         return total(self.type_of(name).numel for name in self.outputs(place))
 
     def is_float(self, name: str) -> bool:
@@ -139,19 +138,8 @@ class Uses:
         return readers[0] if len(readers) == 1 and name not in self.returned else None
 
     def is_quantized(self, name: str) -> bool:
-        """Whether all that read a value quantize it."""
-
         def quantizes(place: int) -> bool:
             op, uses = self.calls[place].node.operator, self.calls[place].uses
             return op.name == "quantize" and name == uses[0] and name not in uses[1:]
 
         return self.is_read_only_by(name, quantizes)
-
-    def _folds(self, place: int) -> bool:
-        """Whether a call quantizes weights for conversions back, which is done once, when the model is loaded."""
-        call, results = self.calls[place], self.outputs(place)
-        if call.node.operator.name != "quantize" or not self.stored.issuperset(call.uses) or not results:
-            return False
-        is_folded = self.is_read_only_by(results[0], self.dequantizes)
-        self.stored.update(results if is_folded else ())
-        return is_folded

@@ -58,7 +58,6 @@ class Reconciler:
         self.equalities: dict[Meeting, bool] = {}
 
     def begin(self, graph: Graph, values: Mapping[str, Value]) -> None:
-        """Note which of the values that a graph starts from have known contents."""
         self.contents[graph] = {name for name, value in values.items() if _has_contents(value)}
 
     def numbered(self, node: Node, priced: Priced, values: Mapping[str, Value], graph: Graph) -> Priced:
@@ -119,7 +118,6 @@ class Reconciler:
         self.say("GF131", node, text)
 
     def fresh(self, placeholder: str) -> Dim:
-        """The next size of that origin, or the value that the user gives for it."""
         return self.binding.told(self.names.fresh(placeholder.rstrip("?")))
 
     def reconcile(
@@ -135,24 +133,18 @@ class Reconciler:
         if priced.met:
             for pair in priced.met:
                 self.equalities[pair] = graph is self.program or self.equalities.get(pair, False)
-            self._compare_met(node, priced.met)
+            is_recorded = not (self.derives or self.binding.moved)
+            for a, b, is_broadcast in priced.met if is_recorded else ():
+                sizes = evaluate(a, self.binding.hints), evaluate(b, self.binding.hints)
+                if not is_broadcast and None not in sizes and sizes[0] != sizes[1]:
+                    text = f"requires {a} = {b}, which are {sizes[0]} and {sizes[1]} in the file"
+                    self.say("GF102", node, text)
             if node.operator.name == "check" and graph is self.program:
                 self._follow(priced.met, values)
         if self.fallback is not None:
             self._take_derived(node, priced, values, graph, self.fallback)
         else:
             self._take_recorded(node, priced, values, graph, autocast)
-
-    def _compare_met(self, node: Node, met: Iterable[Meeting]) -> None:
-        """Say where two sizes that an operator requires to be equal are not, at the examples that the file records."""
-        if self.derives or self.binding.moved:
-            return
-        for a, b, is_broadcast in met:
-            sizes = evaluate(a, self.binding.examples), evaluate(b, self.binding.examples)
-            if not is_broadcast and None not in sizes and sizes[0] != sizes[1]:
-                self.say(
-                    "GF102", node, f"requires {a} = {b}, which are {sizes[0]} and {sizes[1]} in the file"
-                )
 
     def _follow(self, asserted: Iterable[Meeting], values: dict[str, Value]) -> None:
         """From here on, a size that depends on data is what an asserted sum leaves for it: `u2 = s0 - u0 - u1`."""
@@ -171,10 +163,13 @@ class Reconciler:
     def _take_recorded(
         self, node: Node, priced: Priced, values: dict[str, Value], graph: Graph, autocast: bool
     ) -> None:
-        """Fix the type of each result of a file that records them."""
-        derived, is_step = priced.estimate.out, graph.step is not None
+        derived, is_step, contents = priced.estimate.out, graph.step is not None, self.contents[graph]
         if priced.state != "unknown" and len(derived) != len(node.outputs):
-            self._wrong_number(node, len(derived))
+            wanted = len(node.outputs)
+            if self.binding.moved:
+                text = f"it would give {len(derived)} results, the program takes {wanted}; {_EXPORT_DYNAMIC}"
+                raise ModelError(f"{place_of(node)}: {text}")
+            self.say("GF105", node, f"rule gives {len(derived)} results, the file records {wanted}")
         for index, name in enumerate(node.outputs):
             ours = derived[index] if index < len(derived) else None
             if is_step and priced.state != "unknown" and isinstance(ours, TensorType) is (name is None):
@@ -193,20 +188,18 @@ class Reconciler:
                 is_known = ours is not None or priced.state != "unknown"
                 is_fixed = node.operator.kind not in _KEPT_BY_DEVICE
                 is_compared = is_known and (is_fixed or name in graph.used or is_held)
-                chosen = autocast or (index > 0 and _is_wide_statistic(node, ours, recorded))
+                # A further result of a norm of 16 bits is in float32 on a GPU.
+                dtypes = getattr(ours, "dtype", None), getattr(recorded, "dtype", None)
+                is_wide = index > 0 and dtypes[0] in (FLOAT16, BFLOAT16) and dtypes[1] is FLOAT32
+                chosen = autocast or (is_wide and node.operator.kind == "normalisation")
                 value = self._agreed(node, ours, recorded, chosen, is_compared)
             values[name] = value
             if _has_contents(value):
-                self.contents[graph].add(name)
-        if self.contents[graph] and _writes(node):
-            self._forget_contents(values, self.contents[graph])
-
-    def _wrong_number(self, node: Node, results: int) -> None:
-        wanted = len(node.outputs)
-        if self.binding.moved:
-            text = f"it would give {results} results, the program takes {wanted}; {_EXPORT_DYNAMIC}"
-            raise ModelError(f"{place_of(node)}: {text}")
-        self.say("GF105", node, f"rule gives {results} results, the file records {wanted}")
+                contents.add(name)
+        if contents and _writes(node):  # which values share the memory that is written is not tracked
+            known = ((name, values[name]) for name in contents)
+            values.update((name, replace(x, value=None)) for name, x in known if isinstance(x, TensorType))
+            contents.clear()
 
     def _take_derived(
         self, node: Node, priced: Priced, values: dict[str, Value], graph: Graph, fallback: FallbackTypes
@@ -220,8 +213,13 @@ class Reconciler:
             value = derived[place] if place < len(derived) else None
             if value is not None and not isinstance(value, UnknownType):
                 fallback.compare(name, value, graph)
-                if priced.outgrown:
-                    value = self._cut(node, value)
+                if priced.outgrown:  # sizes that have grown too large to compute with get names
+                    for size in outgrown(value):
+                        if size not in self.named:
+                            self.named[size] = self.names.fresh("size")
+                            text = "the expression of a size grows too large: the size is called"
+                            self.say("GF116", node, f"{text} {self.named[size]}")
+                    value = with_sizes(value, lambda x: self.named.get(x, x) if isinstance(x, Expr) else x)
             else:
                 if others is None:
                     others = fallback.of(node, self.resolve(node.args, values), derived, graph)
@@ -230,23 +228,6 @@ class Reconciler:
                     self._alone(node, name)
                 value = put_in(value, {n: self.fresh(n) for n in placeholders_in(sizes_in(value))})
             values[name] = value
-
-    def _cut(self, node: Node, value: Value) -> Value:
-        """The value with names for those of its sizes that have grown too large to compute with."""
-        for size in outgrown(value):
-            if size not in self.named:
-                self.named[size] = self.names.fresh("size")
-                text = f"the expression of a size grows too large: the size is called {self.named[size]}"
-                self.say("GF116", node, text)
-        return with_sizes(value, lambda dim: self.named.get(dim, dim) if isinstance(dim, Expr) else dim)  # type: ignore[no-any-return]
-
-    def _forget_contents(self, values: dict[str, Value], names: set[str]) -> None:
-        """Drop all known contents after a write in place: which values share its memory is not tracked."""
-        for name in names:
-            value = values[name]
-            if isinstance(value, TensorType):
-                values[name] = replace(value, value=None)
-        names.clear()
 
     def _learns(self, ours: Value, recorded: Value) -> bool:
         """Bind an unbacked symbol of the file (`u0`) to the size derived for it; True if there was one."""
@@ -320,14 +301,6 @@ def _is_smaller(recorded: Value, ours: Value) -> bool:
         return False
     pairs = (recorded.numel, ours.numel), (recorded.dtype.bits, getattr(ours.dtype, "bits", 0))
     return any(isinstance(ours, int) and isinstance(theirs, int) and theirs < ours for theirs, ours in pairs)
-
-
-def _is_wide_statistic(node: Node, ours: Value, recorded: Value) -> bool:
-    """Whether a further result of a norm of 16 bits is in float32, as on a GPU."""
-    if not isinstance(ours, TensorType) or not isinstance(recorded, TensorType):
-        return False
-    is_wide = ours.dtype in (FLOAT16, BFLOAT16) and recorded.dtype is FLOAT32
-    return is_wide and node.operator.kind == "normalisation"
 
 
 def place_of(node: Node) -> str:

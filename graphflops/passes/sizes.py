@@ -32,15 +32,24 @@ def labels_of(graph: Graph, names: Mapping[str, str]) -> dict[str, str]:
     the program lacks, for one that is an expression of several sizes, and for a label that another size has.
     """
     labels: dict[str, str] = {}
-    computed = open_sizes(graph).computed
+    sizes = open_sizes(graph)
     for label, place in names.items():
-        name = _named(graph, label, place)
-        if name is None:
+        try:
+            ((found, size), *others) = sizes.sizes_of(place).items()
+        except ModelError as error:
+            raise ModelError(f"--name {shown(label)}={error}") from None
+        if isinstance(size, int):
             continue
+        (name, *more) = sorted(size.symbols)
+        if others or more:
+            told = f"{size}; name {' or '.join((name, *more))} instead"
+            told = f"{len(others) + 1} sizes" if others else told
+            raise ModelError(f"--name {shown(label)}={shown(place)}: this is {told}")
+        name = found if is_computed(size) else name
         if label != name and label in graph.symbols:
             raise ModelError(f"--name {shown(label)}: the program has another size of that name")
         where = graph.symbols[name].where if name in graph.symbols else ()
-        labels.update(dict.fromkeys((name, *(axis for axis in where if axis not in computed)), label))
+        labels.update(dict.fromkeys((name, *(axis for axis in where if axis not in sizes.computed)), label))
     return labels
 
 
@@ -137,22 +146,6 @@ def _labelled(symbols: Mapping[str, SymbolInfo], labels: Mapping[str, str]) -> M
             axis = place if place in info.computed else ""
             found[name] = replace(info, label=labels[place], label_axis=axis)
     return found
-
-
-def _named(graph: Graph, label: str, place: str) -> str | None:
-    """The symbol to name, or the axis that is computed from one; None where the axis has a fixed size."""
-    sizes = open_sizes(graph)
-    try:
-        ((found, size), *others) = sizes.sizes_of(place).items()
-    except ModelError as error:
-        raise ModelError(f"--name {shown(label)}={error}") from None
-    if isinstance(size, int):
-        return None
-    (name, *more) = sorted(size.symbols)
-    if others or more:
-        told = f"{len(others) + 1} sizes" if others else f"{size}; name {' or '.join((name, *more))} instead"
-        raise ModelError(f"--name {shown(label)}={shown(place)}: this is {told}")
-    return found if is_computed(size) else name
 
 
 def without_impossible(symbols: Mapping[str, SymbolInfo], values: Sequence[Named]) -> dict[str, SymbolInfo]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct, field
@@ -115,9 +115,7 @@ def with_adapters(graph: Graph, rank: int, modules: Sequence[str]) -> Graph:
         entry.name: entry.target.rpartition(".")[0] for entry in graph.inputs if entry.role == "parameter"
     }
     layers = {
-        node.name: targets[name]
-        for node in graph.nodes
-        if (name := _weight(node)) in targets and _is_linear(node, graph.types)
+        node.name: targets[name] for node in graph.nodes if (name := _weight(node, graph.types)) in targets
     }
     wanted = chosen("--lora", modules, list(layers.values()), "no linear layers")
     inputs, nodes, made = list(graph.inputs), [], set[str]()
@@ -127,47 +125,32 @@ def with_adapters(graph: Graph, rank: int, modules: Sequence[str]) -> Graph:
         if layer not in wanted:
             nodes.append(node)
             continue
-        nodes += _adapted(node, types)
+        result, name = node.outputs[0], _weight(node, types)
+        own, down, up, product = (f"{result}_{part}" for part in ("base", "lora_A", "lora_B", "scaled"))
+        factors = f"{name}_lora_A", f"{name}_lora_B"
+        types[own] = types[result or ""]
+        nodes += [
+            replace(node, outputs=(own,)),
+            linear(node, down, node.arguments()["a"], Ref(factors[0])),
+            linear(node, up, Ref(down), Ref(factors[1])),
+            scaled(node, product, Ref(up), _SCALE),
+            replace(added(node, f"{result}_adapted", Ref(own), Ref(product)), outputs=(result,)),
+        ]
         if layer not in made:
             made.add(layer)
-            weight: TensorType = types[_weight(node)]
-            outs, ins = weight.shape
-            for name, shape, target in zip(_names(node), ((rank, ins), (outs, rank)), _LORA, strict=True):
-                inputs.append(Input(name, "parameter", f"{layer}{target}"))
-                types[name] = TensorType(shape, weight.dtype, requires_grad=True)
+            outs, ins = types[name].shape
+            for factor, shape, target in zip(factors, ((rank, ins), (outs, rank)), _LORA, strict=True):
+                inputs.append(Input(factor, "parameter", f"{layer}{target}"))
+                types[factor] = TensorType(shape, types[name].dtype, requires_grad=True)
     return replace(graph, inputs=tuple(inputs), nodes=tuple(nodes), types=types)
 
 
-def _weight(node: Node) -> str:
-    """The name of a linear layer's weight; "" for another call."""
-    argument = node.arguments().get("weight" if node.operator.name == "linear" else "")
-    return argument.name if isinstance(argument, Ref) else ""
-
-
-def _is_linear(node: Node, types: Mapping[str, Any]) -> bool:
-    """Whether a call that reads a weight is a linear layer with one result; a malformed file may record anything."""
-    weight, x = types[_weight(node)], node.arguments().get("a")
-    is_matrix = isinstance(weight, TensorType) and weight.rank == 2
-    return is_matrix and isinstance(x, Ref) and len(node.outputs) == 1 and node.outputs[0] in types
-
-
-def _names(node: Node) -> tuple[str, str]:
-    return f"{_weight(node)}_lora_A", f"{_weight(node)}_lora_B"
-
-
-def _adapted(node: Node, types: dict[str, Any]) -> Iterator[Node]:
-    """The layer's call and those of its adapter; the last one has the layer's result."""
-    (result,) = node.outputs
-    x = node.arguments()["a"]
-    own, down, up, product = (f"{result}_{part}" for part in ("base", "lora_A", "lora_B", "scaled"))
-    factors = _names(node)
-    types[own] = types[result or ""]
-    yield replace(node, outputs=(own,))
-
-    yield linear(node, down, x, Ref(factors[0]))
-    yield linear(node, up, Ref(down), Ref(factors[1]))
-    yield scaled(node, product, Ref(up), _SCALE)
-    yield replace(added(node, f"{result}_adapted", Ref(own), Ref(product)), outputs=(result,))
+def _weight(node: Node, types: Mapping[str, Any]) -> str:
+    """The name of the weight of a linear layer with one result; "" for another call, and for what no layer records."""
+    given = node.arguments() if node.operator.name == "linear" else {}
+    weight, matrix = given.get("weight"), tensor_type(given.get("weight"), types)
+    is_typed = matrix is not None and matrix.rank == 2 and len(node.outputs) == 1 and node.outputs[0] in types
+    return weight.name if is_typed and isinstance(weight, Ref) and isinstance(given.get("a"), Ref) else ""
 
 
 # The loss
@@ -189,7 +172,7 @@ def with_cross_entropy(graph: Graph) -> Graph:
     types = {**graph.types, _LABELS: TensorType(rows, INT64)}
     flat, targets, nodes, like = Ref(logits), Ref(_LABELS), [], Node("", "")
     if value.dtype is not FLOAT32:
-        nodes.append(converted(like, "logits_float32", flat, FLOAT32))
+        nodes.append(converted(like, "logits_float32", flat, dtype=FLOAT32))
         flat = Ref("logits_float32")
     if value.rank == 3:
         nodes.append(viewed(like, "logits_flat", flat, (-1, value.shape[axis])))
@@ -249,7 +232,7 @@ class Autocast(Struct):
         self.taken.add(name)
         if is_cached:
             self.cached[argument.name] = name
-        casts.append(converted(node, name, argument, wanted))
+        casts.append(converted(node, name, argument, dtype=wanted))
         return Ref(name)
 
 
@@ -260,13 +243,13 @@ def _eligible(value: Any) -> TensorType | None:
 
 
 _FLOATING = (FLOAT16, BFLOAT16, FLOAT32, FLOAT64)
-_PARAMETERS: Mapping[Precision, DType] = {
-    "fp32": FLOAT32,
-    "bf16": BFLOAT16,
-    "bf16-mixed": FLOAT32,
-    "fp16-mixed": FLOAT32,
+# Of parameters, and of products where autocast runs them in another one.
+_PRECISIONS: Mapping[Precision, tuple[DType, DType | None]] = {
+    "fp32": (FLOAT32, None),
+    "bf16": (BFLOAT16, None),
+    "bf16-mixed": (FLOAT32, BFLOAT16),
+    "fp16-mixed": (FLOAT32, FLOAT16),
 }
-_PRODUCTS: Mapping[Precision, DType] = {"bf16-mixed": BFLOAT16, "fp16-mixed": FLOAT16}
 _SAYS_FLOAT32 = re.compile(r"\.float32\b|\.float\(|torch\.float\b")
 
 
@@ -279,16 +262,19 @@ def at_precision(graph: Graph, precision: Precision, leaves: Iterable[str]) -> G
             elements[value.dtype] += value.numel if isinstance(value.numel, int) else 1
     own = elements.most_common(1)[0][0] if elements else FLOAT32  # that most of the parameters have
     pricer = Pricer(graph, bind(graph, {}, {}, assume=False), False, lambda _: None)
-    autocast = None
-    if precision in _PRODUCTS:
-        autocast = Autocast(_PRODUCTS[precision], frozenset(leaves), {*graph.types})
-    conversion = _Conversion(own, _PARAMETERS[precision], pricer, autocast)
-    types = {
-        entry.name: conversion.of_input(entry.role, graph.types.get(entry.name)) for entry in graph.inputs
-    }
-    converted = conversion.graph(graph, {name: value for name, value in types.items() if value is not None})
-    cached = frozenset(autocast.cached.values()) if autocast else frozenset()
-    return replace(converted, lasting=cached)
+    wanted, lower = _PRECISIONS[precision]
+    autocast = None if lower is None else Autocast(lower, frozenset(leaves), {*graph.types})
+    types: dict[str, Any] = {}
+    for entry in graph.inputs:
+        value = graph.types.get(entry.name)
+        if isinstance(value, TensorType) and value.dtype in _FLOATING:
+            # `module.to(dtype)` converts parameters and buffers, the caller what it passes in.
+            is_converted = entry.role in ("parameter", "buffer") or value.dtype is own
+            value = replace(value, dtype=wanted) if is_converted else value
+        if value is not None:
+            types[entry.name] = value
+    found = _Conversion(own, wanted, pricer, autocast).graph(graph, types)
+    return replace(found, lasting=frozenset(autocast.cached.values()) if autocast else frozenset())
 
 
 class _Conversion(Record, frozen=True):
@@ -298,13 +284,6 @@ class _Conversion(Record, frozen=True):
     wanted: DType
     pricer: Pricer
     autocast: Autocast | None
-
-    def of_input(self, role: str, value: Any) -> Any:
-        """The type of an input: `module.to(dtype)` converts parameters and buffers, the caller what it passes in."""
-        if not isinstance(value, TensorType) or value.dtype not in _FLOATING:
-            return value
-        is_converted = role in ("parameter", "buffer") or value.dtype is self.own
-        return replace(value, dtype=self.wanted) if is_converted else value
 
     def graph(self, graph: Graph, inputs: Mapping[str, Any]) -> Graph:
         """The graph, nested or not, from the types of its inputs and of the values around it that it uses."""
@@ -333,9 +312,9 @@ class _Conversion(Record, frozen=True):
 
     def with_nested(self, node: Node, types: Mapping[str, Any]) -> Node:
         """The call with its nested graphs converted: their inputs are the operands behind them, in order."""
-        if not any(isinstance(argument, Graph) for argument in node.args):
+        first = next((place for place, x in enumerate(node.args) if isinstance(x, Graph)), None)
+        if first is None:
             return node
-        first = next(place for place, argument in enumerate(node.args) if isinstance(argument, Graph))
         operands = [types.get(ref.name) for ref in flat(node.args[first:]) if isinstance(ref, Ref)]
 
         def converted(argument: Any) -> Any:

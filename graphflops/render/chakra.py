@@ -80,22 +80,18 @@ def node(number: int, name: str, kind: int, rest: bytes) -> bytes:
 
 def attributes(number: int, facts: Facts) -> bytes:
     """The attributes whose value is known; `is_unknown` where that of another is not, or too large to write."""
-    known: dict[str, Any] = {name: value for name, value in facts.items() if _fits(_type(name), value)}
+    known: list[tuple[str, str, Any]] = []
+    for name, value in facts.items():
+        kind = _TYPED.get(name, "string")
+        most = _LARGEST_INT32 if kind == "int32" else LARGEST
+        is_written = isinstance(value, str if kind == "string" else float)
+        if 0 <= value <= most if isinstance(value, int) else is_written:
+            known.append((name, kind, value))
     if len(known) < len(facts):
-        known["is_unknown"] = True
+        known.append(("is_unknown", "bool", True))
     return b"".join(
-        field(number, field(1, name) + field(_FIELDS[_type(name)], value)) for name, value in known.items()
+        [field(number, field(1, name) + field(_FIELDS[kind], value)) for name, kind, value in known]
     )
-
-
-def _type(name: str) -> str:
-    return _TYPED.get(name, "string")
-
-
-def _fits(kind: str, value: object) -> bool:
-    if not isinstance(value, int):
-        return isinstance(value, str if kind == "string" else float)
-    return 0 <= value <= (_LARGEST_INT32 if kind == "int32" else LARGEST)
 
 
 # Which collective takes gradients back.
@@ -125,8 +121,7 @@ def chakra(report: Report) -> bytes:
     spans = timeline(report, micro_steps)
     if max((span.end for span in spans), default=0.0) * MICROSECONDS > LARGEST:
         raise OptionError("--format chakra: there are too many microseconds to count: take smaller sizes")
-    messages = _Trace(report).messages(spans)
-    return stream(messages)
+    return stream(_Trace(report).messages(spans))
 
 
 class _Trace:
@@ -196,18 +191,19 @@ class _Trace:
         if time is not None and time.collective:
             return COMPUTE, {"is_cpu_op": "," not in time.kernel}
         facts = {"is_cpu_op": time is not None and not time.kernel, "stream": 0}
-        kind = self.moved(row)
-        if kind == COMPUTE:
-            return kind, {**facts, **self.work(_cost(span, row))}
         made = tuple([Ref(name) for name, _ in row.outputs])
-        return kind, {**facts, "tensor_size": self.bytes(made, row)}
-
-    def moved(self, row: Row) -> int:
-        """What a call is: a store to the host's memory of what a step keeps there, a load back, or else any call."""
-        read, made = ([name in self.away for name, _ in each] for each in (row.inputs, row.outputs))
-        if any(made):
-            return COMPUTE if all(read) else STORE
-        return LOAD if any(read) and made else COMPUTE
+        read, stored = (
+            any(name in self.away for name, _ in row.inputs),
+            [one.name in self.away for one in made],
+        )
+        if any(stored) and not all(name in self.away for name, _ in row.inputs):
+            return STORE, {
+                **facts,
+                "tensor_size": self.bytes(made, row),
+            }  # what a step keeps in the host's memory
+        if read and stored and not any(stored):
+            return LOAD, {**facts, "tensor_size": self.bytes(made, row)}
+        return COMPUTE, {**facts, **self.work(_cost(span, row))}
 
     def exchanges(self, span: Span, row: Row) -> Iterator[_Node]:
         """The collective of a call, or its messages to and from single devices, whose ranks are those of the mesh."""
@@ -224,18 +220,15 @@ class _Trace:
         listed = [name, given.get("dst", given.get("src")), given.get("tag"), given.get("x")]
         if name == "send_and_receive":
             listed = [given.get(key) for key in ("operators", "peers", "tags", "x")]
+        groups = {} if self.mesh is None else self.mesh.groups
+        members = groups[str(group)].ranks if str(group) in groups else ()
         for what, peer, tag, x in zip(*(flat((each,)) for each in listed), strict=False):
             is_sent = what in ("send", "isend")
-            ranks = [None if self.mesh is None else self.mesh.rank, self.rank(str(group), peer)]
+            other = members[peer] if isinstance(peer, int) and 0 <= peer < len(members) else None
+            ranks = [None if self.mesh is None else self.mesh.rank, other]
             ends = zip(("comm_src", "comm_dst"), ranks if is_sent else ranks[::-1], strict=True)
             facts = {**dict(ends), "comm_tag": tag, "comm_size": self.bytes(x, row)}
             yield SEND if is_sent else RECEIVE, {**common, **facts}
-
-    def rank(self, group: str, place: object) -> int | None:
-        """The rank of a group's device; None where the group is not known."""
-        groups = {} if self.mesh is None else self.mesh.groups
-        ranks = groups[group].ranks if group in groups else ()
-        return ranks[place] if isinstance(place, int) and 0 <= place < len(ranks) else None
 
     def work(self, cost: Cost | None) -> dict[str, object]:
         """FLOPs, of products and others, and bytes read and written. cost: None where it is not known."""

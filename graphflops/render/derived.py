@@ -11,7 +11,6 @@ from typing import Any
 from graphflops.base.docstrings import docstring
 from graphflops.base.json_form import Formula
 from graphflops.base.units import interval, measured, memory, number, parameters, percent, rate, seconds
-from graphflops.base.units import parameters as as_parameters
 from graphflops.cost import REPORTED
 from graphflops.derived.items import PerItem, cost_per_million
 from graphflops.derived.overview import Overview, OverviewLine
@@ -125,8 +124,8 @@ def per_item(found: PerItem, *, exact: bool) -> Listing:
         told = ["" if time is None else time if exact else at_least + seconds(time) for time in times]
         rows.append(("seconds" if exact else "time", *told, "predicted for the device"))
     counts = {
-        "active parameters": (found.active_parameters, as_parameters, least, "N of the line active"),
-        "parameters": (found.parameters, as_parameters, least, "N of the line total, without embeddings"),
+        "active parameters": (found.active_parameters, parameters, least, "N of the line active"),
+        "parameters": (found.parameters, parameters, least, "N of the line total, without embeddings"),
         "items": (found.items, number, "", "in one run"),
         "unknown": (found.unknown, number, "", "calls of unknown cost"),
     }
@@ -151,16 +150,13 @@ def grid(found: Overview, *, with_errors: bool = True) -> TextTable:
     """A line for each model, with its time and memory where a device is named, and a column of errors if there are any."""
     is_timed = _is_timed(found)
     says_why = with_errors and any(line.error for line in found.lines)
-    heads = (*_HEADS, *(_DEVICE_HEADS if is_timed else ()), *(("error",) if says_why else ()))
-    cells = [
-        [
-            *_cells(line),
-            *(_device_cells(line) if is_timed else ()),
-            *([safe(line.error, _ERROR)] if says_why else ()),
-        ]
-        for line in found.lines
-    ]
-    return TextTable(heads, [Entry(row) for row in cells])
+    heads = [*_HEADS, *_DEVICE_HEADS * is_timed]
+    entries = []
+    for line in found.lines:
+        cells = [safe(line.model, _NAME), *_cells(line)]
+        cells = [*cells, *[""] * (len(_HEADS) + len(_DEVICE_HEADS) - len(cells))][: len(heads)]
+        entries.append(Entry([*cells, *[safe(line.error, _ERROR)] * says_why]))
+    return TextTable([*heads, *["error"] * says_why], entries)
 
 
 def _is_timed(found: Overview) -> bool:
@@ -196,40 +192,31 @@ def overview_document(found: Overview) -> Document:
     For spreadsheets whole numbers; the formula where a size has no value, nothing where the model could not be analyzed.
     In JSON null for everything that is not known.
     """
-
-    def rows() -> list[dict[str, Any]]:
-        return [_exact(line, is_timed=_is_timed(found)) for line in found.lines]
-
-    heads = (*_FIELDS, *(_DEVICE_FIELDS if _is_timed(found) else ()))
+    heads = (*_FIELDS, *_DEVICE_FIELDS * _is_timed(found))
+    rows = [_exact(line, heads) for line in found.lines]
     return Document(
         [grid(found)],
         _assumed(found),
-        exact=lambda: Listing(heads, [[_spelled(cell) for cell in row.values()] for row in rows()]),
-        data=lambda: {"schema": 1, "models": rows()},
+        exact=lambda: Listing(heads, [[_spelled(cell) for cell in row.values()] for row in rows]),
+        data=lambda: {"schema": 1, "models": rows},
     )
 
 
-def _cells(line: OverviewLine) -> list[str]:
-    cost = line.cost
-    name = safe(line.model, _NAME)
-    if cost is None:
-        return [name, *[""] * (len(_HEADS) - 1)]
+def _cells(line: OverviewLine) -> Iterator[str]:
+    """Figures, those of a device behind the others; none of a model that could not be analyzed."""
+    if (cost := line.cost) is None:
+        return
     numbers = Numbers(lambda quantity: evaluate(quantity, cost.values), _FORMULA)
     least = ">= " if cost.unknown else ""
     known = f"{percent(cost.calls - cost.unknown, cost.calls) or '100.0'} %"
-    known = f"{known}, {cost.unknown:,} unknown" if cost.unknown else known
-    flops = f"{least}{numbers.count(cost.matrix_flops)}"
-    sizes = [f"{least}{numbers.memory(size)}" for size in (cost.moved_bytes, cost.peak_bytes)]
-    return [name, flops, parameters(cost.parameters), *sizes, known, f"{cost.seconds:.2f} s"]
-
-
-def _device_cells(line: OverviewLine) -> list[str]:
-    cost = line.cost
-    if cost is None or cost.time is None:
-        return [""] * len(_DEVICE_HEADS)
-    time, least = cost.time, ">= " if cost.time.is_lower_bound else ""
-    held = "" if cost.device_bytes is None else f"{'>= ' if cost.unknown else ''}{memory(cost.device_bytes)}"
-    return [f"{least}{seconds(time.seconds)}", interval(time.low, time.high), held]
+    yield from (f"{least}{numbers.count(cost.matrix_flops)}", parameters(cost.parameters))
+    yield from (f"{least}{numbers.memory(size)}" for size in (cost.moved_bytes, cost.peak_bytes))
+    yield f"{known}, {cost.unknown:,} unknown" if cost.unknown else known
+    yield f"{cost.seconds:.2f} s"
+    if cost.time is not None:
+        yield f"{'>= ' if cost.time.is_lower_bound else ''}{seconds(cost.time.seconds)}"
+        yield interval(cost.time.low, cost.time.high)
+        yield "" if cost.device_bytes is None else f"{least}{memory(cost.device_bytes)}"
 
 
 def _assumed(found: Overview) -> list[str]:
@@ -244,9 +231,9 @@ def _assumed(found: Overview) -> list[str]:
     ]
 
 
-def _exact(line: OverviewLine, *, is_timed: bool) -> dict[str, Any]:
-    """The figures by field; None for what is not known. is_timed: those of a device too."""
-    row: dict[str, Any] = dict.fromkeys((*_FIELDS, *(_DEVICE_FIELDS if is_timed else ())))
+def _exact(line: OverviewLine, names: Sequence[str]) -> dict[str, Any]:
+    """The figures by field; None for what is not known."""
+    row: dict[str, Any] = dict.fromkeys(names)
     row |= {"model": safe(line.model, 10_000), "error": safe(line.error, 10_000) or None}
     if (cost := line.cost) is None:
         return row
@@ -254,10 +241,9 @@ def _exact(line: OverviewLine, *, is_timed: bool) -> dict[str, Any]:
         row[name] = quantity(figure, cost.values)
     row |= {"parameters": cost.parameters, "calls": cost.calls, "unknown": cost.unknown}
     row["seconds"] = round(cost.seconds, 3)
-    if is_timed:
-        ends = (None, None, None) if cost.time is None else (cost.time.seconds, cost.time.low, cost.time.high)
-        row |= zip(_DEVICE_FIELDS, (*ends, cost.device_bytes), strict=True)
-    return row
+    if cost.time is not None:
+        row |= {f"time_{name}": getattr(cost.time, name) for name in ("seconds", "low", "high")}
+    return row | ({"device_bytes": cost.device_bytes} if "device_bytes" in names else {})
 
 
 def _spelled(cell: Any) -> str | int:
@@ -300,26 +286,21 @@ def history_page(found: History) -> str:
 
 def history_grid(found: History) -> TextTable:
     """A line for each commit."""
-    return TextTable(
-        _COMMIT_HEADS, [Entry(cells, path=cells[0]) for cells in _history_rows(found.points)], names=3
-    )
-
-
-def _history_rows(points: Sequence[HistoryPoint]) -> Iterator[list[str]]:
+    entries = []
     before: int | None = None
-    for point in points:
+    for point in found.points:
         version, cost = point.version, point.line.cost
         flops = point.value("matrix_flops")
         change = "" if not before or flops is None else f"{100 * (flops - before) / before:+.1f}"
         figures = ["", change.replace("+0.0", "0.0").replace("-0.0", "0.0"), "", "", ""]
         if cost is not None:
-            least = ">= " if cost.unknown else ""
             known = ((name, point.value(name)) for name in TOTALS)
             texts = ["" if value is None else measured(name, value) for name, value in known]
-            figures = [f"{least}{texts[0]}", figures[1], *texts[1:]]
-        subject = safe(point.line.error or version.subject, _SUBJECT)
-        yield [version.commit[:_HASH], version.date, subject, *figures]
+            figures = [f"{'>= ' if cost.unknown else ''}{texts[0]}", figures[1], *texts[1:]]
+        commit, subject = version.commit[:_HASH], safe(point.line.error or version.subject, _SUBJECT)
+        entries.append(Entry([commit, version.date, subject, *figures], path=commit))
         before = flops if flops is not None else before
+    return TextTable(_COMMIT_HEADS, entries, names=3)
 
 
 def _exact_point(point: HistoryPoint) -> dict[str, Any]:

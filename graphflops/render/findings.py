@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -24,7 +24,6 @@ from graphflops.report.findings import SEVERITIES, Finding, Findings, LimitResul
 
 if TYPE_CHECKING:
     from graphflops.onnx_fix.fix import Fixed, Saving
-    from graphflops.report.findings import ModelFindings
 
 _SECOND = 10**9  # nanoseconds, in which times are limited
 _SENTENCE = 1_000  # characters of a message shown
@@ -32,28 +31,23 @@ _MARKS = {"within": "ok", "over": "OVER", "unknown": "?"}
 _COLORS = {"error": "red", "warning": "yellow", "note": "cyan"}
 
 
-@dataclass(frozen=True, slots=True)
-class FindingFold:
-    """Findings of one code whose places differ by numbers only."""
-
-    findings: tuple[Finding, ...]
-
-    @property
-    def place(self) -> str:
-        """`layers.0-35.self_attn (x36)`; the source line of one that stands alone, and the neighbours all have."""
-        first = self.findings[0]
-        names = [finding.module or finding.node for finding in self.findings]
-        label = safe(numbered(names), 120)
-        source = safe(first.source, 80)
-        where = f"{label} ({source})" if label and source else label or source
-        times = f"(x{len(self.findings):,})" if len(self.findings) > 1 else ""
-        between = [finding.between for finding in self.findings]
-        is_one = first.between and len({*map(unnumbered, between)}) == 1
-        beside = f"between {safe(numbered(between), 120)}" if is_one else ""
-        return " ".join(filter(None, (where, times, beside)))
+Fold = tuple[Finding, ...]  # findings of one code whose places differ by numbers only
 
 
-def folded(findings: Iterable[Finding]) -> list[FindingFold]:
+def _place(found: Fold) -> str:
+    """`layers.0-35.self_attn (x36)`; the source line of one that stands alone, and the neighbours all have."""
+    first = found[0]
+    label = safe(numbered([finding.module or finding.node for finding in found]), 120)
+    source = safe(first.source, 80)
+    where = f"{label} ({source})" if label and source else label or source
+    times = f"(x{len(found):,})" if len(found) > 1 else ""
+    between = [finding.between for finding in found]
+    is_one = first.between and len({*map(unnumbered, between)}) == 1
+    beside = f"between {safe(numbered(between), 120)}" if is_one else ""
+    return " ".join(filter(None, (where, times, beside)))
+
+
+def folded(findings: Iterable[Finding]) -> list[Fold]:
     """Findings of one code and operator whose modules, calls and sources differ by numbers only are one.
 
     A finding about time stands alone: it is of all such calls already, and its message says how long they take.
@@ -64,7 +58,7 @@ def folded(findings: Iterable[Finding]) -> list[FindingFold]:
         own = finding.message if finding.seconds else ""
         key = (finding.code, finding.severity, finding.op, unnumbered(place), finding.source, own)
         groups.setdefault(key, []).append(finding)
-    return [FindingFold(tuple(members)) for members in groups.values()]
+    return [*map(tuple, groups.values())]
 
 
 class Shares:
@@ -149,22 +143,20 @@ class _Section:
 def _code(findings: Sequence[Finding], shares: Shares, top: int | None, is_audit: bool) -> _Code:
     """is_audit: whether equal findings of layers are one; each limit of a budget is something of its own."""
     first = findings[0]
-    folds = folded(findings) if is_audit else [FindingFold((finding,)) for finding in findings]
-    folds.sort(key=lambda fold: -shares.share(fold.findings))
-    lines = [(_line(fold, folds, shares), len(fold.findings)) for fold in folds[:top]]
+    folds = folded(findings) if is_audit else [(finding,) for finding in findings]
+    folds.sort(key=lambda fold: -shares.share(fold))
+    lines = []
+    for fold in folds[:top]:
+        place = f"{place}: " if (place := _place(fold)) else ""
+        costs = shares.text(fold) if len(folds) > 1 else ""  # where that is not what all of them cost
+        message = safe(fold[0].message, _SENTENCE)
+        lines.append((f"{place}{message}{f'  {costs}' if costs else ''}", len(fold)))
     rest = len(findings) - sum(count for _, count in lines)
     if rest:
         lines.append((f"… and {rest:,} more of {safe(first.code, 20)}", rest))
     name = f"{safe(first.code, 20)} {safe(first.name, 60)}"
     times = f"x{len(findings):,}" * (len(findings) > 1)
     return _Code(first.severity, name, times, shares.text(findings), safe(first.fix, _SENTENCE), lines)
-
-
-def _line(fold: FindingFold, folds: Sequence[FindingFold], shares: Shares) -> str:
-    """The place of a fold, what is found there, and what it costs where that is not what all of them cost."""
-    place = f"{fold.place}: " if fold.place else ""
-    costs = shares.text(fold.findings) if len(folds) > 1 else ""
-    return f"{place}{safe(fold.findings[0].message, _SENTENCE)}{f'  {costs}' if costs else ''}"
 
 
 def table(
@@ -282,13 +274,10 @@ def limit_table(limits: Sequence[LimitResult]) -> TextTable:
         of = f"{limit.quantity} of {safe(limit.module, 80)}" if limit.module else limit.quantity
         used = None if limit.unit == "%" else limit.used
         share = "" if used is None else f"{percent(used.numerator, used.denominator)} %"
-        cells = (_MARKS[limit.verdict], of, _amount(limit.measured, limit), _amount(limit.most, limit), share)
-        entries.append(Entry(cells, alarming=limit.verdict != "within"))
+        counts = (limit.measured, limit.most)
+        said = ("?" if one is None else measured(limit.quantity, one, limit.unit) for one in counts)
+        entries.append(Entry((_MARKS[limit.verdict], of, *said, share), alarming=limit.verdict != "within"))
     return TextTable(("", "limit", "measured", "allowed", "used"), entries, 2)
-
-
-def _amount(count: int | None, limit: LimitResult) -> str:
-    return "?" if count is None else measured(limit.quantity, count, limit.unit)
 
 
 def _statistics(found: Findings) -> TextTable:

@@ -74,10 +74,29 @@ def sentences(answer: Answer) -> list[str]:
         source, end = (safe(answer.calls.nodes[name]["label"]) for name in (found.input, found.output))
         return [f"{count_of(len(found.found), 'call')} on every way from {source} to {end}{beside}"]
     if isinstance(found, Cuts):
-        return _cuts(found)
+        told = [
+            f"{count_of(len(found.stages), 'stage')}, the most costly {percent(found.imbalance, 1)} % above an equal share "
+            f"of {_figure(found.by, found.whole)}: none in program order with so few bytes across balance better"
+        ]
+        lacking = sum(one.bytes is None for stage in found.stages for one in stage.crossing)
+        if lacking:
+            told.append(f"the bytes of {count_of(lacking, 'value')} that cross are not known")
+        return told + _unknown(found.unknown)
     if isinstance(found, Unused) and not found.names:
         return ["every weight and input is read, and a result depends on every call"]
-    return _part(answer, found)
+    graph = answer.calls
+    calls = [name for name in found.names if graph.nodes[name]["kind"] == "call"]
+    weights = [graph.nodes[name] for name in found.names if graph.nodes[name]["kind"] == "weight"]
+    unknown = sum(graph.nodes[name]["exact"] == "unknown" for name in calls)
+    held = number(sum(weight.get("parameters", 0) for weight in weights))
+    of = "" if graph.graph.get("saved") else f" of {held} parameters"
+    figures = (
+        count_of(len(calls), "call"),
+        _sum(graph, calls, "flops"),
+        _sum(graph, calls, "bytes"),
+        f"{count_of(len(weights), 'weight')}{of}",
+    )
+    return [f"{safe(found.title) or title(answer.report)}: {', '.join(figures)}", *_unknown(unknown)]
 
 
 def listing(answer: Answer, *, exact: bool) -> Listing:
@@ -106,33 +125,6 @@ def _path(answer: Answer, found: CriticalPath) -> list[str]:
         where, costs = _listed(answer, found.branch), _figure(found.by, found.branch_cost)
         told.append(f"the widest branch beside it: {where}, {costs}, {beside} %")
     return told + _unknown(found.unknown)
-
-
-def _cuts(found: Cuts) -> list[str]:
-    told = [
-        f"{count_of(len(found.stages), 'stage')}, the most costly {percent(found.imbalance, 1)} % above an equal share "
-        f"of {_figure(found.by, found.whole)}: none in program order with so few bytes across balance better"
-    ]
-    lacking = sum(one.bytes is None for stage in found.stages for one in stage.crossing)
-    if lacking:
-        told.append(f"the bytes of {count_of(lacking, 'value')} that cross are not known")
-    return told + _unknown(found.unknown)
-
-
-def _part(answer: Answer, found: Part) -> list[str]:
-    graph = answer.calls
-    calls = [name for name in found.names if graph.nodes[name]["kind"] == "call"]
-    weights = [graph.nodes[name] for name in found.names if graph.nodes[name]["kind"] == "weight"]
-    unknown = sum(graph.nodes[name]["exact"] == "unknown" for name in calls)
-    held = number(sum(weight.get("parameters", 0) for weight in weights))
-    of = "" if graph.graph.get("saved") else f" of {held} parameters"
-    figures = (
-        count_of(len(calls), "call"),
-        _sum(graph, calls, "flops"),
-        _sum(graph, calls, "bytes"),
-        f"{count_of(len(weights), 'weight')}{of}",
-    )
-    return [f"{safe(found.title) or title(answer.report)}: {', '.join(figures)}", *_unknown(unknown)]
 
 
 def _sum(graph: networkx.MultiDiGraph, calls: Iterable[str], by: Literal["flops", "bytes"]) -> str:

@@ -20,7 +20,6 @@ from graphflops.render import summary
 from graphflops.render.text import Numbers, count_of, listed, operator_name, safe
 from graphflops.render.time import LEAST_SHARE, communication, limits, rates
 from graphflops.report import ENTRIES, Exchange, Held, HeldKind, PhaseMemory, Report, Row, Timeline
-from graphflops.report.timeline import PhaseTime
 from graphflops.training import Training
 
 _LARGEST = 10
@@ -151,29 +150,23 @@ def optimizer(training: Training) -> str:
 
 def training_words(training: Training) -> str:
     """`AdamW (fused), bf16-mixed, 4 micro-steps, recomputes layers.*`: the optimizer and what is not the default."""
-    return ", ".join(_training_parts(training))
-
-
-def _training_parts(training: Training) -> Iterator[str]:
     how = f" ({training.implementation})" if training.optimizer != "none" else ""
-    yield optimizer(training) + how
-    if training.precision:
-        yield training.precision
+    parts = [optimizer(training) + how, training.precision or ""]
     if training.accumulate > 1:
-        yield f"{training.accumulate:,} micro-steps"
+        parts.append(f"{training.accumulate:,} micro-steps")
     if training.lora_rank:
         is_default = training.lora_modules == Training().lora_modules
         modules = "" if is_default else f" in {_names(training.lora_modules)}"
-        yield f"adapters of rank {training.lora_rank:,}{modules}"
-    for verb, names in (
-        ("freezes", training.freeze),
-        ("recomputes", training.recompute),
-        ("gradients of", training.grad_inputs),
-    ):
-        if names:
-            yield f"{verb} {_names(names)}"
+        parts.append(f"adapters of rank {training.lora_rank:,}{modules}")
+    named = {
+        "freezes": training.freeze,
+        "recomputes": training.recompute,
+        "gradients of": training.grad_inputs,
+    }
+    parts += [f"{verb} {_names(names)}" for verb, names in named.items() if names]
     if training.loss != Training().loss:
-        yield f"loss {training.loss}"
+        parts.append(f"loss {training.loss}")
+    return ", ".join(filter(None, parts))
 
 
 def _names(names: tuple[str, ...]) -> str:
@@ -273,32 +266,29 @@ def device_of(report: Report) -> dict[str, Any] | None:
     if not report.device:
         return None
     taken = report.memory_use[-1].device_total if report.memory_use else None
-    phases = {name: totals.time for name, totals in summary.phases(report).items()}
     whole = report.step_time or report.totals.time
+    # Seconds of an inference or a step that belong to no call, which the modules of the page do not show.
+    micro_steps = 1 if report.training is None else report.training.accumulate
+    outside = {
+        "forward" if report.step_time is None else "step": sum(outside_of_calls(report).values())
+        * micro_steps
+    }
+    times = {}
+    for name, totals in summary.phases(report).items():
+        if time := totals.time:
+            rest, limited = outside.get(name, 0.0), limits(time)
+            limited += f"; {seconds(rest)} outside of calls" if rest > LEAST_SHARE * time.seconds else ""
+            ends = [round(end * _SECOND) for end in (time.seconds, time.low, time.high)]
+            times[name] = {"ends": ends, "limited_by": limited, "is_lower_bound": time.is_lower_bound}
     return {
         "name": safe(report.device, 60),
         "execution": report.execution,
-        "times": {name: _phase(time, _outside(report, name)) for name, time in phases.items() if time},
+        "times": times,
         "rates": [text for _, text in (*communication(report, whole), *rates(report, whole))]
         if whole
         else [],
         "bytes": None if taken is None else report.value(taken),
     }
-
-
-def _outside(report: Report, phase: str) -> float:
-    """Seconds of an inference or a step that belong to no call, which the modules of the page do not show."""
-    if phase != ("forward" if report.step_time is None else "step"):
-        return 0.0
-    times = 1 if report.training is None else report.training.accumulate
-    return sum(outside_of_calls(report).values()) * times
-
-
-def _phase(time: PhaseTime, outside: float) -> dict[str, Any]:
-    ends = [round(end * _SECOND) for end in (time.seconds, time.low, time.high)]
-    is_said = outside > LEAST_SHARE * time.seconds
-    limited = f"{limits(time)}; {seconds(outside)} outside of calls" if is_said else limits(time)
-    return {"ends": ends, "limited_by": limited, "is_lower_bound": time.is_lower_bound}
 
 
 def picoseconds(row: Row) -> int:

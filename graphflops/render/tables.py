@@ -142,7 +142,10 @@ def _modules(report: Report, ledger: Ledger, depth: int | None, top: int | None,
     heads: tuple[str, ...] = ()
     shapes: list[list[str]] = [[] for _ in lines]
     if verbose:
-        heads, shapes = HEADS, shape_cells(report, [line.first for line in lines])
+        paths = [line.first for line in lines]
+        found, nothing = layer_shapes(report), LayerShapes()
+        known = (nothing if path is None else found.get(path, nothing) for path in paths)
+        heads, shapes = HEADS, [[_text(report, tensor) for tensor in shapes] for shapes in known]
     return TextTable(
         ("module", "type", *heads, *_work_heads(ledger), "params", "bytes"),
         [
@@ -269,18 +272,14 @@ def _work(group: Group, whole: Group, ledger: Ledger) -> list[str]:
     costs = (group.forward, group.backward) if ledger.phases else (group.forward,)
     figures = [_known(group, ledger.numbers.count(cost.matrix_flops)) for cost in costs]
     share = ledger.numbers.share(group.cost.matrix_flops, whole.cost.matrix_flops)
-    return [*figures, "" if _nothing_known(group) else share]
+    return [*figures, "" if group.unknown and not group.cost else share]
 
 
 def _known(group: Group, figure: str) -> str:
     """A figure of a group, marked as a lower bound if part of the group is unknown."""
-    if _nothing_known(group):
-        return "unknown"
-    return f">= {figure}" if group.unknown else figure
-
-
-def _nothing_known(group: Group) -> bool:
-    return group.unknown > 0 and not group.cost
+    if group.unknown:
+        return f">= {figure}" if group.cost else "unknown"
+    return figure
 
 
 HEADS = ("input", "output", "weight")
@@ -292,13 +291,6 @@ class LayerShapes(NamedTuple):
     operand: TensorType | None = None
     result: TensorType | None = None
     weight: TensorType | None = None
-
-
-def shape_cells(report: Report, paths: Sequence[str | None]) -> list[list[str]]:
-    """The shapes of modules by path, `[2, 16, 64]`, a size without a value by its name; "" where there is no such tensor."""
-    found, nothing = layer_shapes(report), LayerShapes()
-    known = (nothing if path is None else found.get(path, nothing) for path in paths)
-    return [[_text(report, tensor) for tensor in shapes] for shapes in known]
 
 
 def layer_shapes(report: Report) -> dict[str, LayerShapes]:

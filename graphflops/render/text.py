@@ -10,7 +10,7 @@ from types import MappingProxyType
 from graphflops.base.units import memory, number, numbered, percent
 from graphflops.cost import Unit
 from graphflops.dims import Dim, Expr
-from graphflops.dims.atoms import Atom, Monomial
+from graphflops.dims.atoms import Monomial
 from graphflops.errors import elided, shown
 from graphflops.report.size_names import alike, named, pattern_of
 
@@ -79,7 +79,16 @@ def formula(dim: Dim, names: Mapping[str, str] = _OWN) -> str:
         dim.terms, key=lambda atoms: (not atoms, len(atoms), sorted(texts[atom] for atom in atoms))
     )
     text = ""
-    for monomials in _alike_terms(order, dim, texts):
+    # Terms in order, those together that differ in one name only, and there in its number.
+    sizes = [text for atom, text in texts.items() if atom.kind == "symbol"]
+    many = {name: pattern_of(group) for group in alike(sizes) if len(group) > 1 for name in group}
+    groups: dict[object, list[Monomial]] = {}
+    for monomial in order:
+        patterns = Counter(many.get(texts[atom], texts[atom]) for atom in monomial)
+        own = {atom for atom in monomial if texts[atom] in many}
+        key = (dim.terms[monomial], frozenset(patterns.items())) if len(own) == 1 else monomial
+        groups.setdefault(key, []).append(monomial)
+    for monomials in groups.values():
         atoms, coefficient = monomials[0], dim.terms[monomials[0]]
         factors = [number(abs(coefficient))] if abs(coefficient) != 1 or not atoms else []
         for atom in sorted(dict.fromkeys(atoms), key=texts.__getitem__):
@@ -94,27 +103,18 @@ def formula(dim: Dim, names: Mapping[str, str] = _OWN) -> str:
     return text
 
 
-def _alike_terms(order: Iterable[Monomial], dim: Expr, texts: Mapping[Atom, str]) -> Iterable[list[Monomial]]:
-    """The terms in order, those together that differ in one name only, and there in its number."""
-    sizes = [text for atom, text in texts.items() if atom.kind == "symbol"]
-    many: dict[str, str] = {}
-    for group in alike(sizes):
-        if len(group) > 1:
-            many.update(dict.fromkeys(group, pattern_of(group)))
-    groups: dict[object, list[Monomial]] = {}
-    for atoms in order:
-        patterns = Counter(many.get(texts[atom], texts[atom]) for atom in atoms)
-        own = {atom for atom in atoms if texts[atom] in many}
-        key = (dim.terms[atoms], frozenset(patterns.items())) if len(own) == 1 else atoms
-        groups.setdefault(key, []).append(atoms)
-    return groups.values()
-
-
 def shortened(text: str, width: int) -> str:
     """A formula in at most `width` characters, cut between two terms where that leaves one, brackets closed."""
     if len(text) <= width:
         return text
-    brackets = _open_brackets(text[:width])
+    brackets = [""]  # by place, those that close what is open before it
+    for character in text[:width]:
+        now = brackets[-1]
+        if character in "([":
+            now = (")" if character == "(" else "]") + now
+        elif now and character == now[0]:
+            now = now[1:]
+        brackets.append(now)
     room = max(width - 1, 1)
     signs = [found.end() for found in _SIGN.finditer(text, 0, room)]
     outside = [place for place in signs if not brackets[place]]
@@ -122,19 +122,6 @@ def shortened(text: str, width: int) -> str:
         if place + 1 + len(brackets[place]) <= width:
             return f"{text[:place]}…{brackets[place]}"
     return "…"
-
-
-def _open_brackets(text: str) -> list[str]:
-    """By place, the brackets that close what is open before it."""
-    closing = [""]
-    for character in text:
-        now = closing[-1]
-        if character in "([":
-            now = (")" if character == "(" else "]") + now
-        elif now and character == now[0]:
-            now = now[1:]
-        closing.append(now)
-    return closing
 
 
 def listed(items: Iterable[str], most: int = 3) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from msgspec import Struct, field
@@ -51,15 +51,6 @@ class TreeModule(Struct, eq=False):
             waiting += module.children.values()
 
 
-class _Shape(NamedTuple):
-    """Modules of equal shape have equal types, names, costs and parameters, submodules included."""
-
-    type: str
-    own: frozenset[tuple[int, int]]
-    parameters: int
-    children: tuple[tuple[str, int], ...]
-
-
 class _Totals(NamedTuple):
     counts: Counts
     parameters: int
@@ -80,7 +71,7 @@ class Tree:
 
     def __init__(self, report: Report, ledger: Ledger, *, idle: bool = False) -> None:
         self.ledger = ledger
-        self.shapes: dict[_Shape, int] = {}
+        self.shapes: dict[Hashable, int] = {}  # by types, names, costs and parameters, submodules included
         self.totals: list[_Totals] = []  # by number of the shape
         self.shape_of: dict[TreeModule, int] = {}
         self.by_path = _grown(report, ledger, idle)
@@ -118,7 +109,7 @@ class Tree:
     def _shape(self, module: TreeModule) -> int:
         """The number of the module's shape, those below it numbered first."""
         children = tuple((name, self._shape(child)) for name, child in module.children.items())
-        shape = _Shape(module.type, frozenset(module.own.items()), module.parameters, children)
+        shape = (module.type, frozenset(module.own.items()), module.parameters, children)
         number = self.shapes.setdefault(shape, len(self.totals))
         if number == len(self.totals):
             own = _Totals(module.own, module.parameters)

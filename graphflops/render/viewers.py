@@ -22,7 +22,7 @@ from graphflops.dims import Dim
 from graphflops.errors import OptionError
 from graphflops.open_sizes import of_report
 from graphflops.render import summary
-from graphflops.render.ledger import Group, Ledger, traffic
+from graphflops.render.ledger import Ledger, traffic
 from graphflops.render.text import count_of, inert, operator_name, safe, short_type
 from graphflops.report import Report, Row
 from graphflops.report.contradictions import contradictions
@@ -66,7 +66,12 @@ def meta(kind: str, track: int, name: str, process: int = 1) -> dict[str, Any]:
 
 def _events(report: Report) -> Iterator[dict[str, Any]]:
     spans = timeline(report)
-    yield from _phases(spans)
+    # One event for each run of spans of a phase, which ends where the next one begins.
+    calls = [span for span in spans if not span.is_exchange]
+    starts = [(phase, next(group).start) for phase, group in groupby(calls, lambda span: span.phase)]
+    ends = [start for _, start in starts[1:]] + [max((span.end for span in spans), default=0.0)]
+    for (name, start), end in zip(starts, ends, strict=False):
+        yield complete(name, _PHASES, start, end)
     modules, phase = _Modules(), ""
     for span in spans:
         row = report.rows[span.row]
@@ -80,16 +85,6 @@ def _events(report: Report) -> Iterator[dict[str, Any]]:
             yield from modules.enter(row.module if span.row >= 0 else "", span.start)
             yield _call(row, span)
     yield from modules.enter("", max((span.end for span in spans if span.row >= 0), default=0.0))
-
-
-def _phases(spans: Sequence[Span]) -> Iterator[dict[str, Any]]:
-    """One event for each run of spans of a phase, which ends where the next one begins."""
-    calls = [span for span in spans if not span.is_exchange]
-    groups = [[*group] for _, group in groupby(calls, lambda span: span.phase)]
-    last = max((span.end for span in spans), default=0.0)
-    ends = [group[0].start for group in groups[1:]] + [last]
-    for group, end in zip(groups, ends, strict=False):
-        yield complete(group[0].phase, _PHASES, group[0].start, end)
 
 
 def _call(row: Row, span: Span) -> dict[str, Any]:
@@ -283,7 +278,12 @@ def _tree(measures: Measures) -> _Said:
     for row, kind in zip(rows, ledger.of, strict=True):
         counts.setdefault((row.module, row.op), Counter())[kind] += 1
     for (path, op), found in counts.items():
-        work = _work(measures, ledger.group(found))
+        group = ledger.group(found)
+        costs = [(getattr(group.cost, name), unit) for name, unit in _UNITS.items()]
+        parts = [f"{_exact(measures, quantity)} {unit}" for quantity, unit in costs if quantity != 0]
+        if group.unknown:
+            parts.append(f"cost of {count_of(group.unknown, 'call')} unknown")
+        work = ", ".join([count_of(group.calls, "call"), *parts]) if parts else ""
         if work:
             _at(top, path).texts.append(f"{safe(op)}: {work}")
     for path, count in measures.report.parameter_modules.items():
@@ -327,15 +327,6 @@ def _module_lines(top: _Said) -> Iterator[str]:
                 yield f"{path}{'.' if path else ''}{called}: {len(numbers):,} alike ({spans(sorted(numbers))})"
             inside.append((f"{path}.{called}" if path else called, part))
         stack += reversed(inside)
-
-
-def _work(measures: Measures, group: Group) -> str:
-    """What some calls cost; "" where that is nothing."""
-    costs = [(getattr(group.cost, name), unit) for name, unit in _UNITS.items()]
-    parts = [f"{_exact(measures, quantity)} {unit}" for quantity, unit in costs if quantity != 0]
-    if group.unknown:
-        parts.append(f"cost of {count_of(group.unknown, 'call')} unknown")
-    return ", ".join([count_of(group.calls, "call"), *parts]) if parts else ""
 
 
 def _exact(measures: Measures, quantity: Dim) -> str:

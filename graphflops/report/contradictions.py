@@ -77,7 +77,14 @@ def saved(report: Report) -> Report:
         if not all(0 <= share <= 1 + _ROUNDING for share in (*shares, sum(shares))):
             raise FileError(f"not a graphflops report: {name}: shares of the time are no parts of it")
     for name, timeline in _timelines(report):
-        if not _is_whole(timeline, len(report.rows)):
+        rows = len(report.rows)
+        moments, turn = range(len(timeline.rows)), timeline.gradients_from
+        if not (
+            bool(moments)
+            and all(-1 <= row < rows for row in timeline.rows)
+            and (turn is None or 0 <= turn <= len(moments))
+            and all(one.first in moments and one.last in moments for one in timeline.held)
+        ):
             raise FileError(f"not a graphflops report: {name} names moments or rows that there are not")
     found = tuple(diagnostic("GF120", "", text) for text in _differences(report))
     found = tuple(one for one in found if one not in report.diagnostics)
@@ -127,17 +134,6 @@ def _timelines(report: Report) -> Iterator[tuple[str, Timeline]]:
         yield "memory", report.memory
     for place, phase in enumerate(report.memory_use):
         yield f"memory_use[{place}].timeline", phase.timeline
-
-
-def _is_whole(timeline: Timeline, rows: int) -> bool:
-    """Whether all that a timeline holds is held at moments that it has, which are moments of rows or of the optimizer."""
-    moments, turn = range(len(timeline.rows)), timeline.gradients_from
-    return (
-        bool(moments)
-        and all(-1 <= row < rows for row in timeline.rows)
-        and (turn is None or 0 <= turn <= len(moments))
-        and all(one.first in moments and one.last in moments for one in timeline.held)
-    )
 
 
 def _differences(report: Report) -> Iterator[str]:
@@ -237,7 +233,7 @@ DIAGNOSTICS = {
     "GF125": "assumed-lifetimes", "GF126": "fused-conversions", "GF127": "value-mismatch",
     "GF128": "record-ignored", "GF129": "recorded-lifetimes", "GF130": "read-differently",
     "GF131": "declared-alone", "GF132": "guessed-numbers", "GF133": "offloaded-tensors",
-    "GF134": "exported-otherwise", "GF135": "own-streams",
+    "GF134": "exported-otherwise", "GF135": "own-streams", "GF136": "recorded-uncompiled",
 }  # fmt: skip
 
 

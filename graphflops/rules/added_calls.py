@@ -5,50 +5,27 @@ like: the call whose module and source line the new one gets.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import cache
+from collections.abc import Mapping
+from functools import cache, partial
 from pathlib import Path
 from typing import Literal
 
 from msgspec.structs import replace
 
-from graphflops.graph import Argument, Node, Ref
+from graphflops.graph import Argument, Node
 from graphflops.ops import Op
-from graphflops.tensor import DType
 
 
-def converted(like: Node, name: str, x: Ref, dtype: DType) -> Node:
-    """A copy of x in another element type."""
-    return replace(_call(like, name, "aten._to_copy.default", (x,)), kwargs=(("dtype", dtype),))
+def _call(op: str, like: Node, name: str, *args: Argument, **kwargs: Argument) -> Node:
+    return replace(like, name=name, op=op, args=args, kwargs=tuple(kwargs.items()), outputs=(name,))
 
 
-def linear(like: Node, name: str, x: Argument, weight: Ref) -> Node:
-    """X by the transposed weight."""
-    return _call(like, name, "aten.linear.default", (x, weight))
-
-
-def scaled(like: Node, name: str, x: Ref, factor: float) -> Node:
-    """X times a number."""
-    return _call(like, name, "aten.mul.Tensor", (x, factor))
-
-
-def added(like: Node, name: str, x: Ref, y: Ref) -> Node:
-    """The sum of two tensors."""
-    return _call(like, name, "aten.add.Tensor", (x, y))
-
-
-def viewed(like: Node, name: str, x: Ref, shape: Sequence[Argument]) -> Node:
-    """X with another shape."""
-    return _call(like, name, "aten.view.default", (x, tuple(shape)))
-
-
-def cross_entropy(like: Node, name: str, logits: Ref, labels: Ref) -> Node:
-    """The mean cross-entropy of logits against classes."""
-    return _call(like, name, "aten.cross_entropy_loss.default", (logits, labels))
-
-
-def _call(like: Node, name: str, op: str, args: tuple[Argument, ...]) -> Node:
-    return replace(like, name=name, op=op, args=args, kwargs=(), outputs=(name,))
+converted = partial(_call, "aten._to_copy.default")  # a copy of x in another element type, `dtype`
+linear = partial(_call, "aten.linear.default")  # x by the transposed weight
+scaled = partial(_call, "aten.mul.Tensor")  # x times a number
+added = partial(_call, "aten.add.Tensor")  # the sum of two tensors
+viewed = partial(_call, "aten.view.default")  # x with another shape
+cross_entropy = partial(_call, "aten.cross_entropy_loss.default")  # the mean one of logits against classes
 
 
 Treatment = Literal["lower", "single", "single result", "widest"]

@@ -15,10 +15,8 @@ from graphflops.tensor import DType, TensorType
 def bordered(shape: Shape, widths: Mapping[int, Sequence[Dim]]) -> Shape:
     """The shape with a border of these widths before and behind each axis; a negative width cuts off."""
     out = tuple(size + total(widths.get(at, ())) for at, size in enumerate(shape))
-    require(
-        not any(at_least(-1, size) for size in out),
-        f"a border of {dict(widths)} crops more than {shown(shape)} has",
-    )
+    crops = any(at_least(-1, size) for size in out)
+    require(not crops, f"a border of {dict(widths)} crops more than {shown(shape)} has")
     return out
 
 

@@ -15,10 +15,10 @@ from msgspec.structs import replace
 from graphflops.base.record import Record
 from graphflops.cost import Estimate, Value, data_dependent, free
 from graphflops.dims import Dim, broadcast, ceil_div, dim_max, meet, mod, prod, same
-from graphflops.rules.dropout import DROPOUT
 from graphflops.rules.operands import Operands, takes
+from graphflops.rules.random import DROPOUT
 from graphflops.rules.registry import rule
-from graphflops.rules.shapes import doubled_pairs
+from graphflops.rules.shapes import doubled_pairs, where_wanted
 from graphflops.rules.softmax import SOFTMAX
 from graphflops.tensor import BFLOAT16, FLOAT32, FLOAT64, INT64, UINT64, TensorType
 
@@ -90,10 +90,7 @@ class Attention(Record, frozen=True):
         matrix, masked = self.products(dk * (fused + for_query + for_key) + dv * (for_value + through))
         recomputed = (SCALE + self.masking + 1) * fused
         per_score = recomputed + (5 - 2 * fused) * through + 2 * self.dropout
-        gradients = tuple(
-            x.like() if x is not None and name in wants else None
-            for name, x in zip(operands, self.operands, strict=True)
-        )
+        gradients = where_wanted(self.operands, (name in wants for name in operands))
         row_sums = self.rows * (FLOAT32.bits // 8)
         kept = (self.mask, out, row_sums) if fused else (self.probabilities, self.probabilities)
         return Estimate(
@@ -227,12 +224,12 @@ def cudnn_attention(
 ) -> Estimate:
     """Two products per score; row sums are kept for the backward pass."""
     query, key, value, _ = of
+    per_row = (*query.shape[:-1], 1)
     if compute_log_sumexp is None:  # the operator that others put theirs in place of
-        row_sums = query.like(query.shape[:-1] if query.rank > 3 else (1, *query.shape[:-1]), FLOAT32)
-    else:
-        row_sums = query.like((*query.shape[:-1], 1), FLOAT32)
+        per_row = per_row[:-1] if query.rank > 3 else (1, *per_row[:-1])
     sizes = (None, None, query.shape[-2], key.shape[-2])
     problem = attend(*of, dropout_p=dropout_p, is_causal=is_causal)
+    row_sums = query.like(per_row, FLOAT32)
     return problem.forward(result_of(query, value), row_sums, *sizes, *philox(query), None)
 
 

@@ -15,7 +15,8 @@ from graphflops.dims import Dim
 from graphflops.rules.attention import Attention, attend, result_of
 from graphflops.rules.attention_packed import cudnn_problem, efficient_problem, flash_problem
 from graphflops.rules.operands import Operands, takes
-from graphflops.rules.registry import Derived, ForwardCall, backward, rule
+from graphflops.rules.registry import Backward, Derived, ForwardCall, backward, rule
+from graphflops.rules.shapes import Shape
 from graphflops.tensor import FLOAT32, TensorType
 
 KIND = "attention"
@@ -39,9 +40,7 @@ def with_gradients(problem: Callable[..., Attention]) -> Derived:
 # and one for each of the probabilities' and the operands' gradients; where the probabilities are stored, four.
 
 
-def of_call(
-    problem: Callable[[ForwardCall], Attention], *, fused: bool = True
-) -> Callable[[ForwardCall], Estimate]:
+def of_call(problem: Callable[[ForwardCall], Attention], *, fused: bool = True) -> Backward:
     """The backward rule of a problem that a forward call poses."""
 
     def priced(call: ForwardCall) -> Estimate:
@@ -54,19 +53,17 @@ def of_call(
 
 def dense(call: ForwardCall) -> Attention:
     """The problem of a dense forward call, whatever it calls the mask that is added to the scores."""
-    given = call.arguments
-    query, key, value = (given[name] for name in OPERANDS)
-    mask = next((given[name] for name in MASKS if isinstance(given.get(name), TensorType)), None)
-    options = {name: given[name] for name in ("dropout_p", "is_causal") if name in given}
-    return attend(query, key, value, mask, **options, grouped=given.get("enable_gqa", True))
+    query, key, value = (call[name] for name in OPERANDS)
+    mask = next((call[name] for name in MASKS if isinstance(call.get(name), TensorType)), None)
+    options = {name: call[name] for name in ("dropout_p", "is_causal") if name in call.arguments}
+    return attend(query, key, value, mask, **options, grouped=call.get("enable_gqa", True))
 
 
 def varlen(call: ForwardCall) -> Attention:
     """The problem of packed sequences."""
-    given = call.arguments
-    query, key, value = (given[name] for name in OPERANDS)
-    packed = (query, key, value, given["cu_seq_q"], given["cu_seq_k"], given["max_k"])
-    return flash_problem(*packed, 0.0, given.get("is_causal", False), *(given.get("window_size") or (-1, -1)))
+    query, key, value = (call[name] for name in OPERANDS)
+    packed = (query, key, value, call["cu_seq_q"], call["cu_seq_k"], call["max_k"])
+    return flash_problem(*packed, 0.0, call.get("is_causal", False), *(call.get("window_size") or (-1, -1)))
 
 
 backward(
@@ -105,7 +102,7 @@ def dense_backward_with_mask(
 @rule("torch_attn._varlen_attn_backward")
 @takes("* query key value cu_seq_q cu_seq_k")
 def varlen_backward(
-    of: Operands, *, max_k: Dim, is_causal: bool, window_size: tuple[Dim, ...] | None = None
+    of: Operands, *, max_k: Dim, is_causal: bool, window_size: Shape | None = None
 ) -> Estimate:
     """Five products, the scores being recomputed."""
     packed = (*of, max_k, 0.0, is_causal, *(window_size or (-1, -1)))

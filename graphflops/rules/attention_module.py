@@ -64,8 +64,7 @@ def flash_attention_3(
     *attributes: object,
 ) -> Estimate:
     """Attention over (batch, rows, heads, width), with the logarithm of each row's sum; causal by the last key."""
-    right = 0 if causal else None
-    problem = attend(*map(heads_first, (q, k, v)), right=right, bottom_right=True)
+    problem = attend(*map(heads_first, (q, k, v)), right=0 if causal else None, bottom_right=True)
     return problem.forward(q.like((*q.shape[:-1], v.shape[-1])), q.like(q.shape[:-1], FLOAT32))
 
 

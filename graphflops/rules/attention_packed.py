@@ -119,11 +119,6 @@ def flash_problem(
     )
 
 
-def pages_read(x: TensorType, sequences: Dim, max_k: Dim) -> TensorType:
-    """Of a pool of pages (pages, rows, heads, width) what the longest sequences could touch."""
-    return x.like((sequences, max_k, *x.shape[-2:]))
-
-
 @rule("aten._flash_attention_forward")
 @takes(
     "query key value cum_seq_q? cum_seq_k? * seqused_k? alibi_slopes? block_table? q_descale? k_descale? v_descale?"
@@ -149,7 +144,7 @@ def flash_attention_forward(
         sequences, rows_each = cum_seq_q.numel - 1, max_q
         row_sums = query.like((heads, query.shape[0]), FLOAT32)
     if of.block_table is not None:
-        key, value = (pages_read(x, sequences, max_k) for x in (key, value))
+        key, value = (x.like((sequences, max_k, *x.shape[-2:])) for x in (key, value))
     longest = max_k if cum_seq_k is not None or of.block_table is not None else key.shape[1]
     window = window_size_left, window_size_right
     problem = flash_problem(query, key, value, cum_seq_q, cum_seq_k, max_k, dropout_p, is_causal, *window)
@@ -283,8 +278,8 @@ def cudnn_attention_forward(
 ) -> Estimate:
     """Two products per score; row sums are kept for the backward pass; keys and values may be in pages."""
     query, key, value, attn_bias, cum_seq_q, cum_seq_k, seqused_k, block_table, out = of
-    if block_table is not None:
-        key, value = (pages_read(x, block_table.shape[0], max_k) for x in (key, value))
+    if block_table is not None:  # of a pool of pages what the longest sequences could touch is read
+        key, value = (x.like((block_table.shape[0], max_k, *x.shape[-2:])) for x in (key, value))
     problem = cudnn_problem(query, key, value, attn_bias, cum_seq_q, cum_seq_k, max_k, dropout_p, is_causal)
     row_sums = query.like((*query.shape[:-1], 1), FLOAT32) if compute_log_sumexp else None
     sizes = (cum_seq_q, cum_seq_k, max_q, max_k)

@@ -18,21 +18,23 @@ from graphflops.cost import Estimate, free
 from graphflops.dims import Dim, floor_div, meet, total
 from graphflops.rules.matmul import matmul
 from graphflops.rules.operands import Operands, takes
-from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.shapes import only_result, replaced
-from graphflops.tensor import TensorType
+from graphflops.rules.registry import Backward, ForwardCall, backward, require, rule
+from graphflops.rules.shapes import Tensors, only_result, replaced
+from graphflops.tensor import TensorType, flat
 
 KIND = "collective"
 
-Tensors = tuple["TensorType", ...]
 
 FUNCTIONAL, DIFFERENTIABLE = "_c10d_functional", "_c10d_functional_autograd"
 PAIR = 2  # devices of a group, where nothing tells
 
 
-def averaged(reduce_op: object) -> int:
-    """One division per element of an averaged result."""
-    return int(reduce_op == "avg")
+Operand = TensorType | Tensors | tuple[Tensors, ...]
+
+
+def several(given: Operand) -> Tensors:
+    """The operands of a collective of one tensor, of several, or of a list of them for each device."""
+    return tuple(flat((given,)))
 
 
 def whole_bytes(tensors: Tensors) -> Dim:
@@ -49,16 +51,11 @@ def sent(kind: str, nbytes: Dim, devices: Dim) -> Dim:
     return (2 if kind == "all_reduce" else 1) * (nbytes - floor_div(nbytes, devices))
 
 
-def several(inputs: TensorType | Tensors) -> Tensors:
-    """The operands of a collective of one tensor, or of several."""
-    return inputs if isinstance(inputs, tuple) else (inputs,)
-
-
 @rule(f"{FUNCTIONAL}.all_reduce", f"{FUNCTIONAL}.all_reduce_coalesced")
 def all_reduce(inputs: TensorType | Tensors, reduce_op: str, *, devices: Dim = PAIR) -> Estimate:
     """An operation per element, and a division where the mean is taken."""
     inputs = several(inputs)
-    flops = (1 + averaged(reduce_op)) * total(x.numel for x in inputs)
+    flops = (1 + (reduce_op == "avg")) * total(x.numel for x in inputs)
     moved = sent("all_reduce", whole_bytes(inputs), devices)
     out = tuple(x.like() for x in inputs)
     return Estimate(out, vector_flops=flops, link_bytes=moved, devices=devices, reads=inputs)
@@ -73,7 +70,7 @@ def reduce_scatter(inputs: TensorType | Tensors, reduce_op: str, group_size: Dim
     inputs = several(inputs)
     require(all(x.rank for x in inputs), "reduce_scatter splits the first axis, and a tensor has none")
     out = tuple(x.like((floor_div(x.shape[0], group_size), *x.shape[1:])) for x in inputs)
-    flops = (group_size - 1 + averaged(reduce_op)) * total(x.numel for x in out)
+    flops = (group_size - 1 + (reduce_op == "avg")) * total(x.numel for x in out)
     moved = (group_size - 1) * whole_bytes(out)
     return Estimate(out, vector_flops=flops, link_bytes=moved, devices=group_size, reads=inputs)
 
@@ -172,19 +169,19 @@ rule(f"{FUNCTIONAL}.wait_tensors").derived(wait, says="Waits for the results of 
 
 
 backward(f"{FUNCTIONAL}.all_reduce all_reduce_coalesced")(
-    lambda call: all_reduce(_incoming(call), "sum", devices=call.arguments.get("devices", PAIR))
+    lambda call: all_reduce(_incoming(call), "sum", devices=call.get("devices", PAIR))
 )
 backward(
     f"{FUNCTIONAL}.all_gather_into_tensor all_gather_into_tensor_coalesced",
     f"{DIFFERENTIABLE}.all_gather_into_tensor",
-)(lambda call: reduce_scatter(_incoming(call), "sum", call.arguments["group_size"]))
+)(lambda call: reduce_scatter(_incoming(call), "sum", call["group_size"]))
 backward(
     f"{FUNCTIONAL}.reduce_scatter_tensor reduce_scatter_tensor_coalesced",
     f"{DIFFERENTIABLE}.reduce_scatter_tensor",
-)(lambda call: all_gather(_incoming(call), call.arguments["group_size"]))
+)(lambda call: all_gather(_incoming(call), call["group_size"]))
 
 
-def turned(exchange: Callable[..., Estimate], *names: str) -> Callable[[ForwardCall], Estimate]:
+def turned(exchange: Callable[..., Estimate], *names: str) -> Backward:
     """The rule of an exchange whose gradient goes back, two arguments in each other's place. names: in the new order."""
 
     def priced(call: ForwardCall) -> Estimate:
@@ -212,14 +209,6 @@ def _into(written: Tensors, estimate: Estimate) -> Estimate:
     return replace(estimate, out=written, writes=written)
 
 
-Operand = TensorType | Tensors | tuple[Tensors, ...]
-
-
-def _flat(given: Operand) -> Tensors:
-    """The operands of a collective of one tensor, of several, or of a list of them for each device."""
-    return tuple(x for one in (given if isinstance(given, tuple) else (given,)) for x in several(one))
-
-
 @rule("c10d.allreduce_", "c10d.allreduce_coalesced_")
 def eager_all_reduce(
     tensors: Tensors, process_group: str, reduce_op: str, *, devices: Dim = PAIR
@@ -231,7 +220,7 @@ def eager_all_reduce(
 @rule("c10d._allgather_base_ allgather_into_tensor_coalesced_ allgather_coalesced_ allgather_")
 def eager_all_gather(out: Operand, inputs: TensorType | Tensors, *, devices: Dim = PAIR) -> Estimate:
     """The tensors of all devices, joined or apart."""
-    return _into(_flat(out), all_gather(several(inputs), devices))
+    return _into(several(out), all_gather(inputs, devices))
 
 
 @rule("c10d._reduce_scatter_base_ reduce_scatter_tensor_coalesced_ reduce_scatter_")
@@ -240,9 +229,9 @@ def eager_reduce_scatter(
 ) -> Estimate:
     """Each device gets the sum of its part: one operation less than devices per element of it."""
     written = several(out)
-    work = (devices - 1 + averaged(reduce_op)) * total(x.numel for x in written)
+    work = (devices - 1 + (reduce_op == "avg")) * total(x.numel for x in written)
     moved = (devices - 1) * whole_bytes(written)
-    return Estimate(written, vector_flops=work, link_bytes=moved, devices=devices, reads=_flat(inputs))
+    return Estimate(written, vector_flops=work, link_bytes=moved, devices=devices, reads=several(inputs))
 
 
 @rule("c10d.alltoall_base_", "c10d.alltoall_")

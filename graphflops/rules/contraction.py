@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
-from msgspec import Struct, field
+from msgspec import Struct
 
-from graphflops.base.record import Record
 from graphflops.cost import Estimate, free
-from graphflops.dims import Dim, broadcast, differ, meet, prod, total
+from graphflops.dims import Dim, broadcast, differ, meet, prod
 from graphflops.rules.elementwise import elementwise, result_type
 from graphflops.rules.matmul import additions, flops_of
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.shapes import axes, shown
+from graphflops.rules.shapes import Tensors, axes, shown
 from graphflops.rules.work import WORK
 from graphflops.tensor import TensorType
 
 KIND = "product"
 
-Tensors = tuple[TensorType, ...]
 _ORDERS_TRIED = 4  # all contraction orders are tried for at most this many operands: 18 orders of four
 Sizes = dict[str, Dim]  # size by label, without labels of size 1
-
-
-# Einsum.
 
 
 class Contraction(Struct):
@@ -59,32 +55,34 @@ class Contraction(Struct):
         return {label: size for label, size in (a | b).items() if label not in gone}
 
 
-class Equation(Record, frozen=True):
+class Equation(NamedTuple):
     """A parsed einsum equation: the labels of each operand and of the result, and the size of every label."""
 
     inputs: list[list[str]]
     output: list[str]
-    sizes: Sizes = field(default_factory=dict)
+    sizes: Sizes
 
-    def contract(self, tensors: Tensors, path: Sequence[int] | None) -> Contraction:
-        """Contracts pairs along the path, else from left to right; a label is summed when no later operand has it."""
-        work = Contraction()
-        pairs = zip(self.inputs, tensors, strict=True)
-        operands = [(_sizes(labels, tensor.shape), tensor.requires_grad) for labels, tensor in pairs]
-        kept = set(self.output)
-        uses = Counter(label for operand, _ in operands for label in operand)
-        steps = iter(path or ())
-        while len(operands) > 1:
-            first, second = sorted((next(steps, 0), next(steps, 1)))
-            b, b_wants = operands.pop(second)
-            a, a_wants = operands.pop(first)
-            done = {label for label in a | b if uses[label] == (label in a) + (label in b)} - kept
-            uses.subtract(a.keys() & b.keys())
-            joined = (work.add_pair(a, b, done, a_wants + b_wants), a_wants or b_wants)
-            operands.insert(len(operands) if path else 0, joined)
-        ((last, _),) = operands
-        work.add_sum(last, {label for label in last if label not in kept})
-        return work
+
+def contract(read: Equation, tensors: Tensors, path: Sequence[int] | None) -> Contraction:
+    """Contracts pairs along the path, else from left to right; a label is summed when no later operand has it."""
+    work, operands = Contraction(), []
+    for labels, x in zip(read.inputs, tensors, strict=True):
+        pairs = zip(labels, x.shape, strict=True)
+        operands.append(({label: size for label, size in pairs if size != 1}, x.requires_grad))
+    kept = set(read.output)
+    uses = Counter(label for operand, _ in operands for label in operand)
+    steps = iter(path or ())
+    while len(operands) > 1:
+        first, second = sorted((next(steps, 0), next(steps, 1)))
+        b, b_wants = operands.pop(second)
+        a, a_wants = operands.pop(first)
+        done = {label for label in a | b if uses[label] == (label in a) + (label in b)} - kept
+        uses.subtract(a.keys() & b.keys())
+        joined = (work.add_pair(a, b, done, a_wants + b_wants), a_wants or b_wants)
+        operands.insert(len(operands) if path else 0, joined)
+    ((last, _),) = operands
+    work.add_sum(last, last.keys() - kept)
+    return work
 
 
 def read_equation(equation: str, tensors: Tensors) -> Equation:
@@ -112,10 +110,6 @@ def read_equation(equation: str, tensors: Tensors) -> Equation:
     return Equation(inputs, _labels("..." + "".join(alone), ellipsis), sizes)
 
 
-def _sizes(labels: list[str], shape: Sequence[Dim]) -> Sizes:
-    return {label: size for label, size in zip(labels, shape, strict=True) if size != 1}
-
-
 def _labels(term: str, ellipsis: int) -> list[str]:
     before, dots, after = term.partition("...")
     return [*before, *(str(place) for place in range(ellipsis, 0, -1) if dots), *after]
@@ -128,7 +122,7 @@ def einsum(equation: str, tensors: Tensors, *, path: tuple[int, ...] | None = No
     Pairs without a summed label are elementwise products. Other counters assume the cheapest order.
     """
     read = read_equation(equation, tensors)
-    work = read.contract(tensors, path)
+    work = contract(read, tensors, path)
     out = tensors[0].like([read.sizes[label] for label in read.output], result_type(*tensors))
     if len(tensors) == 1 and work.vector == 0:
         return free(tensors[0].view(out.shape))
@@ -145,7 +139,7 @@ def _cheaper_order(read: Equation, tensors: Tensors, executed: Dim) -> str:
     """A hint if another contraction order needs fewer FLOPs than the executed one; only few operands are tried."""
     if not (2 < len(tensors) <= _ORDERS_TRIED and isinstance(executed, int)):
         return ""
-    costs = {path: read.contract(tensors, path).multiply_adds for path in _paths(len(tensors))}
+    costs = {path: contract(read, tensors, path).multiply_adds for path in _paths(len(tensors))}
     known = {path: cost for path, cost in costs.items() if isinstance(cost, int)}
     best = min(known, key=lambda path: known[path], default=())
     if not best or known[best] >= executed:
@@ -168,15 +162,11 @@ def _paths(count: int) -> Iterator[tuple[int, ...]]:
 @backward("aten.einsum")
 def einsum_backward(call: ForwardCall) -> Estimate:
     """Repeats each pair's product for every side that leads to an operand with a gradient."""
-    tensors: Tensors = call.arguments["tensors"]
-    read = read_equation(call.arguments["equation"], tensors)
-    work = read.contract(tensors, call.arguments.get("path"))
+    tensors: Tensors = call["tensors"]
+    work = contract(read_equation(call["equation"], tensors), tensors, call.get("path"))
     wanted = tuple(x.like() for x in tensors if x.requires_grad)
     matrix, vector = flops_of(work.gradient, tensors[0].dtype), len(wanted) * call.estimate.vector_flops
     return Estimate(wanted, matrix, vector, reads=(call.out, *tensors))
-
-
-# Other sums of products.
 
 
 @rule("aten.tensordot", product=("a", "b"))
@@ -195,10 +185,8 @@ def tensordot(a: TensorType, b: TensorType, dims_a: tuple[int, ...], dims_b: tup
             vector += b.numel
         else:
             inner_size *= one
-    free_a = [size for index, size in enumerate(a.shape) if index not in axes_a]
-    free_b = [size for index, size in enumerate(b.shape) if index not in axes_b]
-    out = a.like((*free_a, *free_b))
-
+    sides = ((a, axes_a), (b, axes_b))
+    out = a.like(size for x, gone in sides for index, size in enumerate(x.shape) if index not in gone)
     return Estimate((out,), flops_of(out.numel * inner_size, a.dtype), vector, reads=(a, b))
 
 
@@ -254,52 +242,41 @@ def _unsqueeze(x: TensorType, places: tuple[int, ...]) -> list[Dim]:
 BILINEAR_PLACES, BILINEAR_SUMMED = ((1, 3), (0,), (1, 2)), (2, 3)  # of rows, weight, rows in `_trilinear`
 
 
-def trilinear_gradients(
+def gradients_of_three(
+    call: ForwardCall,
+    factors: Mapping[str, TensorType],
     grad: TensorType,
-    factors: Sequence[TensorType],
     places: Sequence[tuple[int, ...]],
     summed: tuple[int, ...],
-) -> list[Estimate]:
-    """For each factor the same contraction, with the factor replaced by the result's gradient."""
-    a, b, c = factors
-    of_a, of_b, of_c = places
-    return [
-        trilinear(grad, b, c, summed, of_b, of_c, of_a),
-        trilinear(a, grad, c, of_a, summed, of_c, of_b),
-        trilinear(a, b, grad, of_a, of_b, summed, of_c),
-    ]
+) -> Estimate:
+    """The wanted gradients of three factors: the same contraction, with the factor replaced by the result's gradient.
 
-
-def wanted_of_three(call: ForwardCall, names: Sequence[str], each: list[Estimate]) -> Estimate:
-    """The wanted gradients of three factors; each factor is read for the gradients of the other two."""
-    given = call.arguments
-    work = [estimate for name, estimate in zip(names, each, strict=True) if name in call.wants]
-    read = (given[name] for name in names if call.wants & set(names) - {name})
+    Each factor is read for the gradients of the other two.
+    """
+    work = Estimate()
+    for place, name in enumerate(factors):
+        if name in call.wants:
+            others, axes = [*factors.values()], [*places]
+            others[place], axes[place] = grad, summed
+            work = work.plus(trilinear(*others, *axes, places[place]))
+    read = (call[name] for name in factors if call.wants & (factors.keys() - {name}))
     bias = additions(call.out) if "bias" in call.wants else 0
-    return Estimate(
-        call.gradients(*given),
-        total(estimate.matrix_flops for estimate in work),
-        total(estimate.vector_flops for estimate in work) + bias,
-        reads=(call.out.like(), *read),
-    )
+    return work.plus(out=call.gradients(), vector_flops=bias, reads=(call.out.like(), *read))
 
 
 @backward("aten._trilinear")
 def trilinear_backward(call: ForwardCall) -> Estimate:
     """The contraction again for each wanted factor, over the axes that the factor lacks."""
-    given = call.arguments
-    factors = given["a"], given["b"], given["c"]
-    places = [given[f"expand{number}"] for number in (1, 2, 3)]
-    return wanted_of_three(call, "abc", trilinear_gradients(call.out, factors, places, given["sumdim"]))
+    factors, places = {name: call[name] for name in "abc"}, [call[f"expand{number}"] for number in (1, 2, 3)]
+    return gradients_of_three(call, factors, call.out, places, call["sumdim"])
 
 
 @backward("aten.bilinear")
 def bilinear_backward(call: ForwardCall) -> Estimate:
     """As the gradient of `_trilinear`, for rows and weight; the gradient of the bias is a sum."""
-    given = call.arguments
-    a, b, grad = (x.view((prod(x.shape[:-1]), x.shape[-1])) for x in (given["a"], given["b"], call.out))
-    each = trilinear_gradients(grad, (a, given["weight"], b), BILINEAR_PLACES, BILINEAR_SUMMED)
-    return wanted_of_three(call, ("a", "weight", "b"), each)
+    a, b, grad = (x.view((prod(x.shape[:-1]), x.shape[-1])) for x in (call["a"], call["b"], call.out))
+    factors = {"a": a, "weight": call["weight"], "b": b}
+    return gradients_of_three(call, factors, grad, BILINEAR_PLACES, BILINEAR_SUMMED)
 
 
 @rule("aten.bilinear", product=("a", "b", "weight"))

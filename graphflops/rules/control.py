@@ -13,16 +13,18 @@ from graphflops.dims import Dim, Expr, differ, evaluate
 from graphflops.errors import NoRuleError
 from graphflops.graph import Opaque
 from graphflops.rules.registry import find, require, rule
-from graphflops.rules.shapes import tensors_of
+from graphflops.rules.shapes import Tensors, tensors_of
 from graphflops.tensor import DType, TensorType
 
 KIND = "control"
+
+Values = tuple[Value, ...]
 
 _PLAUSIBLE_SIZE = 1024  # decides only which branch's rows are shown if neither is provably more expensive
 
 
 @rule("higher_order.cond")
-def cond(predicate: Value, true: Region, false: Region, operands: tuple[Value, ...] = ()) -> Estimate:
+def cond(predicate: Value, true: Region, false: Region, operands: Values = ()) -> Estimate:
     """The branch that a known condition selects, else the more expensive one, and any excess of the other."""
     if isinstance(predicate, int):
         return once(true(*operands) if predicate else false(*operands))
@@ -30,7 +32,7 @@ def cond(predicate: Value, true: Region, false: Region, operands: tuple[Value, .
 
 
 @rule("higher_order.switch")
-def switch(index: Value, branches: tuple[Region, ...], operands: tuple[Value, ...] = ()) -> Estimate:
+def switch(index: Value, branches: tuple[Region, ...], operands: Values = ()) -> Estimate:
     """Upper bound: the most expensive branch, plus, per quantity, any excess of the other branches."""
     require(bool(branches), "switch needs branches to choose from")
     return _alike(*(branch(*operands) for branch in branches))
@@ -54,9 +56,7 @@ def either(*runs: RegionRun) -> Estimate:
 
 
 @rule("higher_order.while_loop", "higher_order.while_loop_stack_output")
-def while_loop(
-    condition: Region, body: Region, carried: tuple[Value, ...], additional_inputs: tuple[Value, ...] = ()
-) -> Estimate:
+def while_loop(condition: Region, body: Region, carried: Values, additional_inputs: Values = ()) -> Estimate:
     """The body once per iteration, a data-dependent number; the condition once more than the body."""
     trips = data_dependent("while_loop_trips")
     carried = _of_any_turn(carried)
@@ -66,7 +66,7 @@ def while_loop(
     return Estimate(_of_any_turn(turn.out), writes=(), regions=((turn, trips), (asked, trips + 1)))
 
 
-def _of_any_turn(carried: Sequence[Value]) -> tuple[Value, ...]:
+def _of_any_turn(carried: Sequence[Value]) -> Values:
     """What a loop hands on, of which the numbers, and what tensors contain, differ from turn to turn."""
     return tuple(
         replace(x, value=None)
@@ -79,12 +79,7 @@ def _of_any_turn(carried: Sequence[Value]) -> tuple[Value, ...]:
 
 
 @rule("higher_order.scan")
-def scan(
-    combine: Region,
-    init: tuple[Value, ...],
-    xs: tuple[TensorType, ...],
-    additional_inputs: tuple[Value, ...] = (),
-) -> Estimate:
+def scan(combine: Region, init: Values, xs: Tensors, additional_inputs: Values = ()) -> Estimate:
     """The body once per slice of the first axis; the results of all iterations are stacked."""
     require(bool(xs) and xs[0].rank > 0, "scan needs something to scan over")
     length = xs[0].shape[0]
@@ -95,7 +90,7 @@ def scan(
     return Estimate(out, writes=(), regions=((turn, length),))
 
 
-def _later_turn(body: Region, carried: tuple[Value, ...], others: tuple[Value, ...]) -> RegionRun:
+def _later_turn(body: Region, carried: Values, others: Values) -> RegionRun:
     """A turn after the first one: what a turn hands on wants a gradient in the next one if it does in its own results."""
     turn = body(*carried, *others)
     later = {
@@ -118,9 +113,7 @@ def _require_kept(before: Sequence[Value], after: Sequence[Value]) -> None:
 
 
 @rule("higher_order.associative_scan")
-def associative_scan(
-    combine: Region, xs: tuple[TensorType, ...], additional_inputs: tuple[Value, ...] = ()
-) -> Estimate:
+def associative_scan(combine: Region, xs: Tensors, additional_inputs: Values = ()) -> Estimate:
     """One combination for every slice except the first: the work of a sequential scan, whatever tree a device runs."""
     require(bool(xs) and xs[0].rank > 0, "associative_scan needs something to scan over")
     slices = tuple(_first(x) for x in xs)
@@ -129,7 +122,7 @@ def associative_scan(
 
 
 @rule("higher_order.map_impl", "higher_order.map")
-def map_impl(body: Region, xs: tuple[TensorType, ...], operands: tuple[Value, ...] = ()) -> Estimate:
+def map_impl(body: Region, xs: Tensors, operands: Values = ()) -> Estimate:
     """The body once per slice of the first axis."""
     require(bool(xs) and xs[0].rank > 0, "map needs something to map over")
     length = xs[0].shape[0]
@@ -159,9 +152,7 @@ def invoke_subgraph(region: Region, identifier: Value, *operands: Value, **keywo
 
 
 @rule("higher_order.hints_wrapper")
-def hints_wrapper(
-    region: Region, operands: tuple[Value, ...], kwargs: Value = None, hints: Value = None
-) -> Estimate:
+def hints_wrapper(region: Region, operands: Values, kwargs: Value = None, hints: Value = None) -> Estimate:
     """The graph once."""
     return once(region(*operands))
 
@@ -218,7 +209,7 @@ def once(run: RegionRun) -> Estimate:
     return Estimate(run.out, writes=(), regions=((run, 1),))
 
 
-def _with_results(inner: Estimate, results: Callable[[tuple[Value, ...]], tuple[Value, ...]]) -> Estimate:
+def _with_results(inner: Estimate, results: Callable[[Values], Values]) -> Estimate:
     """The cost of a wrapped operator with the results of the wrapper; an operator without results returns one None."""
     writes = tensors_of(inner.out) if inner.writes is None else inner.writes
     return replace(inner, out=results(inner.out or (None,)), writes=writes, alias=False)
@@ -252,13 +243,11 @@ def _written(name: str, keywords: Mapping[str, Any], bases: Sequence[TensorType]
 
 def _weight(cost: Cost) -> tuple[int, ...]:
     work, traffic = cost.vector_flops + cost.transcendentals, cost.read_bytes + cost.written_bytes
-    return tuple(map(_plausible, (cost.matrix_flops, work, traffic)))
-
-
-def _plausible(quantity: Dim) -> int:
-    if isinstance(quantity, int):
-        return quantity
-    return evaluate(quantity, dict.fromkeys(quantity.symbols, _PLAUSIBLE_SIZE)) or 0
+    quantities = (cost.matrix_flops, work, traffic)
+    return tuple(
+        x if isinstance(x, int) else evaluate(x, dict.fromkeys(x.symbols, _PLAUSIBLE_SIZE)) or 0
+        for x in quantities
+    )
 
 
 def _either_type(a: Value, b: Value) -> Value:

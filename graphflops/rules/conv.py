@@ -14,7 +14,7 @@ from graphflops.dims import Dim, at_least, differ, floor_div, meet, mod, prod
 from graphflops.rules.matmul import Mask, additions, flops_of
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import require, rule
-from graphflops.rules.shapes import only_result
+from graphflops.rules.shapes import Shape, only_result, where_wanted
 from graphflops.tensor import TensorType
 
 KIND = "convolution"
@@ -30,9 +30,7 @@ def convolution_backward(
     wants_x, wants_weight, wants_bias = output_mask
     bias = weight.like(bias_sizes or grad.shape[1:2])
     return Estimate(
-        tuple(
-            like.like() if want else None for like, want in zip((x, weight, bias), output_mask, strict=True)
-        ),
+        where_wanted((x, weight, bias), output_mask),
         matrix_flops=(wants_x + wants_weight) * flops_of(multiply_adds(x, grad, weight, transposed), x.dtype),
         vector_flops=additions(grad) if wants_bias else 0,
         reads=(grad, weight if wants_x else None, x if wants_weight else None),
@@ -47,9 +45,8 @@ def convolution_double_backward(of: Operands, *, transposed: bool, output_mask: 
     from_x, from_weight = gg_x is not None, gg_weight is not None
     wants_grad, wants_x, wants_weight = output_mask
     terms = wants_grad * (from_x + from_weight) + wants_x * from_weight + wants_weight * from_x
-    pairs = zip((grad, x, weight), output_mask, strict=True)
     return Estimate(
-        tuple(value.like() if wanted else None for value, wanted in pairs),
+        where_wanted((grad, x, weight), output_mask),
         matrix_flops=terms * flops_of(multiply_adds(x, grad, weight, transposed), x.dtype),
         vector_flops=grad.numel * (from_x + from_weight + (gg_bias is not None) - 1) if wants_grad else 0,
         reads=(*of,),
@@ -63,7 +60,6 @@ def conv_tbc_backward(grad: TensorType, x: TensorType, weight: TensorType, bias:
     return Estimate((x.like(), weight.like(), bias.like()), flops, additions(grad), reads=(grad, x, weight))
 
 
-Shape = tuple[Dim, ...]
 PerAxis = Dim | tuple[Dim, ...]  # one value for all spatial axes, or one for each
 
 
@@ -132,10 +128,8 @@ def downsampled(
     if padding == "same":
         return list(sizes)
     ends = (0,) * len(sizes) if isinstance(padding, str) else padding
-    result = []
-    for size, k, s, d, end in zip(sizes, kernel, stride, dilation, ends, strict=True):
-        result.append(positions(size + 2 * end, k, s, d))
-    return result
+    axes = zip(sizes, kernel, stride, dilation, ends, strict=True)
+    return [positions(size + 2 * end, k, s, d) for size, k, s, d, end in axes]
 
 
 def positions(size: Dim, kernel: Dim, stride: Dim, dilation: Dim) -> Dim:
@@ -213,18 +207,13 @@ def conv_depthwise(of: Operands, *, stride: PerAxis, padding: PerAxis, dilation:
     "aten.slow_conv_dilated3d",
     product=("x", "weight"),
 )
-def slow_conv(
-    x: TensorType,
-    weight: TensorType,
-    kernel_size: Shape,
-    bias: TensorType | None = None,
-    stride: PerAxis = 1,
-    padding: PerAxis = 0,
-    dilation: PerAxis = 1,
-) -> Estimate:
+@takes("x weight kernel_size= bias? stride? padding? dilation?")
+def slow_conv(of: Operands) -> Estimate:
     """One group; the weight may come as a matrix."""
+    x, weight, kernel_size, bias, *_ = of
     unflattened = weight.view((weight.shape[0], x.shape[-len(kernel_size) - 1], *kernel_size))
-    return convolve(x, unflattened, bias, stride, padding, dilation)
+    window = {"stride": of.stride, "padding": of.padding, "dilation": of.dilation}
+    return convolve(x, unflattened, bias, **{name: x for name, x in window.items() if x is not None})
 
 
 @rule("aten.conv_tbc", product=("x", "weight"))

@@ -7,7 +7,6 @@ and an addition per element.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from msgspec.structs import replace
 
@@ -15,7 +14,7 @@ from graphflops.cost import Estimate, Value, data_dependent
 from graphflops.dims import Dim, Expr, at_least, ceil_div, dim_max, floor_div
 from graphflops.rules.elementwise import DEFAULT_FLOAT, float_result, result_type
 from graphflops.rules.registry import require, rule
-from graphflops.rules.shapes import axis, few, tensors_of
+from graphflops.rules.shapes import Shape, axis, few, tensors_of
 from graphflops.rules.views import at_least_1d
 from graphflops.tensor import INT64, Contents, DType, TensorType
 
@@ -24,7 +23,7 @@ KIND = "creation"
 SMALL = 64  # elements up to which the contents of an integer tensor are followed
 
 
-def filled(shape: Sequence[Dim], dtype: DType, fill: object) -> TensorType:
+def filled(shape: Shape, dtype: DType, fill: object) -> TensorType:
     """A tensor filled with one value; the contents are known if it is small and holds integers."""
     out = TensorType(tuple(shape), dtype)
     if not isinstance(fill, (int, Expr)) or dtype.is_floating or few(out.shape, SMALL) is None:
@@ -35,10 +34,7 @@ def filled(shape: Sequence[Dim], dtype: DType, fill: object) -> TensorType:
     return replace(out, value=contents)
 
 
-# Fills.
-
-
-def written(size: Sequence[Dim], *, dtype: DType | None = None, fill: int) -> Estimate:
+def written(size: Shape, *, dtype: DType | None = None, fill: int) -> Estimate:
     """One number written everywhere."""
     return Estimate((filled(size, dtype or DEFAULT_FLOAT, fill),))
 
@@ -48,7 +44,7 @@ rule("aten.ones").derived(written, says="Ones written.", fill=1)
 
 
 @rule("aten.full")
-def full(size: Sequence[Dim], fill_value: Value, *, dtype: DType | None = None) -> Estimate:
+def full(size: Shape, fill_value: Value, *, dtype: DType | None = None) -> Estimate:
     """Every element written; without a dtype the value's type decides."""
     return Estimate((filled(size, dtype or result_type(fill_value), fill_value),))
 
@@ -57,6 +53,12 @@ def full(size: Sequence[Dim], fill_value: Value, *, dtype: DType | None = None) 
 def scalar_tensor(s: Value, *, dtype: DType | None = None) -> Estimate:
     """One element written, in the default type if none is given."""
     return Estimate((filled((), dtype or DEFAULT_FLOAT, s),))
+
+
+@rule("prims.scalar_tensor")
+def scalar_of_its_type(s: Value, *, dtype: DType | None = None) -> Estimate:
+    """One element written."""
+    return Estimate((TensorType((), dtype or result_type(s)),))
 
 
 @rule("aten.full_like")
@@ -71,9 +73,7 @@ rule("aten.ones_like").derived(full_like, says=_SAYS.format("Ones"), order="x", 
 
 
 @rule("aten.new_full")
-def new_full(
-    x: TensorType, size: Sequence[Dim], fill_value: Value, *, dtype: DType | None = None
-) -> Estimate:
+def new_full(x: TensorType, size: Shape, fill_value: Value, *, dtype: DType | None = None) -> Estimate:
     """One value written everywhere, of the tensor's type."""
     return Estimate((filled(size, dtype or x.dtype, fill_value),))
 
@@ -89,7 +89,7 @@ def new_zeros_like(x: TensorType, other: TensorType, *, self_num_batch_dims: int
     return Estimate((filled((*x.shape[:self_num_batch_dims], *other.shape), x.dtype, 0),))
 
 
-@rule("aten.fill")
+@rule("aten.fill", "prims.fill")
 def fill(x: TensorType, value: Value) -> Estimate:
     """One value written everywhere; what was there is not read."""
     if not isinstance(value, TensorType):
@@ -110,25 +110,10 @@ def from_file(*, size: Dim = 0, dtype: DType | None = None) -> Estimate:
     return Estimate((TensorType((size,), dtype or DEFAULT_FLOAT),))
 
 
-# Progressions.
-
-
 def progression(n: Dim, dtype: DType, flops: int = 2, transcendentals: int = 0) -> Estimate:
     """An arithmetic progression; one of integers counts as no arithmetic."""
     work = flops if dtype.is_floating else 0
     return Estimate((TensorType((n,), dtype),), vector_flops=work * n, transcendentals=transcendentals * n)
-
-
-def steps_between(start: Value, end: Value, step: Value) -> Dim:
-    """The number of steps in [start, end)."""
-    first, last, by = map(_whole, (start, end, step))
-    require(by != 0, "a progression needs a step that is not zero")
-    if isinstance(first, float) or isinstance(last, float) or isinstance(by, float):
-        if isinstance(first, Expr) or isinstance(last, Expr) or isinstance(by, Expr):
-            return data_dependent("steps")
-        return max(math.ceil((last - first) / by), 0)
-    steps = ceil_div(last - first, by)
-    return max(steps, 0) if isinstance(steps, int) else steps
 
 
 def _whole(number: Value) -> Dim | float:
@@ -141,7 +126,16 @@ def _whole(number: Value) -> Dim | float:
 @rule("aten.arange")
 def arange(*, end: Value, start: Value = 0, step: Value = 1, dtype: DType | None = None) -> Estimate:
     """The numbers from `start`, or 0, to below `end`."""
-    estimate = progression(steps_between(start, end, step), dtype or result_type(start, end, step))
+    first, last, by = map(_whole, (start, end, step))
+    require(by != 0, "a progression needs a step that is not zero")
+    if isinstance(first, float) or isinstance(last, float) or isinstance(by, float):
+        steps = data_dependent("steps")
+        if not (isinstance(first, Expr) or isinstance(last, Expr) or isinstance(by, Expr)):
+            steps = max(math.ceil((last - first) / by), 0)
+    else:
+        steps = ceil_div(last - first, by)
+        steps = max(steps, 0) if isinstance(steps, int) else steps
+    estimate = progression(steps, dtype or result_type(start, end, step))
     (out,) = tensors_of(estimate.out)
     numbers = [x for x in (start, end, step) if isinstance(x, int)]
     if len(numbers) < 3 or out.dtype.is_floating or few(out.shape, SMALL) is None:

@@ -15,16 +15,9 @@ from graphflops.dims import Dim, Expr, at_least, broadcast, dim_max, prod, total
 from graphflops.rules.elementwise import float_result, result_type
 from graphflops.rules.lapack import halvings, n_log_n
 from graphflops.rules.operands import Operands, takes
-from graphflops.rules.reduce import (
-    accumulated,
-    indexed,
-    parts,
-    per_element,
-    selected_indices,
-    x_and_result,
-)
+from graphflops.rules.reduce import accumulated, indexed, parts, per_element, selected_indices, x_and_result
 from graphflops.rules.registry import backward, require, rule
-from graphflops.rules.shapes import Shape, axes, axis, only_result, reduced, replaced, results, tensors_of
+from graphflops.rules.shapes import axes, axis, only_result, reduced, replaced, results, tensors_of
 from graphflops.tensor import BOOL, INT32, INT64, DType, TensorType
 
 KIND = "scan"
@@ -79,12 +72,10 @@ def cumprod_backward(grad: TensorType, x: TensorType, *, output: TensorType) -> 
 
 
 backward("aten.cumsum")(per_element(1))  # sums of the gradient from its end
-backward("aten.cumprod")(
-    per_element(3, saved=x_and_result)
-)  # times output, summed from the end, over the operand
-backward("aten.cummax", "aten.cummin")(
-    per_element(1, saved=selected_indices)
-)  # added where its value came from
+# Times output, summed from the end, over the operand.
+backward("aten.cumprod")(per_element(3, saved=x_and_result))
+# Added where its value came from.
+backward("aten.cummax", "aten.cummin")(per_element(1, saved=selected_indices))
 
 
 _MOST_TURNS = 10_000  # a damaged file may hold any number
@@ -146,9 +137,8 @@ def gradient(of: Operands) -> Estimate:
     positions = tensors_of(spacing) if isinstance(spacing, tuple) else ()
     count = len(axes(dim, x.rank))
     work = (5 if positions else 2) * parts(x) * count * x.numel
-    return Estimate(
-        (x.like(dtype=float_result(x, *positions)),) * count, vector_flops=work, reads=(x, *positions)
-    )
+    out = (x.like(dtype=float_result(x, *positions)),) * count
+    return Estimate(out, vector_flops=work, reads=(x, *positions))
 
 
 # Sorting and searching.
@@ -188,19 +178,17 @@ def distinct(
 
     Along an axis slices are told apart; inverse indices and counts are then always written.
     """
-    inverse, counts = return_inverse or dim is not None, return_counts or dim is not None
-    length = x.numel if dim is None else x.shape[axis(dim, x.rank)]
+    where, length = x.shape, x.numel
+    slices: Dim = 1
+    if dim is not None:
+        place, return_inverse, return_counts = axis(dim, x.rank), True, True
+        length, slices = x.shape[place], prod(replaced(x.shape, place))
+        where = (length,)
     found = 0 if length == 0 else data_dependent("unique")
-    shape: Shape = (found,) if dim is None else replaced(x.shape, axis(dim, x.rank), found)
-    where = x.shape if dim is None else (length,)
-    slices = 1 if dim is None else prod(replaced(x.shape, axis(dim, x.rank)))
-    out = (
-        x.like(shape),
-        x.like(where if inverse else (0,), INT64),
-        x.like((found,) if counts else (0,), INT64),
-    )
+    shape = (found,) if dim is None else replaced(x.shape, place, found)
+    helpers = (where if return_inverse else (0,)), ((found,) if return_counts else (0,))
     work = (n_log_n(length) * slices if sorting else 0) + x.numel
-    return Estimate(out, vector_flops=work, reads=(x,))
+    return Estimate((x.like(shape), *(x.like(each, INT64) for each in helpers)), 0, work, reads=(x,))
 
 
 rule("aten._unique2").derived(distinct, order="x")
@@ -224,22 +212,16 @@ def comparisons(x: TensorType, dim: int | None) -> Dim:
     return n_log_n(lane) * prod(reduced(x.shape, dim))
 
 
-@rule("aten.msort")
-def msort(x: TensorType) -> Estimate:
-    """n*log2(n) comparisons per lane of n along the first axis."""
-    return Estimate((x.like(),), vector_flops=comparisons(x, 0), reads=(x,))
-
-
 @rule("aten.sort")
 def sort(x: TensorType, *, dim: int = -1) -> Estimate:
     """n*log2(n) comparisons per lane of n."""
     return indexed(Estimate((x.like(),), vector_flops=comparisons(x, dim), reads=(x,)))
 
 
-@rule("aten.argsort")
-def argsort(x: TensorType, *, dim: int = -1) -> Estimate:
-    """n*log2(n) comparisons per lane of n."""
-    return replace(sort(x, dim=dim), out=(x.like(dtype=INT64),))
+rule("aten.argsort").derived(sort, results(1))
+rule("aten.msort").derived(
+    sort, results(0), says="n*log2(n) comparisons per lane of n along the first axis.", dim=0
+)
 
 
 @rule("aten.topk")

@@ -13,9 +13,9 @@ from graphflops.cost import Estimate
 from graphflops.dims import Dim, broadcast, compare, dim_max, floor_div, meet, prod, where
 from graphflops.rules import lapack
 from graphflops.rules.elementwise import float_result, real_of, result_type
-from graphflops.rules.reduce import Axes, operand_gradient, reduction, x_and_result
+from graphflops.rules.reduce import operand_gradient, reduction, x_and_result
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.shapes import axes, axis, reduced
+from graphflops.rules.shapes import Axes, axes, axis, reduced
 from graphflops.tensor import BFLOAT16, FLOAT32, DType, TensorType
 
 KIND = "distance"
@@ -37,9 +37,8 @@ def of_vectors(
     order = 2 if ord is None else ord
     powers = int(order not in (*ROOTLESS, 2)) + int(x.dtype.kind == "complex" and order != 2)
     roots = int(root and order not in ROOTLESS)
-    return reduction(
-        x, dim, keepdim, real_of(dtype or x.dtype), each=2, evaluated=powers, evaluated_final=roots
-    )
+    real = real_of(dtype or x.dtype)
+    return reduction(x, dim, keepdim, real, each=2, evaluated=powers, evaluated_final=roots)
 
 
 rule("aten.norm", "aten.native_norm", kind="reduction").derived(of_vectors)
@@ -100,7 +99,7 @@ def linalg_norm(
 @backward("aten.linalg_vector_norm", "aten.norm", "aten.frobenius_norm")
 def norm_backward(call: ForwardCall) -> Estimate:
     """The operand times the gradient over the norm; other orders take a power and two products more."""
-    order = call.arguments.get("ord", 2)
+    order = call.get("ord", 2)
     if order in (2, None):
         return operand_gradient(call, each=1, saved=x_and_result(call))
     return operand_gradient(call, each=3, evaluated=int(order not in ROOTLESS), saved=x_and_result(call))
@@ -169,24 +168,21 @@ def weight_norm_interface(v: TensorType, g: TensorType, dim: int = 0) -> Estimat
 @backward("aten._weight_norm", "aten._weight_norm_interface")
 def weight_norm_gradient(call: ForwardCall) -> Estimate:
     """The product of gradient and value summed 2; for the value both scaled 2 and their difference 1."""
-    given, out = call.arguments, call.out
+    out = call.out
     gradients = call.gradients("v", "g")
     per_element = 2 + 3 * ("v" in call.wants)
-    work, reads = per_element * out.numel, (out.like(), given["v"], given["g"])
+    work, reads = per_element * out.numel, (out.like(), call["v"], call["g"])
     return Estimate(gradients, vector_flops=work, reads=reads)
 
 
 @backward("aten.cosine_similarity")
 def cosine_similarity_gradient(call: ForwardCall) -> Estimate:
     """For each operand both vectors normalised, one less its part along the other, scaled: five each."""
-    given, out = call.arguments, call.out
-    elements = out.like(broadcast(given["x1"].shape, given["x2"].shape)).numel
+    out = call.out
+    elements = out.like(broadcast(call["x1"].shape, call["x2"].shape)).numel
     gradients = call.gradients("x1", "x2")
-    return Estimate(
-        gradients,
-        vector_flops=5 * len(gradients) * elements,
-        reads=(out.like(), out, given["x1"], given["x2"]),
-    )
+    work, reads = 5 * len(gradients) * elements, (out.like(), out, call["x1"], call["x2"])
+    return Estimate(gradients, vector_flops=work, reads=reads)
 
 
 # Of the difference of a component: subtract, compare with zero or take the absolute value or square it, accumulate.

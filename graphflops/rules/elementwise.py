@@ -14,29 +14,20 @@ from msgspec.structs import replace
 from graphflops.cost import Estimate, Value
 from graphflops.dims import Expr, broadcast
 from graphflops.ops import operator
-from graphflops.rules.registry import ForwardCall, backward, require, rule
+from graphflops.rules.registry import Backward, ForwardCall, backward, require, rule
 from graphflops.rules.shapes import Fold, combine
 from graphflops.rules.work import PASS, WORK, ZERO, Gradient, Work, gradient_of
-from graphflops.tensor import (
-    BCOMPLEX32,
-    BFLOAT16,
-    BOOL,
-    COMPLEX32,
-    COMPLEX64,
-    COMPLEX128,
-    FLOAT16,
-    FLOAT32,
-    FLOAT64,
-    INT16,
-    INT64,
-    DType,
-    TensorType,
-)
+from graphflops.tensor import BOOL, COMPLEX64, DTYPES, FLOAT32, INT16, INT64, DType, TensorType
 
 DEFAULT_FLOAT = FLOAT32
 _CATEGORY = {"bool": 0, "uint": 1, "int": 1, "float": 2, "complex": 3}
-_COMPLEX_OF = {FLOAT16: COMPLEX32, BFLOAT16: COMPLEX64, FLOAT32: COMPLEX64, FLOAT64: COMPLEX128}
-_REAL_OF = {COMPLEX32: FLOAT16, BCOMPLEX32: BFLOAT16, COMPLEX64: FLOAT32, COMPLEX128: FLOAT64}
+_COMPLEX_OF = {
+    "float16": "complex32",
+    "bfloat16": "complex64",
+    "float32": "complex64",
+    "float64": "complex128",
+}
+_REAL_OF = {"complex32": "float16", "bcomplex32": "bfloat16", "complex64": "float32", "complex128": "float64"}
 
 
 def result_type(*operands: Value) -> DType:
@@ -46,7 +37,9 @@ def result_type(*operands: Value) -> DType:
         if isinstance(operand, TensorType):
             ranked.append((2 if operand.rank else 1, operand.dtype))
         elif operand is not None:
-            ranked.append((0, _type_of_number(operand)))
+            real = INT64 if isinstance(operand, (int, Expr)) else DEFAULT_FLOAT
+            number = BOOL if isinstance(operand, bool) else real
+            ranked.append((0, COMPLEX64 if isinstance(operand, complex) else number))
     result: DType | None = None
     for priority in (2, 1, 0):
         group = [dtype for rank, dtype in ranked if rank == priority]
@@ -94,20 +87,12 @@ def category(dtype: DType) -> int:
 
 def complex_of(dtype: DType) -> DType:
     """The complex type whose parts have this type."""
-    return _COMPLEX_OF.get(dtype, dtype if dtype.kind == "complex" else COMPLEX64)
+    return DTYPES[_COMPLEX_OF.get(dtype.name, dtype.name if dtype.kind == "complex" else "complex64")]
 
 
 def real_of(dtype: DType) -> DType:
     """The type of a complex type's parts; other types are their own."""
-    return _REAL_OF.get(dtype, dtype)
-
-
-def _type_of_number(number: object) -> DType:
-    if isinstance(number, bool):
-        return BOOL
-    if isinstance(number, (int, Expr)):
-        return INT64
-    return COMPLEX64 if isinstance(number, complex) else DEFAULT_FLOAT
+    return DTYPES[_REAL_OF[dtype.name]] if dtype.name in _REAL_OF else dtype
 
 
 Promotion = Callable[..., DType]  # from the operands to the result's element type
@@ -116,16 +101,6 @@ Promotion = Callable[..., DType]  # from the operands to the result's element ty
 def to_bool(*_: Value) -> DType:
     """The result type of predicates."""
     return BOOL
-
-
-def to_real(*operands: Value) -> DType:
-    """The promoted type; for complex operands the type of their real part."""
-    return real_of(result_type(*operands))
-
-
-def to_real_float(*operands: Value) -> DType:
-    """As `to_real`, with the default float for integers."""
-    return real_of(float_result(*operands))
 
 
 def elementwise(
@@ -184,7 +159,7 @@ def _priced(work: Work, result: Promotion, fold: Fold | None) -> Callable[..., E
     return (unary, binary, ternary)[work.operands - 1]
 
 
-def differentiate(work: Work, *parameters: str) -> Callable[[ForwardCall], Estimate]:
+def differentiate(work: Work, *parameters: str) -> Backward:
     """The backward rule of an elementwise operator. parameters: its operands' names, "a", "b" and "c" unless given."""
     names = parameters or ("a", "b", "c")[: work.operands]
 
@@ -192,7 +167,7 @@ def differentiate(work: Work, *parameters: str) -> Callable[[ForwardCall], Estim
         from graphflops.rules.formula import numbers_of  # only training reads formulas
 
         letters = dict(zip("abc", names, strict=False))
-        given = [(letter, call.arguments.get(name)) for letter, name in letters.items()]
+        given = [(letter, call.get(name)) for letter, name in letters.items()]
         given += [(name, value) for name, value in call.arguments.items() if name not in names]
         numbers = numbers_of(each for each in given if not isinstance(each[1], TensorType))
         found: dict[str, Gradient | None] = {}
@@ -235,6 +210,5 @@ def gradients_of(call: ForwardCall, gradients: Mapping[str, Gradient | None]) ->
 
 def wanted(call: ForwardCall) -> list[tuple[str, TensorType]]:
     """Names and types of the operands that want a gradient, in the order of the parameters."""
-    return [
-        (name, x) for name, x in call.arguments.items() if name in call.wants and isinstance(x, TensorType)
-    ]
+    given = call.arguments.items()
+    return [(name, x) for name, x in given if name in call.wants and isinstance(x, TensorType)]

@@ -45,16 +45,14 @@ def embedding_backward(
 @rule("aten.embedding_sparse_backward")
 def embedding_sparse_backward(grad: TensorType, indices: TensorType, num_weights: Dim) -> Estimate:
     """Keeps the gradients of the rows and their indices as a sparse tensor."""
-    return Estimate(
-        (grad.like((num_weights, grad.shape[-1])),), reads=(grad, indices), writes=(grad, indices)
-    )
+    out = grad.like((num_weights, grad.shape[-1]))
+    return Estimate((out,), reads=(grad, indices), writes=(grad, indices))
 
 
 @backward("aten.embedding")
 def embedding_gradient(call: ForwardCall) -> Estimate:
     """The table's gradient is dense: written in full, with one addition per element of the result's."""
-    given = call.arguments
-    return embedding_dense_backward(call.out.like(), given["indices"], given["weight"].shape[0])
+    return embedding_dense_backward(call.out.like(), call["indices"], call["weight"].shape[0])
 
 
 def renormed(weight: TensorType, indices: TensorType, *, in_place: bool) -> Estimate:
@@ -143,38 +141,24 @@ def embedding_bag_weights_backward(
     grad: TensorType, weight: TensorType, indices: TensorType, *, offset2bag: TensorType
 ) -> Estimate:
     """The product of each row with its bag's gradient, summed: two operations per element."""
-    rows = PartType((indices.numel, weight.shape[1]), weight.dtype)
-    return Estimate(
-        (grad.like((indices.numel,)),), vector_flops=2 * rows.numel, reads=(grad, rows, indices, offset2bag)
-    )
+    rows, out = PartType((indices.numel, weight.shape[1]), weight.dtype), grad.like((indices.numel,))
+    return Estimate((out,), vector_flops=2 * rows.numel, reads=(grad, rows, indices, offset2bag))
 
 
 @backward("aten.embedding_bag", "aten._embedding_bag", "aten.embedding_bag.padding_idx")
 def embedding_bag_gradient(call: ForwardCall) -> Estimate:
     """As `_embedding_bag_backward` and `_embedding_bag_per_sample_weights_backward`, as wanted."""
-    given = call.arguments
-    weight, indices = given["weight"], given["indices"]
+    weight, indices = call["weight"], call["indices"]
     out, offset2bag, bag_size, chosen = tensors_of(call.estimate.out)
     grad, parts = out.like(), []
     if "weight" in call.wants:
-        parts.append(
-            embedding_bag_backward(
-                *(grad, indices),
-                offset2bag=offset2bag,
-                bag_size=bag_size,
-                maximum_indices=chosen,
-                num_weights=weight.shape[0],
-                mode=given.get("mode", SUM),
-                per_sample_weights=given.get("per_sample_weights"),
-            )
-        )
+        bags = {"offset2bag": offset2bag, "bag_size": bag_size, "maximum_indices": chosen}
+        more = {"per_sample_weights": call.get("per_sample_weights"), "mode": call.get("mode", SUM)}
+        parts.append(embedding_bag_backward(grad, indices, num_weights=weight.shape[0], **bags, **more))
     if "per_sample_weights" in call.wants:
         parts.append(embedding_bag_weights_backward(grad, weight, indices, offset2bag=offset2bag))
-    return Estimate(
-        tuple(value for part in parts for value in part.out),
-        vector_flops=sum((part.vector_flops for part in parts), 0),
-        reads=tuple(value for part in parts for value in part.reads),
-    )
+    reads = tuple(x for part in parts for x in part.reads)
+    return Estimate(tuple(x for part in parts for x in part.out), reads=reads).plus(*parts)
 
 
 @rule("aten.one_hot")

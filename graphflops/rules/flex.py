@@ -22,7 +22,7 @@ from graphflops.rules.indexing import index
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import ForwardCall, backward, rule
 from graphflops.rules.shapes import tensors_of
-from graphflops.tensor import FLOAT32, INT32, Contents, TensorType
+from graphflops.tensor import FLOAT32, INT32, TensorType, flat
 
 PARTIAL_BLOCKS, FULL_BLOCKS = 2, 4  # places in the block mask: how many blocks each row of blocks sees
 LARGEST_BLOCK = 2**30  # rows and columns of the one block of torch's mask for want of one
@@ -52,34 +52,22 @@ def masked(block_mask: Sequence[Any], query: TensorType, buffers: Sequence[Value
     return run
 
 
-def block_sum(contents: Contents) -> Dim:
-    """The sum of all numbers in known contents."""
-    if isinstance(contents, tuple):
-        return total(block_sum(part) for part in contents)
-    assert isinstance(contents, (int, Expr))
-    return contents
-
-
-def seen_of_blocks(problem: Attention, block_mask: Sequence[Value]) -> Seen:
-    """What is visible as far as types tell: blocks where their numbers are known, else everything."""
-    counts = [x for x in (block_mask[PARTIAL_BLOCKS], block_mask[FULL_BLOCKS]) if isinstance(x, TensorType)]
-    rows, columns = block_mask[-3], block_mask[-2]
-    known = bool(counts) and all(x.value is not None for x in counts)
-    if not known or not isinstance(rows, (int, Expr)) or not isinstance(columns, (int, Expr)):
-        return Seen(2 * problem.scores, problem.scores, problem.scores, mask="tensor")
-    blocks = total(block_sum(x.value) for x in counts if x.value is not None)
-    heads = floor_div(problem.rows, problem.query.shape[-2])
-    mask_heads = counts[0].shape[0] * counts[0].shape[1]
-    executed = dim_min(floor_div(blocks * heads, mask_heads) * rows * columns, problem.scores)
-    return Seen(2 * executed, executed, executed, mask="tensor")
-
-
 def flex_problem(
     query: TensorType, key: TensorType, value: TensorType, block_mask: Sequence[Value], seen: Seen | None
 ) -> tuple[Attention, Seen]:
     """The attention inside, and what is visible of it."""
     problem = attend(query, key, value)
-    seen = seen or seen_of_blocks(problem, block_mask)
+    if seen is None:  # as far as types tell: blocks where their numbers are known, else everything
+        counts = tensors_of((block_mask[PARTIAL_BLOCKS], block_mask[FULL_BLOCKS]))
+        rows, columns = block_mask[-3], block_mask[-2]
+        executed: Dim = problem.scores
+        known = bool(counts) and all(x.value is not None for x in counts)
+        if known and isinstance(rows, (int, Expr)) and isinstance(columns, (int, Expr)):
+            blocks = total(flat(x.value for x in counts))
+            heads = floor_div(problem.rows, query.shape[-2])
+            mask_heads = counts[0].shape[0] * counts[0].shape[1]
+            executed = dim_min(floor_div(blocks * heads, mask_heads) * rows * columns, problem.scores)
+        seen = Seen(2 * executed, executed, executed, mask="tensor")
     hides = seen.doubled_pairs != 2 * problem.scores
     return replace(problem, doubled_visible=seen.doubled_pairs if hides else None), seen
 
@@ -163,13 +151,12 @@ def flex_attention_backward(of: Operands) -> Estimate:
 @backward("higher_order.flex_attention")
 def flex_attention_gradient(call: ForwardCall) -> Estimate:
     """Five products, the scores being recomputed; the score function's gradient costs as much as itself."""
-    given = call.arguments
-    query, block_mask = given["query"], given["block_mask"]
-    buffers = given.get("score_mod_other_buffers", ())
-    problem, seen = flex_problem(query, given["key"], given["value"], block_mask, given.get("seen"))
+    query, block_mask = call["query"], call["block_mask"]
+    buffers = call.get("score_mod_other_buffers", ())
+    problem, seen = flex_problem(query, call["key"], call["value"], block_mask, call.get("seen"))
     places = index_operands(query)
-    score = given["score_mod"](query.like(()), *places, *buffers)
-    mask = masked(block_mask, query, given.get("mask_mod_other_buffers", ()))
+    score = call["score_mod"](query.like(()), *places, *buffers)
+    mask = masked(block_mask, query, call.get("mask_mod_other_buffers", ()))
     estimate = with_functions(
         problem, seen, lambda of: of.backward(call.wants, call.out), (score, score), mask
     )

@@ -63,9 +63,8 @@ for name in ITEMWISE.split():
 def foreach_copy(targets: Tensors, sources: Tensors) -> Estimate:
     """Reads each source and writes each target."""
     converted = total(x.numel for x, y in zip(targets, sources, strict=True) if x.dtype != y.dtype)
-    return Estimate(
-        tuple(x.like() for x in targets), vector_flops=converted, reads=tuple(sources), writes=tuple(targets)
-    )
+    out = tuple(x.like() for x in targets)
+    return Estimate(out, vector_flops=converted, reads=tuple(sources), writes=tuple(targets))
 
 
 def foreach_scaled(a: Tensors, b: Tensors, c: Tensors, value: Item = 1, *, single: str) -> Estimate:
@@ -84,9 +83,6 @@ def foreach_norm(a: Tensors, ord: Value = 2, dtype: Value = None, *, single: str
 
 rule("aten._foreach_norm").derived(foreach_norm, single="aten.linalg_vector_norm")
 rule("aten._foreach_powsum").derived(foreach_norm, single="aten.linalg__powsum")
-
-
-# Mixed-precision scaling.
 
 
 @rule("aten._amp_foreach_non_finite_check_and_unscale")

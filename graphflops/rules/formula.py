@@ -17,19 +17,12 @@ Numbers = tuple[tuple[str, object], ...]
 
 UNKNOWN = object()  # a number that the formula or the program does not say
 _TENSORS = ("g", "a", "b", "c", "out")
-_BINARY: Mapping[type, tuple[str, Callable[..., object]]] = {
-    ast.Add: ("add", operator.add),
-    ast.Sub: ("sub", operator.sub),
-    ast.Mult: ("mul", operator.mul),
-    ast.Div: ("div", operator.truediv),
-}
-_COMPARED: Mapping[type, tuple[str, Callable[..., object]]] = {
-    ast.Eq: ("eq", operator.eq),
-    ast.NotEq: ("ne", operator.ne),
-    ast.Lt: ("lt", operator.lt),
-    ast.LtE: ("le", operator.le),
-    ast.Gt: ("gt", operator.gt),
-    ast.GtE: ("ge", operator.ge),
+_BINARY: Mapping[type, str] = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div"}
+_COMPARED = {ast.Eq: "eq", ast.NotEq: "ne", ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt", ast.GtE: "ge"}
+# What is computed where only numbers take part.
+_COMPUTED: Mapping[str, Callable[..., object]] = {
+    **{name: getattr(operator, name) for name in ("neg", "add", "sub", "mul", *_COMPARED.values())},
+    "div": operator.truediv,
 }
 # Of truth values: part of a choice, without work of their own.
 _LOGICAL = ("logical_and", "logical_or", "logical_not")
@@ -95,9 +88,9 @@ class _Reader:
             case ast.Name(id=name):
                 return self.values.get(name, _Number(UNKNOWN))
             case ast.UnaryOp(op=ast.USub(), operand=inner):
-                return self.applied("neg", operator.neg, self.read(inner))
+                return self.applied("neg", self.read(inner))
             case ast.BinOp(left=left, op=op, right=right):
-                return self.binary(*_BINARY[type(op)], self.read(left), self.read(right))
+                return self.binary(_BINARY[type(op)], self.read(left), self.read(right))
             case ast.Compare(left=left, ops=ops, comparators=rights):
                 return self.compared(self.read(left), [_COMPARED[type(op)] for op in ops], rights)
             case ast.Tuple(elts=parts):
@@ -114,23 +107,20 @@ class _Reader:
                 return self.called(name, [first, *(self.read(argument) for argument in arguments[1:])])
         raise AssertionError(ast.dump(node))
 
-    def binary(self, name: str, compute: Callable[..., object], left: _Value, right: _Value) -> _Value:
+    def binary(self, name: str, left: _Value, right: _Value) -> _Value:
         """A sum, difference, product or quotient. A number before a tensor is written everywhere, and changed in place."""
         if not isinstance(left, _Number) or isinstance(right, _Number) or name in ("add", "mul"):
-            return self.applied(name, compute, left, right)
+            return self.applied(name, left, right)
         filled = self.launched(Launch("fill", leaves=self.leaves(right)))
         return self.launched(Launch(name, (filled, right), (), self.leaves(right), is_in_place=True))
 
-    def compared(
-        self, left: _Value, each: list[tuple[str, Callable[..., object]]], rights: list[ast.expr]
-    ) -> _Value:
+    def compared(self, left: _Value, names: list[str], rights: list[ast.expr]) -> _Value:
         """One comparison, or a chain of them that must all hold. One with an operand that is not given always holds."""
         found: _Value = _Number(True)
-        for (name, compute), node in zip(each, rights, strict=True):
+        for name, node in zip(names, rights, strict=True):
             right = self.read(node)
-            holds = (
-                _Number(True) if _Number(None) in (left, right) else self.applied(name, compute, left, right)
-            )
+            is_given = _Number(None) not in (left, right)
+            holds = self.applied(name, left, right) if is_given else _Number(True)
             found, left = self.called("logical_and", [found, holds]), right
         return found
 
@@ -141,16 +131,15 @@ class _Reader:
                 return other
             case "where", [_, _, _Number()] | [_, _Number(), _]:
                 self.launched(Launch("fill"))
-        return self.applied(name, None, *operands)
+        return self.applied(name, *operands)
 
-    def applied(self, name: str, compute: Callable[..., object] | None, *operands: _Value) -> _Value:
+    def applied(self, name: str, *operands: _Value) -> _Value:
         """The launch of a function on tensors; of numbers alone, their value."""
         numbers = tuple(each.value for each in operands if isinstance(each, _Number))
         tensors = tuple(each for each in operands if not isinstance(each, _Number))
         if not tensors:
-            return _Number(
-                UNKNOWN if compute is None or UNKNOWN in numbers or None in numbers else compute(*numbers)
-            )
+            is_known = name in _COMPUTED and UNKNOWN not in numbers and None not in numbers
+            return _Number(_COMPUTED[name](*numbers) if is_known else UNKNOWN)
         function = name.rstrip("_")
         is_reduced = function in REDUCING
         is_mask = function in _MASKS or (not is_reduced and all(map(self.is_mask, tensors)))
@@ -173,9 +162,7 @@ class _Reader:
 
 def is_part_of_choice(launch: Launch, before: tuple[Launch, ...]) -> bool:
     """Whether a launch joins truth values, or chooses by a comparison of the formula, whose work is that of the choice."""
-    if launch.function in _LOGICAL:
-        return True
-    condition = (
-        launch.operands[0 if launch.function == "where" else -1] if launch.function in _CHOICES else ""
-    )
+    if launch.function not in _CHOICES:
+        return launch.function in _LOGICAL
+    condition = launch.operands[0 if launch.function == "where" else -1]
     return isinstance(condition, int) and before[condition].is_mask

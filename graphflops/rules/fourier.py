@@ -7,17 +7,17 @@ window and a transform per frame; on the way back overlaps add up.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
 from graphflops.cost import Estimate
-from graphflops.dims import Dim, at_least, floor_div, prod, same, total
+from graphflops.dims import Dim, Expr, at_least, floor_div, prod, same, total
 from graphflops.rules.elementwise import DEFAULT_FLOAT, complex_of, float_result, real_of
 from graphflops.rules.lapack import n_log_n
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.shapes import axes, replaced
+from graphflops.rules.shapes import Axes, Shape, axes, replaced
 from graphflops.tensor import DType, TensorType
 
 KIND = "fourier"
@@ -40,7 +40,7 @@ def stft(of: Operands, *, center: bool = True) -> Estimate:
     as_complex = complex_input or bool(return_complex)
     out = x.like(shape, complex_of(x.dtype)) if as_complex else x.like((*shape, 2), real_of(x.dtype))
     windowing = 0 if window is None else n_fft * (2 if x.dtype.kind == "complex" else 1)
-    work = prod(batch) * frames * (windowing + (transform if complex_input else real_transform)(n_fft))
+    work = prod(batch) * frames * (windowing + transform(n_fft, real=not complex_input))
     return Estimate((out,), vector_flops=work, reads=(x, window))
 
 
@@ -57,36 +57,25 @@ def istft(of: Operands, *, center: bool = True, return_complex: bool = False) ->
     cut = floor_div(n_fft, 2) if center else 0
     samples = spanned - 2 * cut if length is None else length
     dtype = complex_of(x.dtype) if return_complex else real_of(x.dtype)
-    per_frame = (transform if return_complex else real_transform)(n_fft) + 2 * n_fft  # windowed and added up
+    per_frame = transform(n_fft, real=not return_complex) + 2 * n_fft  # windowed and added up
     envelope = frames * 2 * n_fft  # the window's square, added up once for the whole batch
     work = prod(batch) * (frames * per_frame + samples) + envelope
     return Estimate((x.like((*batch, samples), dtype),), vector_flops=work, reads=(x, window))
 
 
-Sizes = tuple[Dim, ...]
+def transform(n: Dim, real: bool = False) -> Dim:
+    """Operations of one complex transform of n; half of them where its input or output is real."""
+    return floor_div(n_log_n(n, 5), 2) if real else n_log_n(n, 5)
 
 
-def transform(n: Dim) -> Dim:
-    """Operations of one complex transform of n."""
-    return n_log_n(n, 5)
-
-
-def real_transform(n: Dim) -> Dim:
-    """Operations of one transform of n whose input or output is real: half of a complex one."""
-    return floor_div(n_log_n(n, 5), 2)
-
-
-def without(shape: Sizes, place: int) -> Dim:
+def without(shape: Shape, place: int) -> Dim:
     """The number of transforms along an axis: elements divided by its length."""
     return prod(replaced(shape, place))
 
 
-def complex_work(shape: Sizes, dims: Iterable[int]) -> Dim:
+def complex_work(shape: Shape, dims: Iterable[int]) -> Dim:
     """Operations of complex transforms along these axes, one after another."""
     return total(transform(shape[dim]) * without(shape, dim) for dim in dims)
-
-
-# The three basic transforms.
 
 
 @rule("aten._fft_c2c", "prims.fft_c2c")
@@ -102,7 +91,7 @@ def fft_r2c(x: TensorType, dim: Sequence[int], *, onesided: bool) -> Estimate:
     require(len(dim) > 0, f"no axis to transform in a tensor of {x.rank}")
     *others, last = axes(dim, x.rank)
     half = replaced(x.shape, last, floor_div(x.shape[last], 2) + 1)
-    work = real_transform(x.shape[last]) * without(x.shape, last) + complex_work(half, others)
+    work = transform(x.shape[last], real=True) * without(x.shape, last) + complex_work(half, others)
     out = x.like(half if onesided else x.shape, complex_of(x.dtype))
     return Estimate((out,), vector_flops=work, reads=(x,))
 
@@ -113,60 +102,46 @@ def fft_c2r(x: TensorType, dim: Sequence[int], *, last_dim_size: Dim) -> Estimat
     require(len(dim) > 0, f"no axis to transform in a tensor of {x.rank}")
     *others, last = axes(dim, x.rank)
     out = x.like(replaced(x.shape, last, last_dim_size), real_of(x.dtype))
-    work = complex_work(x.shape, others) + real_transform(last_dim_size) * without(out.shape, last)
+    work = complex_work(x.shape, others) + transform(last_dim_size, real=True) * without(out.shape, last)
     return Estimate((out,), vector_flops=work, reads=(x,))
 
 
 # The public operators: each crops or pads its operand to the given sizes, then transforms it.
 
 
-def padded(
-    x: TensorType, sizes: Sizes | None, places: tuple[int, ...], halved: bool
-) -> tuple[TensorType, Dim]:
-    """The operand cut or filled up to the sizes (-1 keeps one), and the last size.
+def transformed(
+    x: TensorType, sizes: Dim | Shape | None = None, dim: Axes = None, *, kind: str, default: Axes
+) -> Estimate:
+    """5*n*log2(n) operations per lane of each axis, half of that to or from real numbers.
 
-    halved: the operand holds half the frequencies of its last axis; sizes are those of the whole.
+    kind: complex ("c2c"), real to half the frequencies ("r2c") or half the frequencies to real ("c2r").
+    default: the axes where none are named; None: as many as there are sizes, else all.
     """
-    wanted: list[Dim] = list(sizes) if sizes else [-1] * len(places)
+    given, dim = (sizes,) if isinstance(sizes, (int, Expr)) else sizes, default if dim is None else dim
+    places = axes(tuple(range(-len(given), 0)) if dim is None and given is not None else dim, x.rank)
+    wanted: list[Dim] = list(given) if given else [-1] * len(places)  # -1 keeps a size
     require(len(wanted) == len(places), f"{len(wanted)} sizes for {len(places)} axes to transform")
+    operand = x
     for order, place in enumerate(places):
-        half = halved and place == places[-1]
+        half = kind == "c2r" and place == places[-1]  # half the frequencies of the last axis are given
         if same(wanted[order], -1):
-            wanted[order] = 2 * (x.shape[place] - 1) if half else x.shape[place]
-        x = x.like(replaced(x.shape, place, floor_div(wanted[order], 2) + 1 if half else wanted[order]))
-    return x.like(dtype=float_result(x)), wanted[-1] if wanted else 0
-
-
-def transformed(x: TensorType, kind: str, sizes: Sizes | None, dim: int | tuple[int, ...] | None) -> Estimate:
-    """Complex ("c2c"), real to half the frequencies ("r2c") or half the frequencies to real ("c2r")."""
-    if dim is None and sizes is not None:
-        dim = tuple(range(-len(sizes), 0))
-    places = axes(dim, x.rank)
-    operand, last = padded(x, sizes, places, halved=kind == "c2r")
+            wanted[order] = 2 * (operand.shape[place] - 1) if half else operand.shape[place]
+        size = floor_div(wanted[order], 2) + 1 if half else wanted[order]
+        operand = operand.like(replaced(operand.shape, place, size))
+    operand = operand.like(dtype=float_result(operand))
     if kind == "c2c":
         estimate = fft_c2c(operand, places)
     elif kind == "r2c":
         estimate = fft_r2c(operand, places, onesided=True)
     else:
-        estimate = fft_c2r(operand.like(dtype=complex_of(operand.dtype)), places, last_dim_size=last)
+        operand, last = operand.like(dtype=complex_of(operand.dtype)), wanted[-1] if wanted else 0
+        estimate = fft_c2r(operand, places, last_dim_size=last)
     return replace(estimate, reads=(x,))
-
-
-def along(kind: str, default: int | tuple[int, ...] | None) -> Callable[..., Estimate]:
-    """A transform along the named axes; without names along those of `default`, all if that is None."""
-
-    def fft(
-        x: TensorType, sizes: Dim | Sizes | None = None, dim: int | tuple[int, ...] | None = default
-    ) -> Estimate:
-        """5*n*log2(n) operations per lane of each axis, half of that to or from real numbers."""
-        return transformed(x, kind, sizes if sizes is None or isinstance(sizes, tuple) else (sizes,), dim)
-
-    return fft
 
 
 def gradient(call: ForwardCall) -> Estimate:
     """The transform the other way, which is as much work and reads nothing of the forward."""
-    x, own = call.arguments["x"], call.estimate
+    x, own = call["x"], call.estimate
     return Estimate((x.like(),), vector_flops=own.vector_flops, reads=(call.out.like(),))
 
 
@@ -175,12 +150,12 @@ backward("aten._fft_c2c", "aten._fft_c2r", "aten._fft_r2c")(gradient)
 for _names, _kind in ((("fft", "ifft"), "c2c"), (("rfft", "ihfft"), "r2c"), (("irfft", "hfft"), "c2r")):
     for _name in _names:
         for _rank, _axes in (("", -1), ("2", (-2, -1)), ("n", None)):
-            rule(f"aten.fft_{_name}{_rank}")(along(_kind, _axes))
+            rule(f"aten.fft_{_name}{_rank}").derived(transformed, kind=_kind, default=_axes)
             backward(f"aten.fft_{_name}{_rank}")(gradient)
 
 
 @rule("aten.fft_fftshift", "aten.fft_ifftshift")
-def fftshift(x: TensorType, dim: int | tuple[int, ...] | None = None) -> Estimate:
+def fftshift(x: TensorType, dim: Axes = None) -> Estimate:
     """A copy with rotated axes; no arithmetic."""
     axes(dim, x.rank)
     return Estimate((x.like(),), reads=(x,))

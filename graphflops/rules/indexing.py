@@ -89,8 +89,7 @@ def _slots(index: TensorType | None) -> list[Shape | None]:
 @rule("aten.index", "aten._unsafe_index")
 def index(x: TensorType, indices: Indices) -> Estimate:
     """Reads the elements at the indices."""
-    out = x.like(indexed_shape(x, indices))
-    return picked(out, *tensors_of(indices))
+    return picked(x.like(indexed_shape(x, indices)), *tensors_of(indices))
 
 
 @rule("aten._unsafe_masked_index")
@@ -170,10 +169,8 @@ def index_reduce(
 def gather(x: TensorType, dim: int, index: TensorType) -> Estimate:
     """One element per index."""
     axis(dim, x.rank)
-    require(
-        x.rank == index.rank or 0 in (x.rank, index.rank, index.numel),
-        f"{shown(index.shape)} does not index {shown(x.shape)}",
-    )
+    fits = x.rank == index.rank or 0 in (x.rank, index.rank, index.numel)
+    require(fits, f"{shown(index.shape)} does not index {shown(x.shape)}")
     return picked(x.like(index.shape), index)
 
 
@@ -236,35 +233,33 @@ def scatter_reduce(
 def gather_gradient(call: ForwardCall) -> Estimate:
     """Sums the gradients of every use of an element into zeros."""
     grad = call.out.like()
-    return Estimate((call.arguments["x"].like(),), vector_flops=grad.numel, reads=(grad, *_where(call)))
+    return Estimate((call["x"].like(),), vector_flops=grad.numel, reads=(grad, *_where(call)))
 
 
 def gathered(call: ForwardCall, kept: bool) -> Estimate:
     """Gathers the source's gradient from the result's; the tensor's is the result's, `kept` or zero at replaced elements."""
-    wanted = {name: call.arguments[name].like() for name in call.arguments if name in call.wants}
+    wanted = {name: call[name].like() for name in call.arguments if name in call.wants}
     written = tuple(grad for name, grad in wanted.items() if name != "x" or not kept)
     reads = (*written, *_where(call)) if written else ()
     return Estimate(tuple(wanted.values()), reads=reads, writes=written, alias=not written)
 
 
 def _where(call: ForwardCall) -> tuple[TensorType, ...]:
-    named = [call.arguments[name] for name in ("index", "indices") if name in call.arguments]
+    named = [call[name] for name in ("index", "indices") if name in call.arguments]
     return tensors_of(index for given in named for index in (given if isinstance(given, tuple) else (given,)))
 
 
-backward("aten.index_add", "aten.index_add_", "aten.scatter_add", "aten.scatter_add_")(
-    partial(gathered, kept=True)
-)
+backward("aten.index_add index_add_ scatter_add scatter_add_")(partial(gathered, kept=True))
 
 
 @backward("aten.scatter_reduce", "aten.scatter_reduce_")
 def reduction_gradient(call: ForwardCall) -> Estimate:
     """As that of an addition for a sum; else both are scaled by how many elements there are, or by which were chosen."""
-    given, reduce = call.arguments, call.arguments.get("reduce")
+    reduce = call.get("reduce")
     found = gathered(call, kept=reduce == "sum")
     if reduce == "sum":
         return found
-    saved = () if reduce == "mean" else (given["x"], given["src"], call.out)
+    saved = () if reduce == "mean" else (call["x"], call["src"], call.out)
     scaled = total(x.numel for x in tensors_of(found.out))
     return replace(found, vector_flops=scaled, reads=(*found.reads, *tensors_of(saved)))
 
@@ -272,4 +267,4 @@ def reduction_gradient(call: ForwardCall) -> Estimate:
 backward(
     "aten.index_copy index_copy_ index_fill index_fill_ scatter scatter_ index_put index_put_",
     "aten._unsafe_index_put put put_ _index_put_impl _index_put_impl_",
-)(lambda call: gathered(call, kept=bool(call.arguments.get("accumulate") or call.arguments.get("reduce"))))
+)(lambda call: gathered(call, kept=bool(call.get("accumulate") or call.get("reduce"))))

@@ -13,23 +13,21 @@ from graphflops.cost import Estimate
 from graphflops.dims import Dim, dim_min, meet, prod
 from graphflops.rules import lapack
 from graphflops.rules.elementwise import complex_of, real_of
-from graphflops.rules.matmul import matmul
+from graphflops.rules.matmul import flops_of
 from graphflops.rules.registry import Derived, require, rule
-from graphflops.rules.shapes import only_result, results
+from graphflops.rules.shapes import Shape, only_result, results
 from graphflops.tensor import INT32, TensorType
 
 KIND = "linear_algebra"
 
-Sizes = tuple[Dim, ...]
 
-
-def matrices(x: TensorType) -> tuple[Sizes, Dim, Dim]:
+def matrices(x: TensorType) -> tuple[Shape, Dim, Dim]:
     """Batch sizes, rows and columns."""
     require(x.rank >= 2, f"a matrix has at least two axes, not {x.rank}")
     return x.shape[:-2], x.shape[-2], x.shape[-1]
 
 
-def squares(x: TensorType) -> tuple[Sizes, Dim]:
+def squares(x: TensorType) -> tuple[Shape, Dim]:
     """Batch sizes and order."""
     batch, m, n = matrices(x)
     meet(m, n, f"the matrix is not square: {m} rows, {n} columns")
@@ -142,8 +140,6 @@ def slogdet_factors(A: TensorType) -> Estimate:
 
 rule("aten.slogdet", "aten.linalg_slogdet").derived(slogdet_factors, results(0, 1))
 rule("aten.logdet").derived(slogdet_factors, results(0), says="As `slogdet`, in one result.")
-
-# Orthogonal factors.
 
 
 @rule("aten.linalg_qr")
@@ -261,8 +257,7 @@ def svd(x: TensorType, some: bool = True, compute_uv: bool = True) -> Estimate:
 def matrix_sqrth(x: TensorType) -> Estimate:
     """Eigenvectors, scaled by the roots of the eigenvalues, and their product with their transpose."""
     batch, n = squares(x)
-    factors, (product, _) = eigh_factors(x), _scaled_product(x, batch, n, n)
-    work = factors.vector_flops + x.numel
+    product, work = flops_of(prod((*batch, n, n, n)), x.dtype), eigh_factors(x).vector_flops + x.numel
     return Estimate((x.like(),), product, work, prod((*batch, n)), reads=(x,))
 
 
@@ -270,13 +265,5 @@ def matrix_sqrth(x: TensorType) -> Estimate:
 def polar(A: TensorType) -> Estimate:
     """Reduced SVD, the product of its vectors, and the product of V, the singular values and V's transpose."""
     batch, m, n = matrices(A)
-    (unitary, u), (hermitian, h) = _scaled_product(A, batch, m, n), _scaled_product(A, batch, n, n)
-    work = svd_factors(A).vector_flops + h.numel
-    return Estimate((u, h), unitary + hermitian, work, reads=(A,))
-
-
-def _scaled_product(x: TensorType, batch: Sizes, rows: Dim, n: Dim) -> tuple[Dim, TensorType]:
-    """FLOPs and type of a product of (rows, n) and (n, n)."""
-    product = matmul(x.like((*batch, rows, n)), x.like((*batch, n, n)))
-    out = only_result(product)
-    return product.matrix_flops, out
+    h, products = A.like((*batch, n, n)), flops_of(prod(batch) * (m + n) * n * n, A.dtype)
+    return Estimate((A.like(), h), products, svd_factors(A).vector_flops + h.numel, reads=(A,))

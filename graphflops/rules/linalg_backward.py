@@ -8,6 +8,7 @@ counted here, and what it keeps for the gradient besides operands and results is
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -18,21 +19,17 @@ from graphflops.rules.distance import norm_backward
 from graphflops.rules.elementwise import complex_of, wanted
 from graphflops.rules.linalg import each, matrices
 from graphflops.rules.matmul import flops_of
-from graphflops.rules.registry import ForwardCall, backward
+from graphflops.rules.registry import Backward, ForwardCall, backward
 from graphflops.rules.shapes import axes, reduced
 from graphflops.rules.solve import pseudo_inverse
 from graphflops.tensor import TensorType
-
-_Backward = Callable[[ForwardCall], Estimate]
-
-# Inverses.
 
 
 @backward("aten.linalg_tensorinv")
 def tensorinv(call: ForwardCall) -> Estimate:
     """A product with the inverse from either side."""
     found = call.out
-    n = prod(operand(call).shape[: call.arguments.get("ind", 2)])
+    n = prod(operand(call).shape[: call.get("ind", 2)])
     return gradients(call, found, 2 * n * n * n, n * n, found, times=1)
 
 
@@ -41,23 +38,19 @@ def pseudo_inverse_gradient(m: Dim, n: Dim) -> Dim:
     return 4 * m * n * (m + dim_min(m, n))
 
 
-# Solves.
-
-
-def _solved(order: Callable[[ForwardCall], Dim], triangles: int = 2) -> _Backward:
+def _solved(order: Callable[[ForwardCall], Dim], triangles: int = 2) -> Backward:
     """A solve with the forward's factors; for the matrix, the product of what that gives with the solution."""
 
     def priced(call: ForwardCall) -> Estimate:
-        A, found, n = call.arguments["A"], call.out, order(call)
+        A, found, n = call["A"], call.out, order(call)
         products, factors = n if "A" in call.wants else 0, A.like() if triangles == 2 else A
         return gradients(call, found, products, triangles * n, factors, found, times=found.numel)
 
     return priced
 
 
-def _columns(call: ForwardCall) -> Dim:
-    columns: Dim = call.arguments["A"].shape[-1]
-    return columns
+def _columns(call: ForwardCall) -> Any:
+    return call["A"].shape[-1]
 
 
 backward("aten.linalg_solve", "aten.linalg_solve_ex", "aten._linalg_solve_ex")(_solved(_columns))
@@ -68,7 +61,7 @@ backward("aten.linalg_tensorsolve")(_solved(lambda call: call.out.numel))
 @backward("aten.cholesky_solve", "aten._cholesky_solve_helper")
 def cholesky_solve(call: ForwardCall) -> Estimate:
     """Two triangular solves; for the factor, their product with the solution and one with the factor."""
-    A, found = call.arguments["A"], call.out
+    A, found = call["A"], call.out
     n, sides = found.shape[-2:]
     products = n * n * sides + n * n * n if "A" in call.wants else 0
     return gradients(call, found, products, 2 * lapack.triangular_solve(n, sides) + 2 * n * n, A, found)
@@ -80,9 +73,9 @@ def lu_solve(call: ForwardCall) -> Estimate:
 
     With the system on the right, or adjoint, the permutation takes a product on each side of them.
     """
-    given, found = call.arguments, call.out
-    factors = given.get("LU", given.get("LU_data"))
-    left, adjoint = given.get("left", True), given.get("adjoint", False)
+    found = call.out
+    factors = call.get("LU", call.get("LU_data"))
+    left, adjoint = call.get("left", True), call.get("adjoint", False)
     n, sides = found.shape[-2:] if left else found.shape[:-3:-1]
     wants_factors = bool(call.wants & {"LU", "LU_data"})
     wants_sides = "B" in call.wants
@@ -98,15 +91,14 @@ def lu_solve(call: ForwardCall) -> Estimate:
 @backward("aten.linalg_lstsq")
 def lstsq(call: ForwardCall) -> Estimate:
     """The pseudo-inverse times the gradient; for the matrix its own gradient, after a product with the right sides."""
-    A, B = call.arguments["A"], call.arguments["B"]
+    A, B = call["A"], call["B"]
     _, m, n = matrices(A)
     sides = 1 if B.rank < A.rank else B.shape[-1]
     inverse = pseudo_inverse(A, False)
     products = m * n * sides * len(call.wants & {"A", "B"})
     if "A" in call.wants:
         products = products + pseudo_inverse_gradient(m, n)
-    back = gradients(call, A, products, 4 * m * n if "A" in call.wants else 0, A, B)
-    return back.plus(inverse)
+    return gradients(call, A, products, 4 * m * n if "A" in call.wants else 0, A, B).plus(inverse)
 
 
 def gradients(
@@ -148,7 +140,7 @@ def lu(call: ForwardCall) -> Estimate:
     x = operand(call)
     _, m, n = matrices(x)
     short, long = dim_min(m, n), dim_max(m, n)
-    rows = m * m * n if call.arguments.get("pivot", True) else 0
+    rows = m * m * n if call.get("pivot", True) else 0
     solves = lapack.triangular_solve(short, short) + lapack.triangular_solve(short, long)
     return gradients(call, x, short * short * (short + long) + rows, solves + short * short, *floating(call))
 
@@ -156,7 +148,7 @@ def lu(call: ForwardCall) -> Estimate:
 @backward("aten.linalg_householder_product", "aten.orgqr")
 def householder_product(call: ForwardCall) -> Estimate:
     """A product of the result and its gradient, from which the reflectors are taken off one by one."""
-    x, tau, found = call.arguments["x"], call.arguments["tau"], call.out
+    x, tau, found = call["x"], call["tau"], call.out
     work = reflectors(x.shape[-2], x.shape[-1], tau.shape[-1])
     return gradients(call, found, *work, x, tau, found)
 
@@ -164,10 +156,10 @@ def householder_product(call: ForwardCall) -> Estimate:
 @backward("aten.ormqr")
 def ormqr(call: ForwardCall) -> Estimate:
     """The reflectors applied the other way round; their own gradients as those of `householder_product`."""
-    given, found = call.arguments, call.out
-    x, tau, other = given["x"], given["tau"], given["other"]
+    found = call.out
+    x, tau, other = call["x"], call["tau"], call["other"]
     _, m, n = matrices(other)
-    length, lanes, k = (m, n, tau.shape[-1]) if given.get("left", True) else (n, m, tau.shape[-1])
+    length, lanes, k = (m, n, tau.shape[-1]) if call.get("left", True) else (n, m, tau.shape[-1])
     applied = lapack.householder_apply(length, lanes, k)
     if not call.wants & {"x", "tau"}:
         return gradients(call, other, 0, applied, x, tau)
@@ -205,8 +197,7 @@ def eigvals(call: ForwardCall) -> Estimate:
     vectors = x.like(dtype=complex_of(x.dtype))
     solve = lapack.lu(n, n) + 2 * lapack.triangular_solve(n, n)
     back = gradients(call, vectors, 0, solve + n * n, vectors)
-    also = each(x, lapack.eig(n) - lapack.eig(n, vectors=False))
-    return back.plus(vector_flops=also)
+    return back.plus(vector_flops=each(x, lapack.eig(n) - lapack.eig(n, vectors=False)))
 
 
 def of_singular_values(
@@ -229,22 +220,22 @@ backward("aten.linalg_svdvals")(of_singular_values)
 def cond(call: ForwardCall) -> Estimate:
     """That of the singular values; for other norms that of the inverse and of both norms."""
     x = operand(call)
-    if call.arguments.get("p") in (None, 2, -2):
+    if call.get("p") in (None, 2, -2):
         return of_singular_values(call, x)
     n = x.shape[-1]
     return gradients(call, x, 2 * n * n * n, 5 * n * n, x, x.like())
 
 
 backward("aten.nuclear_norm", "aten.nuclear_norm.dim")(
-    lambda call: of_singular_values(call, operand(call), *call.arguments.get("dim", (-2, -1)))
+    lambda call: of_singular_values(call, operand(call), *call.get("dim", (-2, -1)))
 )
 
 
 @backward("aten.linalg_matrix_norm", "aten.linalg_norm")
 def matrix_norm(call: ForwardCall) -> Estimate:
     """That of the singular values for the orders that need them of a matrix, else that of a norm of its elements."""
-    x, order = operand(call), call.arguments.get("ord")
-    along = axes(call.arguments.get("dim"), x.rank)
+    x, order = operand(call), call.get("ord")
+    along = axes(call.get("dim"), x.rank)
     along = along if len(along) == 2 or x.rank < 2 else along[-2:]
     if len(along) == 2 and order in ("nuc", 2, -2):
         return of_singular_values(call, x, *along)
@@ -255,7 +246,7 @@ def matrix_norm(call: ForwardCall) -> Estimate:
 # Rules that follow from the rows and columns of the operand.
 
 
-def by_sizes(work: Callable[[Dim, Dim], tuple[Dim, Dim]], *kept: str) -> _Backward:
+def by_sizes(work: Callable[[Dim, Dim], tuple[Dim, Dim]], *kept: str) -> Backward:
     """The rule of so many multiply-adds and other operations; kept: what is read, the operand, its factors or results."""
 
     def priced(call: ForwardCall) -> Estimate:
@@ -281,9 +272,9 @@ def _svd(m: Dim, n: Dim) -> tuple[Dim, Dim]:
     return short * short * short + 3 * long * short * short + beyond, 7 * short * short
 
 
-def unless(argument: str, whole: _Backward, less: _Backward) -> _Backward:
+def unless(argument: str, whole: Backward, less: Backward) -> Backward:
     """The rule `whole`, but `less` where an argument says that only values are wanted, no vectors."""
-    return lambda call: (less if call.arguments.get(argument, True) is False else whole)(call)
+    return lambda call: (less if call.get(argument, True) is False else whole)(call)
 
 
 backward("aten.linalg_qr", "aten.qr")(by_sizes(_qr, "results"))
@@ -300,9 +291,7 @@ backward("aten.linalg_eigh", "aten._linalg_eigh")(
     unless("compute_v", by_sizes(lambda _, n: (3 * n * n * n, 4 * n * n), "results"), _eigvalsh)
 )
 # A product with the inverse from either side; of a factor's inverse also one with the factor.
-backward("aten.linalg_inv", "aten.inverse", "aten.linalg_inv_ex")(
-    by_sizes(lambda _, n: (2 * n * n * n, n * n), "result")
-)
+backward("aten.linalg_inv inverse linalg_inv_ex")(by_sizes(lambda _, n: (2 * n * n * n, n * n), "result"))
 backward("aten.cholesky_inverse")(by_sizes(lambda _, n: (3 * n * n * n, 2 * n * n), "result", "operand"))
 # Eight products of the pseudo-inverse, the matrix and the gradient.
 backward("aten.linalg_pinv pinverse linalg_pinv.atol_rtol_float linalg_pinv.atol_rtol_tensor")(

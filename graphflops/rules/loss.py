@@ -15,13 +15,12 @@ from graphflops.dims import Dim, broadcast, dim_max, total
 from graphflops.rules.distance import pairwise_distance
 from graphflops.rules.elementwise import result_type, wanted
 from graphflops.rules.operands import Operands, takes
-from graphflops.rules.registry import ForwardCall, backward, rule
-from graphflops.rules.shapes import reduced
+from graphflops.rules.registry import Backward, ForwardCall, backward, rule
+from graphflops.rules.shapes import Tensors, reduced
 from graphflops.tensor import DType, TensorType
 
 KIND = "loss"
 
-Tensors = tuple[TensorType, ...]
 
 MEAN = 1
 
@@ -107,9 +106,7 @@ def gradients_of(loss: Loss, grad: TensorType, into: Tensors, *operands: TensorT
     )
 
 
-def gradients_by(
-    loss: Callable[[Mapping[str, Any]], Loss], *weights: str
-) -> Callable[[ForwardCall], Estimate]:
+def gradients_by(loss: Callable[[Mapping[str, Any]], Loss], *weights: str) -> Backward:
     """The backward rule of the loss that the arguments of a call say."""
 
     def priced(call: ForwardCall) -> Estimate:
@@ -262,11 +259,6 @@ def samples(log_probs: TensorType) -> Dim:
     return log_probs.shape[1] if log_probs.rank == 3 else 1
 
 
-def longest_label(labels: Lengths) -> Dim:
-    """The length of the longest label sequence."""
-    return dim_max(*labels) if isinstance(labels, tuple) else data_dependent("longest_label")
-
-
 @rule("aten.ctc_loss")
 @takes("log_probs targets input_lengths? target_lengths?")
 def ctc_loss(of: Operands, *, reduction: int = MEAN) -> Estimate:
@@ -282,7 +274,9 @@ def ctc_loss_forward(
 ) -> Estimate:
     """Nine operations and four functions per state; all states are kept."""
     visited, batch = states(log_probs, targets, input_lengths, target_lengths), samples(log_probs)
-    kept = log_probs.like((batch, log_probs.shape[0], 2 * longest_label(target_lengths) + 1))
+    lengths = target_lengths
+    longest = dim_max(*lengths) if isinstance(lengths, tuple) else data_dependent("longest_label")
+    kept = log_probs.like((batch, log_probs.shape[0], 2 * longest + 1))
     return Estimate(
         (log_probs.like((batch,)), kept),
         vector_flops=STATE * visited,
@@ -324,8 +318,8 @@ def use_cudnn_ctc_loss(log_probs: TensorType, targets: TensorType) -> Estimate:
 @backward("aten.ctc_loss", "aten._ctc_loss")
 def ctc_loss_gradient(call: ForwardCall) -> Estimate:
     """The recursion backward in time over the kept states."""
-    given, loss = call.arguments, call.out.like()
-    lengths = given["input_lengths"], given["target_lengths"]
-    kept = ctc_loss_forward(given["log_probs"], given["targets"], *lengths).out[1]
+    loss = call.out.like()
+    lengths = call["input_lengths"], call["target_lengths"]
+    kept = ctc_loss_forward(call["log_probs"], call["targets"], *lengths).out[1]
     assert isinstance(kept, TensorType)
-    return ctc_loss_backward(loss, given["log_probs"], given["targets"], *lengths, loss, kept)
+    return ctc_loss_backward(loss, call["log_probs"], call["targets"], *lengths, loss, kept)

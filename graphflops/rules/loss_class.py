@@ -14,7 +14,7 @@ from graphflops.rules.elementwise import result_type
 from graphflops.rules.loss import MEAN, total_of
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.shapes import results
+from graphflops.rules.shapes import replaced, results
 from graphflops.rules.softmax import LOG_SOFTMAX_GRADIENT, log_softmax
 from graphflops.tensor import TensorType
 
@@ -28,25 +28,15 @@ def class_axis(x: TensorType) -> int:
     return min(1, x.rank - 1)
 
 
-def without_classes(x: TensorType) -> tuple[Dim, ...]:
-    """The shape of the scores without the axis of classes."""
-    return tuple(size for place, size in enumerate(x.shape) if place != class_axis(x))
-
-
-def per_element(x: TensorType, target: TensorType) -> TensorType:
-    """The loss per target element; raises ShapeError if the target's shape is not that of the scores without classes."""
-    kept = without_classes(x)
-    fits = target.rank == len(kept) and not any(map(differ, target.shape, kept))
-    require(fits or target.rank + x.rank <= 2, f"target {target} does not fit scores {x}")
-    return x.like(kept)
-
-
 @rule("aten.nll_loss", "aten.nll_loss2d", "aten.nll_loss_nd")
 def likelihood(
     x: TensorType, target: TensorType, weight: TensorType | None = None, reduction: int = MEAN
 ) -> Estimate:
     """Negate, compare and weight per picked score."""
-    full = per_element(x, target)
+    kept = replaced(x.shape, class_axis(x))
+    fits = target.rank == len(kept) and not any(map(differ, target.shape, kept))
+    require(fits or target.rank + x.rank <= 2, f"target {target} does not fit scores {x}")
+    full = x.like(kept)
     flops = (PICK + (weight is not None) + (reduction != 0)) * full.numel
     weights = weight.like(full.shape) if weight is not None else None
     return total_of(full, reduction, flops, 0, (full, target, weights))
@@ -74,8 +64,7 @@ def nll_loss_forward(
 @backward("aten.nll_loss nll_loss2d nll_loss_nd nll_loss_forward nll_loss2d_forward")
 def nll_loss_gradient(call: ForwardCall) -> Estimate:
     """As the backward operator."""
-    given = call.arguments
-    return likelihood_gradient(call.out.like(), given["x"], given["target"], given.get("weight"))
+    return likelihood_gradient(call.out.like(), call["x"], call["target"], call.get("weight"))
 
 
 def probabilities_given(x: TensorType, target: TensorType) -> bool:
@@ -95,7 +84,7 @@ def cross_entropy_loss(of: Operands, *, reduction: int = MEAN, label_smoothing: 
     logs = log_softmax(x, class_axis(x))
     weights = int(weight is not None)
     if probabilities_given(x, target):
-        full = TensorType(without_classes(x), result_type(x, target))
+        full = TensorType(replaced(x.shape, class_axis(x)), result_type(x, target))
         classes = 2 + weights + 2 * (label_smoothing > 0)
         loss = total_of(full, reduction, classes * x.numel + full.numel, 0, (x, target, weight))
     else:
@@ -113,8 +102,7 @@ def cross_entropy_loss(of: Operands, *, reduction: int = MEAN, label_smoothing: 
 @backward("aten.cross_entropy_loss")
 def cross_entropy_gradient(call: ForwardCall) -> Estimate:
     """The gradient of the log-softmax, after that of the picked or given probabilities."""
-    given = call.arguments
-    x, target, weight = given["x"], given["target"], given.get("weight")
+    x, target, weight = call["x"], call["target"], call.get("weight")
     dense = 1 + (weight is not None) if probabilities_given(x, target) else 0
     dense += "target" in call.wants
     picked = 0 if dense else PICK * target.numel
@@ -235,10 +223,10 @@ def linear_cross_entropy_gradient(call: ForwardCall) -> Estimate:
 @backward("torch_nn._linear_cross_entropy_batch_chunked_no_reduction")
 def linear_cross_entropy_rows_gradient(call: ForwardCall) -> Estimate:
     """Recomputes the scores; one product for the input and one for the weights."""
-    given, forward = call.arguments, call.estimate
+    forward = call.estimate
     gradients = call.gradients(*_LINEAR)
     products = 1 + ("x" in call.wants) + ("linear_weight" in call.wants)
-    scores = floor_div(forward.matrix_flops, 2 * given["x"].shape[1])
+    scores = floor_div(forward.matrix_flops, 2 * call["x"].shape[1])
     return Estimate(
         gradients,
         matrix_flops=forward.matrix_flops * products,

@@ -10,13 +10,12 @@ from graphflops.dims import Dim, broadcast, differ, dim_min, floor_div, meet, pr
 from graphflops.rules.elementwise import result_type
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.shapes import expanded, only_result
+from graphflops.rules.shapes import Tensors, expanded, only_result
 from graphflops.rules.work import WORK
 from graphflops.tensor import DType, TensorType
 
 KIND = "product"
 
-Tensors = tuple[TensorType, ...]
 Number = Dim | float | complex
 Mask = tuple[bool, ...]  # which results of a backward operator are wanted
 
@@ -139,35 +138,30 @@ def product_gradients(call: ForwardCall) -> Estimate:
 
     A vector before a matrix is multiplied as a matrix of one row.
     """
-    given, forward = call.arguments, call.estimate
+    forward = call.estimate
     grad = only_result(forward)
     once = flops_of(1, grad.dtype)
     matrix: Dim = 0
     vector: Dim = forward.vector_flops if "base" in call.wants else 0
-    is_row = given["a"].rank == 1 and given["b"].rank == 2
-    for name, other in (("a", given["b"]), ("b", given["a"])):
+    is_row = call["a"].rank == 1 and call["b"].rank == 2
+    for name, other in (("a", call["b"]), ("b", call["a"])):
         if name in call.wants and other.rank < 2 and not is_row:
-            pairs = floor_div(forward.matrix_flops, once) if other.rank and given[name].rank else grad.numel
+            pairs = floor_div(forward.matrix_flops, once) if other.rank and call[name].rank else grad.numel
             vector += (6 if grad.dtype.kind == "complex" else 1) * pairs
         elif name in call.wants:
             matrix += forward.matrix_flops
-    factors = [given[name] for name, other in (("a", "b"), ("b", "a")) if other in call.wants]
-    gradients = call.gradients(*given)
-    return Estimate(gradients, matrix, vector, reads=(grad.like(), *factors))
+    factors = [call[name] for name, other in (("a", "b"), ("b", "a")) if other in call.wants]
+    return Estimate(call.gradients(), matrix, vector, reads=(grad.like(), *factors))
 
 
 @backward("aten.linalg_vecdot")
 def vecdot_gradients(call: ForwardCall) -> Estimate:
     """Each operand's gradient is the other operand scaled: a multiplication per element."""
-    given, grad = call.arguments, only_result(call.estimate)
-    others = tuple(given[name] for name, other in (("x", "y"), ("y", "x")) if other in call.wants)
-    gradients = call.gradients("x", "y")
-    pairs = floor_div(call.estimate.matrix_flops, flops_of(1, grad.dtype))
+    grad = only_result(call.estimate)
+    others = tuple(call[name] for name, other in (("x", "y"), ("y", "x")) if other in call.wants)
+    gradients, pairs = call.gradients(), floor_div(call.estimate.matrix_flops, flops_of(1, grad.dtype))
     each = 6 if grad.dtype.kind == "complex" else 1
     return Estimate(gradients, 0, len(gradients) * each * pairs, reads=(grad.like(), *others))
-
-
-# Grouped products.
 
 
 @rule("aten._grouped_mm", product=("a", "b"))
@@ -218,9 +212,9 @@ def multi_dot(matrices: Tensors) -> Estimate:
 @backward("aten.linalg_multi_dot", "aten.chain_matmul")
 def multi_dot_backward(call: ForwardCall) -> Estimate:
     """Each product once more per side with a gradient: both sides if two of the matrices have a gradient."""
-    wanted = tuple(x.like() for x in call.arguments["matrices"] if x.requires_grad)
+    wanted = tuple(x.like() for x in call["matrices"] if x.requires_grad)
     times = min(len(wanted), 2)
-    return Estimate(wanted, times * call.estimate.matrix_flops, reads=(call.out, *call.arguments["matrices"]))
+    return Estimate(wanted, times * call.estimate.matrix_flops, reads=(call.out, *call["matrices"]))
 
 
 def cheapest_chain(sizes: Sequence[Dim]) -> Dim:
@@ -254,7 +248,7 @@ def matrix_power(x: TensorType, n: int) -> Estimate:
 @backward("aten.linalg_matrix_power", "aten.matrix_power")
 def matrix_power_backward(call: ForwardCall) -> Estimate:
     """Two products for each of the forward's; the gradient of an inverse is two products more."""
-    x, n = call.arguments["x"], call.arguments["n"]
+    x, n = call["x"], call["n"]
     inverse = 2 * flops_of(prod(x.shape) * x.shape[-1], x.dtype) if n < 0 else 0
     return Estimate((x.like(),), 2 * call.estimate.matrix_flops + inverse, reads=(x.like(), x))
 
@@ -264,9 +258,6 @@ def linear_combination(x: TensorType, coefficients: TensorType) -> Estimate:
     """A matrix of coefficients times the items along the first axis."""
     out = x.like((coefficients.shape[0], *x.shape[1:]))
     return Estimate((out,), flops_of(coefficients.shape[0] * x.numel, x.dtype), reads=(x, coefficients))
-
-
-# Backward operators.
 
 
 @rule("aten.linear_backward", "aten.mkldnn_linear_backward")

@@ -6,18 +6,30 @@ root mean square takes square 1 and sum 1 instead of the first four. One recipro
 Batch normalisation takes the batch's own statistics in training, where each running statistic that is updated costs 3 more
 per channel. In inference all of it folds into one scale and one shift per channel, as ATen computes it: 2 per element. What
 is kept of the statistics then, nothing on a CPU and a copy on a GPU, is not written here.
+
+Gradients, backward operators and the backward cost of forward calls alike: per element; the shared part is counted once if
+input or weight have a gradient:
+
+* layer: the normalised value again 2; input: weight 1, two row sums 3, combination 4; weight 2; bias 1
+* root mean square: the normalised value again 1; input: weight 1, row sum 2, combination 3; weight 2
+* group: gradient times input 2; input: gradient sum 1, combination 4; weight nothing more; bias 1
+* batch, instance: centre 1, times gradient 2; input: gradient sum 1, combination 4; weight nothing more; bias 1
+* by running statistics: input 1; weight: centre 1, times gradient 2; bias 1
 """
 
 from __future__ import annotations
 
+from functools import partial
+
 from msgspec.structs import replace
 
+from graphflops.base.record import Record
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, differ, meet, mod, prod
 from graphflops.rules.elementwise import promote
 from graphflops.rules.operands import Operands, takes
-from graphflops.rules.registry import require, rule
-from graphflops.rules.shapes import tensors_of
+from graphflops.rules.registry import ForwardCall, backward, require, rule
+from graphflops.rules.shapes import Shape, tensors_of, where_wanted
 from graphflops.tensor import BFLOAT16, FLOAT16, FLOAT32, UINT8, DType, TensorType
 
 KIND = "normalisation"
@@ -37,14 +49,7 @@ def normalised(
 ) -> Estimate:
     """`x` normalised within `groups` groups, with optional weight and bias."""
     per_element = statistics + NORMALISE + (weight is not None) + (bias is not None)
-    return Estimate(
-        (x.like(),), vector_flops=per_element * x.numel, transcendentals=groups, reads=(x, weight, bias)
-    )
-
-
-def with_results(estimate: Estimate, *results: TensorType) -> Estimate:
-    """The estimate with the statistics as further results; computing them is already counted."""
-    return replace(estimate, out=(*estimate.out, *results))
+    return Estimate((x.like(),), 0, per_element * x.numel, groups, reads=(x, weight, bias))
 
 
 def computed_in(dtype: DType) -> DType:
@@ -52,17 +57,15 @@ def computed_in(dtype: DType) -> DType:
     return FLOAT32 if dtype in (FLOAT16, BFLOAT16) else dtype
 
 
-def outer_axes(x: TensorType, normalized_shape: tuple[Dim, ...]) -> tuple[Dim, ...]:
+def outer_axes(x: TensorType, normalized_shape: Shape) -> Shape:
     """The axes before the normalised ones."""
     kept = x.rank - len(normalized_shape)
-    require(
-        kept >= 0 and not any(map(differ, x.shape[kept:], normalized_shape)),
-        f"normalized_shape {list(map(str, normalized_shape))} is not the end of {x}",
-    )
+    fits = kept >= 0 and not any(map(differ, x.shape[kept:], normalized_shape))
+    require(fits, f"normalized_shape {list(map(str, normalized_shape))} is not the end of {x}")
     return x.shape[:kept]
 
 
-def one_per_row(x: TensorType, normalized_shape: tuple[Dim, ...], dtype: DType) -> TensorType:
+def one_per_row(x: TensorType, normalized_shape: Shape, dtype: DType) -> TensorType:
     """A statistic: the normalised axes become ones."""
     return x.like((*outer_axes(x, normalized_shape), *(1 for _ in normalized_shape)), dtype)
 
@@ -76,24 +79,26 @@ def layer_norm(of: Operands) -> Estimate:
 
 @rule("aten.native_layer_norm")
 def native_layer_norm(
-    x: TensorType, normalized_shape: tuple[Dim, ...], weight: TensorType | None, bias: TensorType | None
+    x: TensorType, normalized_shape: Shape, weight: TensorType | None, bias: TensorType | None
 ) -> Estimate:
     """As `layer_norm`, with mean and reciprocal deviation as results, in the type used on a CPU."""
     statistic = one_per_row(x, normalized_shape, x.dtype)
-    return with_results(layer_norm(x, normalized_shape, weight, bias), statistic, statistic)
+    estimate = layer_norm(x, normalized_shape, weight, bias)
+    return replace(estimate, out=(*estimate.out, statistic, statistic))
 
 
 @rule("aten.rms_norm")
-def rms_norm(x: TensorType, normalized_shape: tuple[Dim, ...], weight: TensorType | None = None) -> Estimate:
+def rms_norm(x: TensorType, normalized_shape: Shape, weight: TensorType | None = None) -> Estimate:
     """Three operations per element and one for the weight, a reciprocal root per row."""
     return normalised(x, prod(outer_axes(x, normalized_shape)), weight, statistics=MEAN_SQUARE)
 
 
 @rule("aten._fused_rms_norm")
-def fused_rms_norm(x: TensorType, normalized_shape: tuple[Dim, ...], weight: TensorType | None) -> Estimate:
+def fused_rms_norm(x: TensorType, normalized_shape: Shape, weight: TensorType | None) -> Estimate:
     """As `rms_norm`, with the reciprocal root kept."""
     estimate = rms_norm(x, normalized_shape, weight)
-    return with_results(estimate, one_per_row(x, normalized_shape, computed_in(x.dtype)))
+    kept = one_per_row(x, normalized_shape, computed_in(x.dtype))
+    return replace(estimate, out=(*estimate.out, kept))
 
 
 @rule("aten.group_norm")
@@ -113,8 +118,8 @@ def native_group_norm(
 ) -> Estimate:
     """As `group_norm`, with mean and reciprocal deviation kept."""
     meet(x.numel, N * C * HxW, f"{x} has not {N}*{C}*{HxW} elements")
-    statistic = x.like((N, group))
-    return with_results(normalised(x, N * group, weight, bias), statistic, statistic)
+    statistic, estimate = x.like((N, group)), normalised(x, N * group, weight, bias)
+    return replace(estimate, out=(*estimate.out, statistic, statistic))
 
 
 SCALE_AND_SHIFT = 2
@@ -125,14 +130,6 @@ def channels_of(x: TensorType) -> TensorType:
     """A tensor with one element for each channel."""
     require(x.rank >= 1, f"batch_norm needs a channel axis, got {x}")
     return x.like(x.shape[min(1, x.rank - 1) :][:1])
-
-
-def check_statistics(x: TensorType, *each: TensorType | None) -> None:
-    """Raises ShapeError where a weight or statistic has another number of elements than there are channels."""
-    channels = channels_of(x).numel
-    for tensor in each:
-        fits = tensor is None or not differ(tensor.numel, channels)
-        require(fits, f"{tensor} does not fit {channels} channels")
 
 
 def scaled(x: TensorType, *parameters: TensorType | None) -> Estimate:
@@ -154,10 +151,14 @@ def updated(estimate: Estimate, *running: TensorType | None) -> Estimate:
 
 def by_channel(of: Operands, groups: Dim, own: bool) -> Estimate:
     """Normalised in so many groups by statistics of its own, or by running ones."""
-    check_statistics(*of)
+    x, *each = of
+    channels = channels_of(x).numel
+    for tensor in each:
+        fits = tensor is None or not differ(tensor.numel, channels)
+        require(fits, f"{tensor} does not fit {channels} channels")
     if not own:
-        return scaled(*of)
-    x, weight, bias, *running = of
+        return scaled(x, *each)
+    weight, bias, *running = each
     return updated(normalised(x, groups, weight, bias), *running)
 
 
@@ -183,10 +184,9 @@ def instance_norm(of: Operands, *, use_input_stats: bool) -> Estimate:
 def native_batch_norm(of: Operands, *, training: bool = False) -> Estimate:
     """As `batch_norm`; training also returns the mean and the reciprocal deviation, in the type used on a CPU."""
     estimate, kept = batch_norm(*of, training=training), channels_of(of.x)
-    if not training:
-        kept = kept.like((data_dependent("kept_statistics"),))
-        return replace(estimate, out=(*estimate.out, kept, kept), writes=estimate.out)
-    return replace(estimate, out=(*estimate.out, kept, kept), writes=(*(estimate.writes or ()), kept, kept))
+    kept = kept if training else kept.like((data_dependent("kept_statistics"),))
+    writes = (*(estimate.writes or ()), kept, kept) if training else estimate.out
+    return replace(estimate, out=(*estimate.out, kept, kept), writes=writes)
 
 
 @rule("aten._batch_norm_with_update")
@@ -210,11 +210,6 @@ def with_reserved(estimate: Estimate) -> Estimate:
     return replace(estimate, out=(*estimate.out, x.like((0,), UINT8)))
 
 
-def with_index(estimate: Estimate) -> Estimate:
-    """The estimate with reserved memory and the implementation's index, assumed to be 0, ATen's own."""
-    return replace(estimate, out=(*with_reserved(estimate).out, 0))
-
-
 def with_statistics(estimate: Estimate) -> Estimate:
     """The estimate with new running statistics, the last two reads, as further results."""
     x, *_, mean, var = tensors_of(estimate.reads)
@@ -224,7 +219,10 @@ def with_statistics(estimate: Estimate) -> Estimate:
 
 rule("aten.cudnn_batch_norm").derived(miopen_batch_norm, with_reserved)
 rule("aten._batch_norm_no_update").derived(native_batch_norm, with_reserved)
-rule("aten._batch_norm_impl_index").derived(native_batch_norm, with_index)
+# The last result is the implementation's index, assumed to be 0, ATen's own.
+rule("aten._batch_norm_impl_index").derived(
+    native_batch_norm, lambda found: replace(found, out=(*with_reserved(found).out, 0))
+)
 rule("aten._batch_norm_with_update_functional").derived(batch_norm_with_update, with_statistics)
 rule("aten._native_batch_norm_legit_functional").derived(native_batch_norm, with_statistics)
 
@@ -253,3 +251,128 @@ def batch_norm_gather_stats(of: Operands) -> Estimate:
     out, reads = (merged, merged), (of.mean, of.invstd)
     work = Estimate(out, vector_flops=8 * of.mean.numel, transcendentals=merged.numel, reads=reads)
     return updated(work, of.running_mean, of.running_var)
+
+
+OPERANDS = ("x", "weight", "bias")
+Wants = tuple[bool, ...]
+
+
+class NormGradient(Record, frozen=True):
+    """Operations per element of the gradients of one kind of normalisation."""
+
+    shared: int  # what the gradients of input and weight have in common
+    input: int
+    weight: int
+    weighted: int = 0  # more for the input where there is a weight
+    sums: bool = False  # whether the input's gradient needs the sum that is the bias' gradient
+
+    def gradients(
+        self,
+        grad: TensorType,
+        x: TensorType,
+        weight: TensorType | None,
+        wants: Wants,
+        kept: tuple[TensorType | Dim | None, ...],
+        affine: TensorType | None = None,
+    ) -> Estimate:
+        """The gradients of input, weight and bias, None for unwanted ones; those of the latter have the type `affine`."""
+        for_input, for_weight, for_bias = wants
+        per_element = self.shared * (for_input or for_weight) + self.weight * for_weight
+        per_element += (self.input + self.weighted * (weight is not None)) * for_input
+        work = (per_element + (for_bias or (self.sums and for_input))) * x.numel
+        touched = (grad, x, weight, *kept) if for_input or for_weight else (grad,)
+        return Estimate(where_wanted((x, affine, affine), wants), vector_flops=work, reads=touched)
+
+
+LAYER = NormGradient(shared=2, input=7, weight=2, weighted=1)
+ROOT_MEAN_SQUARE = NormGradient(shared=1, input=5, weight=2, weighted=1)
+GROUP = NormGradient(shared=2, input=4, weight=0, sums=True)
+BATCH = NormGradient(shared=3, input=4, weight=0, sums=True)
+BATCH_INFERENCE = NormGradient(shared=0, input=1, weight=3)
+
+
+@rule("aten.native_layer_norm_backward")
+@takes("grad_out x * mean rstd weight? bias?")
+def native_layer_norm_backward(of: Operands, *, output_mask: Wants) -> Estimate:
+    """Up to 13 operations per element for input, weight and bias."""
+    given = (True, of.weight is not None, of.bias is not None)
+    wants = tuple(wanted and there for wanted, there in zip(output_mask, given, strict=True))
+    affine = of.weight or of.bias or of.x
+    return LAYER.gradients(of.grad_out, of.x, of.weight, wants, (of.mean, of.rstd), affine)
+
+
+@rule("aten._fused_rms_norm_backward")
+@takes("grad_out x * rstd weight?")
+def fused_rms_norm_backward(of: Operands, *, normalized_shape: Shape, output_mask: Wants) -> Estimate:
+    """Up to 9 operations per element for input and weight."""
+    wants, affine = (
+        (*output_mask[:1], output_mask[1] and of.weight is not None, False),
+        of.x.like(normalized_shape),
+    )
+    estimate = ROOT_MEAN_SQUARE.gradients(of.grad_out, of.x, of.weight, wants, (of.rstd,), affine)
+    return replace(estimate, out=estimate.out[:2])
+
+
+@rule("aten.native_group_norm_backward")
+@takes("grad_out x mean rstd weight?")
+def native_group_norm_backward(of: Operands, *, C: Dim, output_mask: Wants) -> Estimate:
+    """Up to 7 operations per element for input, weight and bias."""
+    kept = (of.mean, of.rstd)
+    return GROUP.gradients(of.grad_out, of.x, of.weight, output_mask, kept, of.x.like((C,)))
+
+
+@rule(
+    "aten.native_batch_norm_backward batch_norm_backward _batch_norm_impl_index_backward",
+    "aten.cudnn_batch_norm_backward miopen_batch_norm_backward",
+)
+@takes("* grad x weight? running_mean? running_var? saved_mean? saved_var?")
+def batch_norm_backward(
+    of: Operands, *, training: bool = True, output_mask: Wants = (True, True, True)
+) -> Estimate:
+    """Up to 8 operations per element for input, weight and bias in training, 5 in inference."""
+    kept = of.named("saved_mean saved_var" if training else "running_mean running_var")
+    affine = affine_of(of.x, of.weight)
+    norm = BATCH if training else BATCH_INFERENCE
+    estimate = norm.gradients(of.grad, of.x, of.weight, output_mask, kept, affine)
+    return replace(estimate, transcendentals=0 if training else affine.numel)
+
+
+def affine_of(x: TensorType, weight: TensorType | None) -> TensorType:
+    """The type of a gradient of weight or bias: one element for each channel."""
+    return channels_of(x).like(dtype=weight.dtype if weight is not None else None)
+
+
+@rule("aten.batch_norm_backward_reduce")
+@takes("grad_out x mean invstd weight?")
+def batch_norm_backward_reduce(of: Operands, *, input_g: bool, weight_g: bool, bias_g: bool) -> Estimate:
+    """Both sums over each channel: centre, product and two sums, four operations per element."""
+    sums, affine = channels_of(of.x).like(dtype=computed_in(of.x.dtype)), affine_of(of.x, of.weight)
+    wanted = ((sums, input_g), (sums, input_g), (affine, weight_g), (affine, bias_g))
+    out = tuple(result if want else None for result, want in wanted)
+    return Estimate(out, vector_flops=4 * of.x.numel, reads=of.but("weight"))
+
+
+def priced(norm: NormGradient, call: ForwardCall) -> Estimate:
+    """The gradients of a forward call's wanted operands; its statistics, two per group, are read."""
+    grad = call.out
+    wants = tuple(name in call.wants for name in OPERANDS)
+    kept = 2 * call.estimate.transcendentals * (computed_in(grad.dtype).bits // 8)
+    found = norm.gradients(grad.like(), call["x"], call.get("weight"), wants, (kept,))
+    return replace(found, out=call.gradients(*OPERANDS))
+
+
+backward("aten.layer_norm", "aten.native_layer_norm")(partial(priced, LAYER))
+backward("aten.rms_norm", "aten._fused_rms_norm")(partial(priced, ROOT_MEAN_SQUARE))
+backward("aten.group_norm", "aten.native_group_norm")(partial(priced, GROUP))
+backward("aten._batch_norm_with_update", "aten._batch_norm_with_update_functional")(partial(priced, BATCH))
+backward("aten._native_batch_norm_legit_no_training _batch_norm_no_update")(partial(priced, BATCH_INFERENCE))
+
+
+@backward(
+    "aten.batch_norm instance_norm native_batch_norm _native_batch_norm_legit",
+    "aten._native_batch_norm_legit_functional _batch_norm_impl_index cudnn_batch_norm miopen_batch_norm",
+)
+def batch_norm_gradient(call: ForwardCall) -> Estimate:
+    """As in training for the batch's own statistics, as in inference for running ones."""
+    own = call.get("training", call.get("use_input_stats"))
+    return priced(BATCH if own else BATCH_INFERENCE, call)

@@ -137,19 +137,17 @@ def unbind(x: TensorType, dim: int = 0) -> Estimate:
     return free(*(x.view(replaced(x.shape, place)),) * (count if isinstance(count, int) else 0))
 
 
-def diagonal_length(rows: Dim, columns: Dim, offset: int) -> Dim:
-    """The number of elements on a diagonal of a matrix."""
-    shortest = dim_min(rows + min(offset, 0), columns - max(offset, 0))
-    return shortest if rows is columns and isinstance(rows, Expr) else dim_max(0, shortest)
-
-
 @rule("aten.diagonal")
 def diagonal(x: TensorType, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Estimate:
     """The diagonal of two axes, as a last axis."""
     a, b = axis(dim1, x.rank), axis(dim2, x.rank)
     require(a != b, f"axis {dim1} and axis {dim2} of a diagonal are the same")
     others = (size for place, size in enumerate(x.shape) if place not in (a, b))
-    return free(x.view((*others, diagonal_length(x.shape[a], x.shape[b], offset))))
+    rows, columns = x.shape[a], x.shape[b]
+    length = dim_min(rows + min(offset, 0), columns - max(offset, 0))
+    if not (rows is columns and isinstance(rows, Expr)):
+        length = dim_max(0, length)
+    return free(x.view((*others, length)))
 
 
 @rule("aten.linalg_diagonal")
@@ -165,14 +163,13 @@ def linalg_diagonal(x: TensorType, *, offset: int = 0, dim1: int = -2, dim2: int
 )
 def part_backward(call: ForwardCall) -> Estimate:
     """Writes the gradients of the parts into a gradient of the whole, zero elsewhere."""
-    reads = tuple(x.like() for x in tensors_of(call.estimate.out))
-    return Estimate((call.arguments["x"].like(),), reads=reads)
+    return Estimate((call["x"].like(),), reads=tuple(x.like() for x in tensors_of(call.estimate.out)))
 
 
 @backward("aten.slice")
 def slice_backward(call: ForwardCall) -> Estimate:
     """As of any part; that of everything, which `x[:, 0]` leaves of an open axis and PyTorch skips, is the result's own."""
-    x: TensorType = call.arguments["x"]
+    x: TensorType = call["x"]
     return free(x.like()) if call.out.shape == x.shape else part_backward(call)
 
 

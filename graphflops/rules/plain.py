@@ -55,20 +55,18 @@ def _result(of: Operands, text: str) -> TensorType | None:
     return x.like(getattr(sizes, "shape", sizes), getattr(wanted, "dtype", wanted))
 
 
-def _register(line: str) -> None:
-    """Register the rule that a line says."""
-    head, _, says = line.partition(" | ")
-    operators, _, described = head.partition(": ")
-    kind, _, keys = operators.partition(" ")
-    operands, _, made = described.partition("->")
-    results, _, work = made.partition(";")
-    reads = " ".join(name.rstrip("?=") for name in operands.split() if name != "*" and not name.endswith("~"))
-    given = {"results": results.strip(), "work": work.strip(), "reads": reads}
-    taking = Taking(operands.replace("~", ""), plain)
-    rule(keys, kind=kind).derived(taking, says=says, **given)  # type: ignore[arg-type]
-
-
 _TEXT = Path(__file__).with_name("plain.txt").read_text(encoding="utf-8")
-for _line in _TEXT.replace("\n  ", " ").splitlines():
-    if not _line.startswith("#"):
-        _register(_line)
+for _line in filter(lambda line: not line.startswith("#"), _TEXT.replace("\n  ", " ").splitlines()):
+    _head, _, _says = _line.partition(" | ")
+    _operators, _, _described = _head.partition(": ")
+    _kind, _, _keys = _operators.partition(" ")
+    _operands, _, _made = _described.partition("->")
+    _results, _, _work = _made.partition(";")
+    _reads = (name.rstrip("?=") for name in _operands.split() if name != "*" and not name.endswith("~"))
+    rule(_keys, kind=_kind).derived(  # type: ignore[arg-type]
+        Taking(_operands.replace("~", ""), plain),
+        says=_says,
+        results=_results.strip(),
+        work=_work.strip(),
+        reads=" ".join(_reads),
+    )

@@ -1,4 +1,7 @@
-"""Elementwise arithmetic and functions: comparisons, selections, powers, rounding, bits, exponentials, Bessel, series."""
+"""Elementwise arithmetic and functions: comparisons, selections, powers, rounding, bits, exponentials, Bessel, series.
+
+And activation functions, with the operators that spell out their gradients.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,22 @@ import operator
 from collections.abc import Callable
 from functools import partial
 
+from msgspec.structs import replace
+
 from graphflops.cost import Estimate, Value, data_dependent, free
-from graphflops.dims import Dim, broadcast, compare, dim_max, dim_min, floor_div, mod, prod, where
+from graphflops.dims import (
+    Dim,
+    broadcast,
+    compare,
+    differ,
+    dim_max,
+    dim_min,
+    floor_div,
+    meet,
+    mod,
+    prod,
+    where,
+)
 from graphflops.ops.table import ROWS, Row
 from graphflops.rules.elementwise import (
     Promotion,
@@ -16,13 +33,14 @@ from graphflops.rules.elementwise import (
     elementwise,
     float_result,
     pointwise,
+    real_of,
     result_type,
     to_bool,
-    to_real,
-    to_real_float,
 )
-from graphflops.rules.registry import ForwardCall, backward, rule
-from graphflops.rules.work import WORK, Work, power
+from graphflops.rules.registry import ForwardCall, backward, require, rule
+from graphflops.rules.shapes import axis, shown
+from graphflops.rules.work import WORK, Work, first_gradient, power
+from graphflops.rules.work import gelu as gelu_work
 from graphflops.tensor import COMPLEX128, FLOAT64, INT64, DType, TensorType
 
 KIND = "elementwise"
@@ -55,7 +73,7 @@ def _result_of(row: Row, in_type: bool) -> Promotion:
     if row.kind == "comparison" or row.name.startswith("logical"):
         return to_bool
     if row.name == "abs":
-        return to_real
+        return lambda *operands: real_of(result_type(*operands))
     return result_type if in_type or row.kind == "logic" else float_result
 
 
@@ -73,6 +91,7 @@ for _name in ("and", "or", "xor"):
 pointwise("__ilshift__", "bitwise_left_shift")
 pointwise("__irshift__", "bitwise_right_shift")
 pointwise("_conj_copy", "conj")
+pointwise("conj_physical", "conj", dialect="prims")
 pointwise("lerp", result=lambda a, b, weight: result_type(a, b))
 # ATen's `softplus` has scales.
 pointwise("softplus", "scaled_softplus")
@@ -131,7 +150,7 @@ def divide_rounding(a: TensorType, b: Value, *, rounding_mode: str | None = None
 @backward(*ROUNDING)
 def divide_rounding_backward(call: ForwardCall) -> Estimate:
     """Zero for a rounded division, else the gradient of a division."""
-    rounded = call.arguments.get("rounding_mode") is not None
+    rounded = call.get("rounding_mode") is not None
     return differentiate(WORK["floor_divide" if rounded else "div"])(call)
 
 
@@ -178,7 +197,7 @@ backward("aten.clamp_min")(differentiate(WORK["clamp_min"], "a", "min"))
 backward("aten.clamp_max")(differentiate(WORK["clamp_max"], "a", "max"))
 
 
-@rule("aten.where")
+@rule("aten.where", "prims.where")
 def select(condition: TensorType, a: Value, b: Value) -> Estimate:
     """One selection per element; the type is promoted from the two that are chosen between."""
     return elementwise(
@@ -215,11 +234,8 @@ def pow_(a: Value, exponent: Value) -> Estimate:
 @rule("aten.float_power")
 def float_power(a: Value, exponent: Value) -> Estimate:
     """As `pow`, in double precision."""
-    return elementwise(power(exponent), a, exponent, result=_double)
-
-
-def _double(*operands: Value) -> DType:
-    return COMPLEX128 if result_type(*operands).kind == "complex" else FLOAT64
+    is_complex = result_type(a, exponent).kind == "complex"
+    return elementwise(power(exponent), a, exponent, result=lambda *_: COMPLEX128 if is_complex else FLOAT64)
 
 
 rule("aten.square").derived(pow_, says="One multiplication per element.", order="a", exponent=2)
@@ -250,7 +266,7 @@ def _complex(*parts: Value) -> DType:
 @rule("aten.angle")
 def angle(a: TensorType) -> Estimate:
     """An arc tangent per complex element; one operation per real element, whose sign gives the angle."""
-    return elementwise(WORK["angle"], a, result=to_real_float)
+    return elementwise(WORK["angle"], a, result=lambda x: real_of(float_result(x)))
 
 
 @rule("aten.conj_physical", "aten._conj_physical")
@@ -270,3 +286,105 @@ def allclose(a: TensorType, b: TensorType) -> Estimate:
     """|a - b| <= atol + rtol * |b| per element, reduced to one answer."""
     n = prod(broadcast(a.shape, b.shape))
     return Estimate((data_dependent("allclose"),), vector_flops=WORK["isclose"].flops * n, reads=(a, b))
+
+
+def activation_backward(grad: Value, a: Value, *attributes: Value, row: str, **named: Value) -> Estimate:
+    """The gradient's arithmetic per element."""
+    return elementwise(first_gradient(WORK[row]), grad, a)
+
+
+for _name in (
+    *("hardtanh", "hardsigmoid", "hardswish", "leaky_relu", "threshold", "hardshrink", "softshrink"),
+    *("mish", "silu", "sigmoid", "tanh", "logit"),
+):
+    rule(f"aten.{_name}_backward").derived(activation_backward, row=_name)
+rule("aten.softplus_backward").derived(activation_backward, row="scaled_softplus")
+
+
+@rule("aten.gelu")
+def gelu(a: TensorType, *, approximate: str = "none") -> Estimate:
+    """One erf or tanh per element and the arithmetic around it."""
+    return elementwise(gelu_work(approximate), a)
+
+
+# Recomputed from the operand, as ATen does.
+backward("aten.gelu")(lambda call: differentiate(gelu_work(call.get("approximate", "none")))(call))
+
+
+@rule("aten.gelu_backward", "aten.infinitely_differentiable_gelu_backward")
+def gelu_backward(grad: TensorType, a: TensorType, *, approximate: str = "none") -> Estimate:
+    """The gradient's arithmetic per element."""
+    return elementwise(first_gradient(gelu_work(approximate)), grad, a)
+
+
+@rule("aten.elu")
+def elu(a: TensorType, *, scale: Value = 1, input_scale: Value = 1) -> Estimate:
+    """One expm1, one product and one choice per element, one product more for each scale that is not one."""
+    return elementwise(WORK["elu"].more((scale != 1) + (input_scale != 1)), a)
+
+
+backward("aten.elu")(differentiate(WORK["elu"]))
+
+
+@rule("aten.elu_backward")
+def elu_backward(grad: TensorType, *, is_result: bool, self_or_result: TensorType) -> Estimate:
+    """Grad * alpha * exp(x) below zero; from the result, grad * (y + alpha) needs no exponential."""
+    return elementwise(first_gradient(WORK["elu"]).more(0, -1 if is_result else 0), grad, self_or_result)
+
+
+@rule("aten.log_sigmoid_backward")
+def log_sigmoid_backward(grad: TensorType, a: TensorType, kept: TensorType) -> Estimate:
+    """Two choices and five operations per element; exp(-|x|) is the kept one."""
+    work = first_gradient(WORK["log_sigmoid"]).more(-2, -1)
+    return replace(elementwise(work, grad, a), reads=(grad, a, kept))
+
+
+@rule("aten.glu")
+def glu(a: TensorType, dim: int = -1) -> Estimate:
+    """One half times the sigmoid of the other."""
+    place = axis(dim, a.rank)
+    meet(mod(a.shape[place], 2), 0, f"axis {dim} of {a} does not split into two equal halves")
+    out = a.like((*a.shape[:place], floor_div(a.shape[place], 2), *a.shape[place + 1 :]))
+    return replace(elementwise(WORK["glu"], out), reads=(a,))
+
+
+@rule("aten.glu_backward")
+def glu_backward(grad: TensorType, a: TensorType) -> Estimate:
+    """Grad * s for one half, grad * a * s * (1 - s) for the other."""
+    work = elementwise(first_gradient(WORK["glu"]), grad)
+    return replace(work, out=(a.like(),), reads=(grad, a))
+
+
+backward("aten.glu")(lambda call: glu_backward(call.out, call["a"]))
+
+
+@rule("aten.prelu")
+def prelu(a: TensorType, weight: TensorType) -> Estimate:
+    """One product and one choice per element."""
+    channels = a.shape[1] if a.rank > 1 else 1
+    fits = not (differ(weight.numel, 1) and differ(weight.numel, channels)) and weight.rank < 2
+    require(fits, f"a weight of {shown(weight.shape)} does not fit {channels} channels")
+    return replace(elementwise(WORK["prelu"], a), reads=(a, weight))
+
+
+# The gradient of a weight is summed over the elements that share it.
+backward("aten.prelu")(differentiate(WORK["prelu"], "a", "weight"))
+
+
+@rule("aten._prelu_kernel_backward")
+def prelu_backward(grad: TensorType, a: TensorType, weight: TensorType) -> Estimate:
+    """A product and a choice per element, for both; a shared weight's sum is left to the caller."""
+    both = elementwise(first_gradient(WORK["prelu"]).times(2), grad, a, weight)
+    return replace(both, out=both.out * 2)
+
+
+@rule("aten.rrelu_with_noise")
+def rrelu_with_noise(a: TensorType, noise: TensorType, *, training: bool = False) -> Estimate:
+    """One product and one choice per element; training also writes down the slopes that it drew."""
+    return replace(elementwise(WORK["rrelu"], a), writes=(a.like(), noise) if training else None)
+
+
+# Training keeps the slopes for the gradient.
+backward("aten.rrelu_with_noise", "aten.rrelu_with_noise_functional")(
+    differentiate(WORK["rrelu_with_noise"], "a", "noise")
+)

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from msgspec.structs import replace
 
 from graphflops.cost import Estimate
-from graphflops.dims import Dim, at_least, compare, floor_div, mod, prod, same, total
+from graphflops.dims import Dim, at_least, call, compare, floor_div, mod, prod, same
 from graphflops.rules.reduce import indexed, operand_gradient
 from graphflops.rules.registry import Derived, ForwardCall, backward, require, rule
+from graphflops.rules.shapes import Shape
 from graphflops.tensor import INT64, TensorType
 
 KIND = "pooling"
 
-Sizes = tuple[Dim, ...]
-PerAxis = int | Sizes
+PerAxis = int | Shape
 
 
-def spread(value: PerAxis, spatial: int, empty: PerAxis = 0) -> Sizes:
+def spread(value: PerAxis, spatial: int, empty: PerAxis = 0) -> Shape:
     """One value per pooled axis; an empty list (a stride that was not given) stands for `empty`."""
     if not isinstance(value, tuple):
         return (value,) * spatial
@@ -45,7 +44,7 @@ def outputs(
     return count - compare(">=", (count - 1) * stride, before + size)
 
 
-def windowed(x: TensorType, kernel: Sizes, counts: Sizes, each: int = 1, final: int = 0) -> Estimate:
+def windowed(x: TensorType, kernel: Shape, counts: Shape, each: int = 1, final: int = 0) -> Estimate:
     """`each` operations per window element and `final` per output, for so many outputs along the last axes."""
     out = x.like((*x.shape[: -len(counts)], *counts))
     return Estimate((out,), vector_flops=(each * prod(kernel) + final) * out.numel, reads=(x,))
@@ -69,15 +68,12 @@ def pooling(
     for name, value in (("window", kernel), ("stride", stride), ("dilation", dilation)):
         positive = not any(at_least(0, each) for each in spread(value, spatial, 1))
         require(positive, f"a {name} of {value} has no positive size")
-    settings = zip(
-        sizes, kernel, spread(stride, spatial, kernel), pads, spread(dilation, spatial, 1), strict=True
-    )
+    steps, dilations = spread(stride, spatial, kernel), spread(dilation, spatial, 1)
+    settings = zip(sizes, kernel, steps, pads, dilations, strict=True)
     counts = tuple(outputs(*setting, ceil_mode) for setting in settings)
     # With ceil_mode a window may be larger than its input; it then holds only the elements of the input.
-    padded = [size + 2 * pad for size, pad in zip(sizes, pads, strict=True)]
-    held = tuple(
-        size if at_least(window, size) else window for window, size in zip(kernel, padded, strict=True)
-    )
+    whole = ((window, size + 2 * pad) for window, size, pad in zip(kernel, sizes, pads, strict=True))
+    held = tuple(size if at_least(window, size) else window for window, size in whole)
     return windowed(x, held, counts, final=final)
 
 
@@ -124,49 +120,22 @@ for _spatial in (2, 3):
 # Adaptive windows.
 
 
-_LARGEST_FACTORED = 2**20
-
-
-def greatest_common_divisor(size: Dim, count: Dim) -> Dim:
-    """Exact where one size is known, up to a million, or the second divides the first; else taken to be 1."""
-    if isinstance(size, int) and isinstance(count, int):
-        return math.gcd(size, count)
-    if same(mod(size, count), 0):
-        return count
-    known, other = (size, count) if isinstance(size, int) else (count, size)
-    if not isinstance(known, int) or not 0 < known <= _LARGEST_FACTORED:
-        return 1
-    # The totients of all common divisors add up to the greatest: a comparison per divisor of the known size.
-    return total(_totient(divisor) * compare("==", mod(other, divisor), 0) for divisor in _divisors(known))
-
-
-def _divisors(n: int) -> list[int]:
-    low = [divisor for divisor in range(1, math.isqrt(n) + 1) if n % divisor == 0]
-    return low + [n // divisor for divisor in reversed(low) if divisor * divisor < n]
-
-
-def _totient(n: int) -> int:
-    """How many of the numbers from 1 to n share no factor with n."""
-    found, rest = n, n
-    for factor in range(2, math.isqrt(n) + 1):
-        if rest % factor == 0:
-            found -= found // factor
-            while rest % factor == 0:
-                rest //= factor
-    return found - found // rest if rest > 1 else found
-
-
-def adaptive_windows(sizes: Sizes, counts: Sizes) -> Dim:
+def adaptive_windows(sizes: Shape, counts: Shape) -> Dim:
     """Elements of all windows of one channel together.
 
     Along an axis of n elements and m windows, neighbours share one element at each of the m - gcd(n, m)
     borders that fall inside an element.
     """
-    axes = zip(sizes, counts, strict=True)
-    return prod(size + count - greatest_common_divisor(size, count) for size, count in axes)
+    return prod(size + count - _common(size, count) for size, count in zip(sizes, counts, strict=True))
 
 
-def adaptive(x: TensorType, counts: Sizes, final: int) -> Estimate:
+def _common(size: Dim, count: Dim) -> Dim:
+    """The greatest common divisor."""
+    found = call("gcd", size, count)
+    return found if isinstance(found, int) or not same(mod(size, count), 0) else count
+
+
+def adaptive(x: TensorType, counts: Shape, final: int) -> Estimate:
     """One operation per window element, `final` per output."""
     spatial = len(counts)
     require(x.rank in (spatial + 1, spatial + 2), f"{spatial} pooled axes do not fit a tensor of {x.rank}")
@@ -185,9 +154,7 @@ for _spatial in (1, 2, 3):
     _average = Derived(adaptive_pool, spatial=_spatial, final=1)
     rule(f"aten.adaptive_avg_pool{_spatial}d")(_average)
     rule(f"aten.adaptive_max_pool{_spatial}d").derived(adaptive_pool, indexed, spatial=_spatial, final=0)
-rule("aten._adaptive_avg_pool2d", "aten.mkldnn_adaptive_avg_pool2d").derived(
-    adaptive_pool, spatial=2, final=1
-)
+rule("aten._adaptive_avg_pool2d mkldnn_adaptive_avg_pool2d").derived(adaptive_pool, spatial=2, final=1)
 rule("aten._adaptive_avg_pool3d").derived(adaptive_pool, spatial=3, final=1)
 
 
@@ -217,7 +184,7 @@ rule("aten._adaptive_avg_pool3d_backward", "aten.adaptive_avg_pool3d_backward").
 
 @rule("aten.fractional_max_pool2d", "aten.fractional_max_pool3d")
 def fractional_max_pool(
-    x: TensorType, kernel_size: Sizes, output_size: Sizes, random_samples: TensorType
+    x: TensorType, kernel_size: Shape, output_size: Shape, random_samples: TensorType
 ) -> Estimate:
     """One comparison per window element; the random numbers place the windows."""
     spatial = len(output_size)
@@ -227,15 +194,12 @@ def fractional_max_pool(
 
 
 @rule("aten.max_unpool2d", "aten.max_unpool3d")
-def max_unpool(x: TensorType, indices: TensorType, output_size: Sizes) -> Estimate:
+def max_unpool(x: TensorType, indices: TensorType, output_size: Shape) -> Estimate:
     """Writes values to their former positions and zeros elsewhere; no arithmetic."""
-    out = x.like((*x.shape[: -len(output_size)], *output_size))
-    return Estimate((out,), reads=(x, indices))
+    return Estimate((x.like((*x.shape[: -len(output_size)], *output_size)),), reads=(x, indices))
 
 
 # Gathers the gradients from the positions of the values.
 backward("aten.max_unpool2d", "aten.max_unpool3d")(
-    lambda call: Estimate(
-        (call.arguments["x"].like(),), reads=(call.arguments["x"], call.arguments["indices"])
-    )
+    lambda call: Estimate((call["x"].like(),), reads=(call["x"], call["indices"]))
 )

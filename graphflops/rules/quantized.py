@@ -1,22 +1,41 @@
-"""Conversion of numbers to few bits and back.
+"""Conversion of numbers to few bits and back, and products of matrices of few bits.
 
-Element types that torch marks as quantized stand for the integers they are stored in.
+Element types that torch marks as quantized stand for the integers they are stored in. Products are of scaled narrow floats,
+integers, packed and pruned weights.
 """
 
 from __future__ import annotations
 
+from itertools import chain
+
+from msgspec.structs import replace
+
 from graphflops.cost import Estimate, Value
-from graphflops.dims import prod
+from graphflops.dims import Dim, ceil_div, differ, floor_div, meet, prod
 from graphflops.rules.elementwise import differentiate
+from graphflops.rules.matmul import Number, add_product, flops_of, grouped_mm, linear, matmul_into
 from graphflops.rules.operands import Operands, takes
-from graphflops.rules.registry import Derived, backward, rule
-from graphflops.rules.shapes import only_result, tensors_of
+from graphflops.rules.registry import Derived, backward, require, rule
+from graphflops.rules.shapes import Tensors, only_result, shown, tensors_of
 from graphflops.rules.work import WORK
-from graphflops.tensor import BOOL, FLOAT32, FLOAT64, INT8, INT64, DType, TensorType
+from graphflops.rules.work import activation as activation_named
+from graphflops.tensor import (
+    BFLOAT16,
+    BOOL,
+    FLOAT4_PAIR,
+    FLOAT32,
+    FLOAT64,
+    INT8,
+    INT32,
+    INT64,
+    UINT8,
+    DType,
+    TensorType,
+    flat,
+)
 
 KIND = "quantisation"
 
-Tensors = tuple[TensorType, ...]
 
 # Operations per element.
 QUANTIZE = WORK["quantize"].flops
@@ -94,8 +113,7 @@ def quantize_tensors(
     tensors: Tensors, scales: TensorType, zero_points: TensorType, dtype: DType | None
 ) -> Estimate:
     """Six operations per element of each tensor."""
-    count = sum(x.numel for x in tensors)
-    out = tuple(x.like(dtype=dtype or INT8) for x in tensors)
+    out, count = tuple(x.like(dtype=dtype or INT8) for x in tensors), sum(x.numel for x in tensors)
     return Estimate(out, 0, QUANTIZE * count, reads=(*tensors, scales, zero_points))
 
 
@@ -110,8 +128,7 @@ def dequantize_tensors(tensors: Tensors) -> Estimate:
 
 KIND = "elementwise"
 
-# Operations per element.
-ROUND = 3  # multiply by the inverse scale 1, round 1, add the zero point 1
+
 FAKE_QUANTIZE = WORK["fake_quantize"].flops
 MASK = 3  # two comparisons and their conjunction
 
@@ -119,8 +136,7 @@ MASK = 3  # two comparisons and their conjunction
 def with_mask(quantized: Estimate) -> Estimate:
     """The estimate with a mask of the elements within the range as a second result."""
     out = only_result(quantized)
-    vector = quantized.vector_flops + MASK * out.numel
-    return Estimate((out, out.like(dtype=BOOL)), 0, vector, reads=quantized.reads)
+    return quantized.plus(out=(out, out.like(dtype=BOOL)), vector_flops=MASK * out.numel)
 
 
 # The gradient passes for elements within the range; the mask is recomputed.
@@ -142,12 +158,240 @@ def observe_and_quantize(of: Operands) -> Estimate:
 
 def with_state(masked: Estimate) -> Estimate:
     """The estimate with the updated range, scale and zero point, its last four reads, as further results."""
-    state = tensors_of(masked.reads[-4:])
-    return Estimate(
-        (*masked.out, *(value.like() for value in state)), 0, masked.vector_flops, reads=masked.reads
-    )
+    return replace(masked, out=(*masked.out, *(value.like() for value in tensors_of(masked.reads[-4:]))))
 
 
 _observed = Derived(observe_and_quantize, with_mask)
 rule("aten._fused_moving_avg_obs_fq_helper")(_observed)
 rule("aten._fused_moving_avg_obs_fq_helper_functional").derived(_observed, with_state)
+
+
+# Products.
+
+KIND = "product"
+
+
+@rule("aten._int_mm", product=("a", "b"))
+def int_mm(a: TensorType, b: TensorType) -> Estimate:
+    """Product of matrices of 8-bit integers, signed or not, accumulated in int32."""
+    return replace(matmul_into(a, b, INT32), matrix_dtype=INT8)
+
+
+@takes("a b scale_a scale_b bias? scale_result? out_dtype?")
+def scaled_mm(of: Operands) -> Estimate:
+    """Product of narrow floats; each result takes both operands' scales, then the bias and its own scale."""
+    a, b, *scales = of.named("a b scale_a scale_b")
+    require(a.rank == b.rank == 2, f"a scaled product is of matrices, not {a} and {b}")
+    # Of float32 scales torch takes these forms: of tensors, of rows, of blocks of 128.
+    if {x.dtype.name for x in scales} == {"float32"} and any(differ(x.numel, 1) for x in scales):
+        (m, k), n = a.shape, b.shape[1]
+        blocks_m, blocks_k, blocks_n = (ceil_div(size, 128) for size in (m, k, n))
+        forms = (
+            *(((m, 1), (1, n)), ((m,), (n,))),  # the second of torch 2.4
+            *(((m, blocks_k), (blocks_k, last)) for last in (n, blocks_n)),
+            ((blocks_m, blocks_k), (blocks_k, n)),
+        )
+        given = [x.shape for x in scales]
+        alike = (form for form in forms if [*map(len, form)] == [*map(len, given)])
+        fits = any(not any(map(differ, chain(*form), chain(*given))) for form in alike)
+        require(fits, f"scales of {shown(given[0])} and {shown(given[1])} do not fit {a} and {b}")
+    return _scaled(matmul_into(a, b, of.out_dtype or a.dtype), tuple(scales), of.bias, of.scale_result)
+
+
+rule("aten._scaled_mm", product=("a", "b"))(scaled_mm)
+
+
+@rule("aten._scaled_mm_v2", product=("a", "b"))
+@takes("a b scale_a? * scale_b? bias?")
+def scaled_mm_v2(of: Operands, *, out_dtype: DType | None) -> Estimate:
+    """As _scaled_mm with several scales per operand."""
+    return _scaled(matmul_into(of.a, of.b, out_dtype or of.a.dtype), (*of.scale_a, *of.scale_b), of.bias)
+
+
+@rule("aten._scaled_addmm", product=("a", "b"))
+@takes("base a b scale_a? recipe_a? swizzle_a? scale_b? recipe_b? swizzle_b? contraction_dim?")
+def scaled_addmm(
+    of: Operands, *, beta: Number = 1, alpha: Number = 1, use_fast_accum: bool = False
+) -> Estimate:
+    """As _scaled_mm_v2, added to a matrix of the result's type."""
+    product = _scaled(matmul_into(of.a, of.b, of.base.dtype), (*of.scale_a, *of.scale_b))
+    return add_product(of.base, product, beta, alpha, product.vector_flops)
+
+
+@rule("aten._scaled_grouped_mm", product=("a", "b"))
+@takes("a b scale_a? * scale_b? offs? bias? scale_result?")
+def scaled_grouped_mm(of: Operands, *, out_dtype: DType | None = None) -> Estimate:
+    """As _grouped_mm for narrow floats with one or several scales per operand; the result is bfloat16 by default."""
+    product = grouped_mm(of.a, of.b, of.offs, None, out_dtype or BFLOAT16)
+    return _scaled(product, tuple(flat((of.scale_a, of.scale_b))), of.bias, of.scale_result)
+
+
+rule("aten._scaled_grouped_mm_v2", product=("a", "b")).derived(scaled_grouped_mm)
+
+
+def _scaled(
+    product: Estimate, scales: Tensors, bias: TensorType | None = None, scale_result: TensorType | None = None
+) -> Estimate:
+    """The product, and one operation per result for each of: operand scales, bias, result scale.
+
+    An operand of pairs of numbers shows half as many columns as are multiplied.
+    """
+    factor = product.reads[0]
+    pairs = 2 if isinstance(factor, TensorType) and factor.dtype is FLOAT4_PAIR else 1
+    vector = only_result(product).numel * (2 + (bias is not None) + (scale_result is not None))
+    reads = (*product.reads, *scales, bias, scale_result)
+    return Estimate(product.out, pairs * product.matrix_flops, vector, reads=reads)
+
+
+# Weights of few bits: products are computed in the type of the activations.
+
+
+def weight_only(x: TensorType, features: Dim, per_weight: int, *weight: TensorType | None) -> Estimate:
+    """Rows times a packed weight with so many output features; each weight is first converted to the rows' type."""
+    inner = x.shape[-1]
+    out = x.like((*x.shape[:-1], features))
+    flops = flops_of(out.numel * inner, x.dtype)
+    return Estimate((out,), flops, per_weight * features * inner, reads=(x, *weight))
+
+
+@rule("aten._weight_int8pack_mm")
+def weight_int8_mm(x: TensorType, weight: TensorType, scales: TensorType) -> Estimate:
+    """A conversion per weight, and the scale once per result."""
+    features, expected = x.shape[1], weight.shape[1]
+    meet(features, expected, f"the input has {features} features, the weight takes {expected}")
+    product = weight_only(x, weight.shape[0], 1, weight, scales)
+    return product.plus(vector_flops=only_result(product).numel)
+
+
+@rule("aten._weight_int4pack_mm")
+def weight_int4_mm(
+    x: TensorType, weight: TensorType, group_size: Dim, scales_and_zeros: TensorType
+) -> Estimate:
+    """Three operations dequantize each weight; its rows come in tiles of eight unless it is a matrix."""
+    features = weight.shape[0] * (8 if weight.rank == 4 else 1)
+    return weight_only(x, features, DEQUANTIZE, weight, scales_and_zeros)
+
+
+@rule("aten._weight_int4pack_mm_for_cpu", "aten._weight_int4pack_mm_with_scales_and_zeros")
+def weight_int4_mm_matrix(
+    x: TensorType, weight: TensorType, group_size: Dim, *scales_and_zeros: TensorType
+) -> Estimate:
+    """Three operations dequantize each weight of a matrix, two to a byte on the CPU."""
+    return weight_only(x, weight.shape[0], DEQUANTIZE, weight, *scales_and_zeros)
+
+
+@rule("aten._convert_weight_to_int4pack", kind="movement")
+def pack_int4(weight: TensorType, tiles: int) -> Estimate:
+    """A copy into tiles of eight rows and sixteen columns, eight weights to an integer."""
+    # two weights to a byte, or one to an integer
+    columns = weight.shape[1] * (2 if weight.dtype == UINT8 else 1)
+    shape = (floor_div(weight.shape[0], 8), floor_div(columns, 16 * tiles), 32, tiles // 2)
+    return Estimate((weight.like(shape, INT32),), reads=(weight,))
+
+
+@rule("aten._convert_weight_to_int4pack_for_cpu", kind="movement")
+def pack_int4_cpu(weight: TensorType) -> Estimate:
+    """A copy with two weights to a byte."""
+    return Estimate((weight.like((weight.shape[0], floor_div(weight.shape[1], 2)), UINT8),), reads=(weight,))
+
+
+@rule("aten._dyn_quant_pack_4bit_weight", kind="movement")
+def pack_dynamic_int4(weight: TensorType, scales_zeros: TensorType, bias: TensorType | None) -> Estimate:
+    """A copy of weights, scales and bias into one buffer."""
+    size = weight.numel + scales_zeros.numel + (bias.numel if bias else 0)
+    return Estimate((weight.like((size,), FLOAT32),), reads=(weight, scales_zeros, bias))
+
+
+@rule("aten._dyn_quant_matmul_4bit")
+def dynamic_int4_mm(
+    x: TensorType, packed: TensorType, block_size: Dim, in_features: Dim, out_features: Dim
+) -> Estimate:
+    """Rows are quantized first; each block's integer sum is scaled and added to the result."""
+    product = weight_only(x, out_features, 0, packed)
+    blocks = floor_div(in_features, block_size)
+    vector = (MIN_MAX + QUANTIZE) * x.numel + 2 * blocks * only_result(product).numel
+    return replace(product, vector_flops=vector, matrix_dtype=INT8)
+
+
+@rule("aten._mixed_dtypes_linear")
+@takes("x weight scale * bias?")
+def mixed_dtypes_linear(of: Operands, *, activation: str | None = None) -> Estimate:
+    """A conversion per weight, the scale per result, then an operation each for bias and activation."""
+    product = weight_only(of.x, of.scale.shape[0], 1, *of.but("x"))
+    return _with_epilogue(product, 1 + (of.bias is not None), activation)
+
+
+@rule("quantized_decomposed.mixed_mm")
+@takes("x weight scales zero_points?")
+def mixed_mm(of: Operands) -> Estimate:
+    """Three operations dequantize each weight of (in, out), two without zero points."""
+    return weight_only(of.x, of.weight.shape[1], DEQUANTIZE - (of.zero_points is None), *of.but("x"))
+
+
+@rule("quantized_decomposed.mixed_linear")
+@takes("x weight scales zero_points? dtype?")
+def mixed_linear(of: Operands) -> Estimate:
+    """Three operations dequantize each weight of (out, in), two without zero points."""
+    each = DEQUANTIZE - (of.zero_points is None)
+    return weight_only(of.x, of.weight.shape[0], each, *of.but("x dtype"))
+
+
+@rule("aten.fbgemm_linear_int8_weight", "aten.fbgemm_linear_int8_weight_fp32_activation")
+def fbgemm_linear_int8(
+    x: TensorType, weight: TensorType, packed: TensorType, col_offsets: TensorType, *, bias: TensorType
+) -> Estimate:
+    """Rows are quantized first; each result is scaled and its bias added."""
+    product, reads = linear(x, weight, bias), (x, packed, col_offsets, bias)
+    vector = (MIN_MAX + QUANTIZE) * x.numel + 2 * only_result(product).numel
+    return replace(product, vector_flops=vector, reads=reads, matrix_dtype=INT8)
+
+
+# Pruned weights: only stored weights are multiplied, half of 2:4 sparse ones.
+
+
+@rule("aten._sparse_semi_structured_linear")
+@takes("x weight meta * bias?")
+def sparse_linear(of: Operands, *, activation: str | None = None, out_dtype: DType | None = None) -> Estimate:
+    """A multiply-add per row and stored weight; others count the pruned half as well."""
+    *rows, _ = of.x.shape
+    flops = flops_of(prod(rows) * of.weight.numel, of.x.dtype)
+    product = Estimate((of.x.like((*rows, of.weight.shape[0]), out_dtype),), flops, reads=(*of,))
+    return _with_epilogue(product, int(of.bias is not None), activation)
+
+
+@rule("aten._sparse_semi_structured_mm")
+def sparse_mm(a: TensorType, meta: TensorType, b: TensorType, *, out_dtype: DType | None = None) -> Estimate:
+    """A multiply-add per stored weight and column."""
+    out = b.like((a.shape[0], b.shape[1]), out_dtype)
+    return Estimate((out,), flops_of(a.numel * b.shape[1], a.dtype), reads=(a, meta, b))
+
+
+@rule("aten._sparse_semi_structured_addmm")
+@takes("base a meta b")
+def sparse_addmm(
+    of: Operands, *, alpha: Number = 1, beta: Number = 1, out_dtype: DType | None = None
+) -> Estimate:
+    """As _sparse_semi_structured_mm, added to one number per row."""
+    column, product = of.base.view((of.base.shape[0], 1)), sparse_mm(of.a, of.meta, of.b, out_dtype=out_dtype)
+    return add_product(column, product, beta, alpha)
+
+
+@rule("aten._cslt_sparse_mm")
+@takes("a b bias? alpha?")
+def cslt_sparse_mm(
+    of: Operands, *, out_dtype: DType | None = None, transpose_result: bool = False
+) -> Estimate:
+    """A multiply-add per column and stored weight: half of each row."""
+    a, b, bias, alpha = of
+    rows, (inner, columns) = a.shape[0], b.shape
+    out = b.like((columns, rows) if transpose_result else (rows, columns), out_dtype)
+    operations = (bias is not None) + (alpha is not None)
+    flops = flops_of(rows * floor_div(inner, 2) * columns, b.dtype)
+    return Estimate((out,), flops, operations * out.numel, reads=(a, b, bias, alpha))
+
+
+def _with_epilogue(product: Estimate, operations: int, activation: str | None) -> Estimate:
+    """The product followed by `operations` per result and an activation."""
+    work, n = activation_named(activation or "none"), only_result(product).numel
+    vector = product.vector_flops + (operations + work.flops) * n
+    return replace(product, vector_flops=vector, transcendentals=work.transcendentals * n)

@@ -1,4 +1,4 @@
-"""Random numbers. Drawing bits is not counted; turning them into a distribution is.
+"""Random numbers, and dropout. Drawing bits is not counted; turning them into a distribution is.
 
 A normal number costs two function evaluations and a product (Box and Muller: a logarithm, a root, a sine and
 a cosine make two of them); a distribution drawn by rejection counts as one evaluation per element.
@@ -6,22 +6,23 @@ a cosine make two of them); a distribution drawn by rejection counts as one eval
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 
-from graphflops.cost import Estimate, Value
+from graphflops.cost import Estimate, Value, free
 from graphflops.dims import Dim
 from graphflops.rules.elementwise import DEFAULT_FLOAT, differentiate, elementwise, float_result
-from graphflops.rules.registry import backward, rule
-from graphflops.rules.shapes import tensors_of
+from graphflops.rules.registry import Backward, ForwardCall, backward, rule
+from graphflops.rules.shapes import Shape, tensors_of
 from graphflops.rules.work import WORK, Work
-from graphflops.tensor import INT64, DType, TensorType
+from graphflops.tensor import BOOL, INT64, UINT8, DType, TensorType
 
 KIND = "random"
 
-NORMAL = (1, 2)
-UNIFORM = (0, 0)
-SCALED = 2  # the product and sum that move a standard distribution
-MOVED = (NORMAL[0] + SCALED, NORMAL[1])
+UNIFORM, NORMAL, MOVED = (
+    (work.flops, work.transcendentals)
+    for work in (Work("uniform"), WORK["normal_number"], WORK["moved_normal_number"])
+)
+SCALED = MOVED[0] - NORMAL[0]  # the product and sum that move a standard distribution
 
 
 def drawn(out: TensorType, flops: int, transcendentals: int, *reads: TensorType) -> Estimate:
@@ -30,87 +31,16 @@ def drawn(out: TensorType, flops: int, transcendentals: int, *reads: TensorType)
     return Estimate((out,), vector_flops=flops * n, transcendentals=transcendentals * n, reads=reads)
 
 
-def _sized(size: Sequence[Dim], dtype: DType | None) -> TensorType:
-    return TensorType(tuple(size), dtype or DEFAULT_FLOAT)
-
-
-@rule("aten.rand")
-def rand(size: Sequence[Dim], *, dtype: DType | None = None, work: tuple[int, int] = UNIFORM) -> Estimate:
-    """Uniform numbers, written."""
-    return drawn(_sized(size, dtype), *work)
-
-
-rule("aten.randn").derived(rand, says="Normal numbers, written.", work=NORMAL)
-rule("aten.normal.float_float").derived(
-    rand, says="Normal numbers, scaled and shifted.", order="_ _ size", work=MOVED
-)
-
-
-# Fills: only the tensor's shape and type are used, and parameters that are tensors.
-
-
-def filled(
-    a: TensorType, *parameters: Value, dtype: DType | None = None, work: tuple[int, int], **named: Value
-) -> Estimate:
-    """Numbers of a distribution, by so much work each."""
-    return drawn(a.like(dtype=dtype), *work, *tensors_of(parameters))
-
-
-for _names, _says, _work in (
-    (
-        "rand_like randint_like",
-        "Uniform numbers or integers of another tensor's shape, which is not read.",
-        UNIFORM,
-    ),
-    ("randn_like", "Normal numbers of another tensor's shape, which is not read.", NORMAL),
-    (
-        "random uniform _philox_uniform _philox_randint _fill_mem_eff_dropout_mask_",
-        "Uniform numbers or integers; scaling to bounds is not counted.",
-        UNIFORM,
-    ),
-    ("normal_functional normal_ _philox_normal", "Normal numbers, scaled and shifted.", MOVED),
-    ("log_normal", "The exponential of normal numbers.", (MOVED[0], MOVED[1] + 1)),
-    (
-        "exponential cauchy geometric",
-        "One evaluation of the distribution's inverse per element, scaled and shifted.",
-        (SCALED, 1),
-    ),
-    (
-        "bernoulli.p bernoulli_.float bernoulli.Tensor",
-        "One comparison per element; only probabilities that are a tensor are read.",
-        (1, 0),
-    ),
-):
-    rule(f"aten.{_names}").derived(filled, says=_says, work=_work)
-
-
-# Parameters that are tensors.
-
-
 @rule("aten.normal")
 def normal(mean: Value, std: Value = 1.0) -> Estimate:
     """Normal numbers, scaled and shifted by tensors that are read."""
-    return elementwise(Work("normal", *MOVED), mean, std, result=float_result)
-
-
-@rule("aten.poisson", "aten._standard_gamma")
-def rejected(a: TensorType, *others: TensorType, flops: int = 0) -> Estimate:
-    """One evaluation per element."""
-    return drawn(a.like(), flops, 1, a, *others)
+    return elementwise(WORK["moved_normal_number"], mean, std, result=float_result)
 
 
 @rule("aten.binomial")
 def binomial(count: TensorType, prob: TensorType) -> Estimate:
     """One evaluation per element."""
-    return elementwise(Work("binomial", transcendentals=1), count, prob)
-
-
-rule("aten._sample_dirichlet").derived(
-    rejected, says="A gamma number per element, their sum and the division by it.", flops=2
-)
-rule("aten._standard_gamma_grad", "aten._dirichlet_grad").derived(
-    rejected, says="One evaluation per element of the sample's derivative by its parameter."
-)
+    return elementwise(WORK["rejected_number"], count, prob)
 
 
 @rule("aten.multinomial")
@@ -131,11 +61,10 @@ backward("aten._standard_gamma")(differentiate(WORK["standard_gamma"]))
 
 
 @rule("rngprims.philox_rand")
-def philox_rand(
-    size: Sequence[Dim], seed: TensorType, offset: TensorType, *, dtype: DType | None = None
-) -> Estimate:
+def philox_rand(size: Shape, seed: TensorType, offset: TensorType, *, dtype: DType | None = None) -> Estimate:
     """Uniform numbers, and the offset of the next draw."""
-    return Estimate((_sized(size, dtype), offset.like((), INT64)), reads=(seed, offset))
+    out = TensorType(tuple(size), dtype or DEFAULT_FLOAT)
+    return Estimate((out, offset.like((), INT64)), reads=(seed, offset))
 
 
 @rule("aten._philox_key_split")
@@ -144,16 +73,98 @@ def philox_key_split(key: TensorType, num_splits: Dim) -> Estimate:
     return Estimate((key.like((num_splits, *key.shape)),), reads=(key,))
 
 
-@rule("aten._sobol_engine_draw")
-def sobol_engine_draw(
-    quasi: TensorType, n: Dim, sobolstate: TensorType, dimension: Dim, *, dtype: DType | None
-) -> Estimate:
-    """Bit mixing and a scaling per element, and the state of the next draw."""
-    out = _sized((n, dimension), dtype)
-    return Estimate((out, quasi.like()), vector_flops=2 * out.numel, reads=(quasi, sobolstate))
-
-
 @rule("aten._sobol_engine_ff_", "aten._sobol_engine_scramble_", "aten._sobol_engine_initialize_state_")
 def sobol_engine_state(state: TensorType, *arguments: Value) -> Estimate:
     """Bit mixing per element of the state."""
     return Estimate((state,), vector_flops=state.numel, reads=(state, *tensors_of(arguments)), alias=True)
+
+
+# Dropout: training zeroes elements at random and scales the others; inference does nothing.
+
+KIND = "elementwise"
+
+DROPOUT = 3  # compare 1, select 1, scale 1
+UNDROP = 2  # select 1, scale 1
+AFFINE_DRAW = 5  # alpha dropout, per draw: compare 1, and a scale and a shift that keep mean and variance 4
+AFFINE = 2  # multiply 1, add 1
+
+
+def drop(x: TensorType, p: float, train: bool, flops: Dim, aside: Dim) -> Estimate:
+    """`x` with random decisions applied, which need `aside` bytes of workspace; `x` itself if nothing is dropped."""
+    if not train or p == 0 or x.numel == 0:
+        return free(x.view(x.shape))
+    return Estimate((x.like(),), vector_flops=flops, reads=(x,), workspace=aside)
+
+
+def channels(x: TensorType) -> TensorType:
+    """One number for each feature map of a batch."""
+    return x.like(x.shape[:2])
+
+
+@rule("aten.dropout")
+def dropout(x: TensorType, p: float, train: bool) -> Estimate:
+    """Three operations per element; the mask takes a byte each."""
+    return drop(x, p, train, DROPOUT * x.numel, x.like(dtype=BOOL).nbytes)
+
+
+@rule("aten.feature_dropout")
+def feature_dropout(x: TensorType, p: float, train: bool) -> Estimate:
+    """One decision and one scale per channel, one product per element."""
+    noise = channels(x)
+    return drop(x, p, train, 2 * noise.numel + x.numel, noise.nbytes)
+
+
+@rule("aten.alpha_dropout")
+def alpha_dropout(x: TensorType, p: float, train: bool) -> Estimate:
+    """A decision, its scale and shift and their application per element."""
+    return drop(x, p, train, (AFFINE_DRAW + AFFINE) * x.numel, 2 * x.like().nbytes)
+
+
+@rule("aten.feature_alpha_dropout")
+def feature_alpha_dropout(x: TensorType, p: float, train: bool) -> Estimate:
+    """A decision with its scale and shift per channel, their application per element."""
+    noise = channels(x)
+    return drop(x, p, train, AFFINE_DRAW * noise.numel + AFFINE * x.numel, 2 * noise.nbytes)
+
+
+@rule("aten.native_dropout")
+def native_dropout(x: TensorType, *, train: bool | None) -> Estimate:
+    """Three operations per element and a stored mask; in inference only a mask of ones is written."""
+    return masked(x, BOOL, train is not False)
+
+
+def masked(x: TensorType, dtype: DType, train: bool) -> Estimate:
+    """Three operations per element and a stored mask; in inference `x` itself and a mask of ones."""
+    mask = x.like(dtype=dtype)
+    if not train:
+        return Estimate((x, mask), writes=(mask,), alias=True)
+    return Estimate((x.like(), mask), vector_flops=DROPOUT * x.numel, reads=(x,))
+
+
+rule("aten._fused_dropout", kind="dropout").derived(
+    masked,
+    says="Three operations per element and a stored mask; `p` is the probability of keeping.",
+    order="x",
+    dtype=UINT8,
+    train=True,
+)
+
+
+def undropped(kept: Callable[[TensorType], TensorType | Dim], flops: int = 1) -> Backward:
+    """The backward rule of what multiplies by noise that is kept; the gradient itself if nothing was dropped."""
+
+    def priced(call: ForwardCall) -> Estimate:
+        grad = call.out
+        if call.estimate.alias:
+            return free(grad)
+        return Estimate((grad.like(),), vector_flops=flops * grad.numel, reads=(grad.like(), kept(grad)))
+
+    return priced
+
+
+# Selected by the stored mask and scaled.
+backward("aten.dropout", "aten.native_dropout", "aten._fused_dropout")(
+    undropped(lambda grad: grad.like(dtype=BOOL), UNDROP)
+)
+backward("aten.feature_dropout", "aten.feature_alpha_dropout")(undropped(lambda grad: channels(grad).nbytes))
+backward("aten.alpha_dropout")(undropped(lambda grad: grad.like().nbytes))

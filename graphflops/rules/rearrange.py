@@ -25,14 +25,10 @@ KIND = "movement"
 
 def padded(shape: Shape, pad: Sequence[Dim]) -> Shape:
     """The shape with a border: pairs of widths, the last axis first."""
-    require(
-        len(pad) % 2 == 0 and len(pad) <= 2 * len(shape),
-        f"{shown(pad)} are not pairs of widths for the axes of {shown(shape)}",
-    )
-    axes = range(len(shape) - 1, -1, -1)
-    return bordered(
-        shape, {at: pad[2 * i : 2 * i + 2] for i, at in zip(range(len(pad) // 2), axes, strict=False)}
-    )
+    fits = len(pad) % 2 == 0 and len(pad) <= 2 * len(shape)
+    require(fits, f"{shown(pad)} are not pairs of widths for the axes of {shown(shape)}")
+    last = len(shape) - 1
+    return bordered(shape, {last - i: pad[2 * i : 2 * i + 2] for i in range(len(pad) // 2)})
 
 
 @rule("aten.constant_pad_nd", "aten.pad", "aten._pad_enum", "aten._pad_circular")
@@ -49,30 +45,26 @@ rule(*(f"aten.{kind}_pad{n}d" for kind in ("reflection", "replication") for n in
 @backward(
     "aten.reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d",
     "aten.replication_pad3d _pad_circular",
+    "aten.repeat tile repeat_interleave.self_int repeat_interleave.self_Tensor im2col",
 )
-def mirror_pad_gradient(call: ForwardCall) -> Estimate:
-    """Sums the gradients of an element and of its copies in the border."""
-    return Estimate((call.arguments["x"].like(),), vector_flops=call.out.numel, reads=(call.out.like(),))
+def copies_gradient(call: ForwardCall) -> Estimate:
+    """Sums the gradients of an element and of its copies: in a border, as repeats of it, or in patches."""
+    return Estimate((call["x"].like(),), vector_flops=call.out.numel, reads=(call.out.like(),))
 
 
 @backward("aten.pad", "aten._pad_enum")
 def pad_gradient(call: ForwardCall) -> Estimate:
     """The inner part of the result's gradient; modes other than `constant` add the border's gradient."""
-    is_constant = call.arguments.get("mode", "constant") in ("constant", 0)
-    return constant_pad_gradient(call) if is_constant else mirror_pad_gradient(call)
+    is_constant = call.get("mode", "constant") in ("constant", 0)
+    return constant_pad_gradient(call) if is_constant else copies_gradient(call)
 
 
 @backward("aten.constant_pad_nd")
 def constant_pad_gradient(call: ForwardCall) -> Estimate:
     """The inner part of the result's gradient, copied."""
-    x: TensorType = call.arguments["x"]
+    x: TensorType = call["x"]
     is_cut = at_least(x.numel, call.out.numel)
     return Estimate((x.like(),), reads=(call.out.like() if is_cut else replace(call.out, stored=x.numel),))
-
-
-def windows(size: Dim, kernel: Dim, dilation: Dim, padding: Dim, stride: Dim) -> Dim:
-    """Positions of a sliding window along an axis."""
-    return floor_div(size + 2 * padding - dilation * (kernel - 1) - 1, stride) + 1
 
 
 def pair(values: Sequence[Dim]) -> tuple[Dim, Dim]:
@@ -88,7 +80,7 @@ def im2col(of: Operands) -> Estimate:
     require(x.rank in (3, 4), f"{shown(x.shape)} is not an image (channels, rows, columns)")
     *batch, channels, height, width = x.shape
     axes = zip((height, width), kernel, *map(pair, of.named("dilation padding stride")), strict=True)
-    columns = prod(windows(*one) for one in axes)
+    columns = prod(floor_div(size + 2 * pad - d * (k - 1) - 1, step) + 1 for size, k, d, pad, step in axes)
     return Estimate((x.like((*batch, channels * prod(kernel), columns)),), reads=(x,))
 
 
@@ -97,8 +89,7 @@ def col2im(x: TensorType, output_size: Sequence[Dim], kernel_size: Sequence[Dim]
     """Columns put back as patches of an image, an addition each where they may overlap."""
     require(x.rank in (2, 3), f"{shown(x.shape)} holds no columns")
     *batch, rows, _ = x.shape
-    channels = floor_div(rows, prod(pair(kernel_size)))
-    return columns_to_image(x, batch, channels, pair(output_size))
+    return columns_to_image(x, batch, floor_div(rows, prod(pair(kernel_size))), pair(output_size))
 
 
 backward("aten.col2im")(operand_gradient)  # copied into every patch
@@ -133,8 +124,7 @@ def repeat_interleave_each(
     flat = x.like((x.numel,)) if dim is None else x
     place = axis(dim or 0, flat.rank)
     length = _repeated(repeats, output_size, 1 if repeats.numel != 1 else flat.shape[place])
-    out = flat.like(replaced(flat.shape, place, length))
-    return Estimate((out,), reads=(x, repeats))
+    return Estimate((flat.like(replaced(flat.shape, place, length)),), reads=(x, repeats))
 
 
 @rule("aten.repeat_interleave.Tensor")
@@ -164,6 +154,9 @@ def flip(x: TensorType, *, dims: Sequence[int] = ()) -> Estimate:
     return copied(x)
 
 
+rule("prims.rev").derived(flip, order="x dims")
+
+
 @rule("aten.rot90")
 def rot90(x: TensorType, k: int = 1, dims: Sequence[int] = (0, 1)) -> Estimate:
     """A copy rotated by quarter turns; an odd number of them swaps the two axes."""
@@ -189,8 +182,6 @@ def channel_shuffle(x: TensorType, groups: Dim) -> Estimate:
 
 rule("aten.tril", "aten.triu").derived(triangle, says="A copy, zero on one side of a diagonal.")
 
-# Diagonals.
-
 
 @rule("aten.diag_embed")
 def diag_embed(x: TensorType, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Estimate:
@@ -204,7 +195,7 @@ def diag_embed(x: TensorType, offset: int = 0, dim1: int = -2, dim2: int = -1) -
 
 
 # The diagonal of the result's gradient: a view.
-backward("aten.diag_embed")(lambda call: free(call.arguments["x"].like()))
+backward("aten.diag_embed")(lambda call: free(call["x"].like()))
 
 
 @rule("aten.diagflat")
@@ -258,6 +249,7 @@ def diagonal_scatter(
     return overwritten(x, src, *tensors_of(parts.diagonal(x, offset, dim1, dim2).out))
 
 
+@rule("prims.as_strided_scatter", kind="view")
 @rule("aten.as_strided_scatter")
 def as_strided_scatter(x: TensorType, src: TensorType, size: Sequence[Dim]) -> Estimate:
     """A copy with a strided pattern of its memory replaced."""
@@ -267,7 +259,7 @@ def as_strided_scatter(x: TensorType, src: TensorType, size: Sequence[Dim]) -> E
 @backward("aten.slice_scatter", "aten.select_scatter", "aten.diagonal_scatter", "aten.as_strided_scatter")
 def overwritten_backward(call: ForwardCall) -> Estimate:
     """For the source a view of the result's gradient; for the tensor a copy of it, zero at replaced elements."""
-    x: TensorType = call.arguments["x"]
+    x: TensorType = call["x"]
     results = call.gradients("x", "src")
     copy = (x.like(),) if "x" in call.wants else ()
     return Estimate(results, reads=copy, writes=copy)
@@ -276,9 +268,3 @@ def overwritten_backward(call: ForwardCall) -> Estimate:
 _MOVES = ("roll", "flip", "flipud", "fliplr", "rot90", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle")
 _CUTS = ("native_channel_shuffle", "tril", "triu", "diagflat", "diag")
 backward(*(f"aten.{name}" for name in (*_MOVES, *_CUTS)))(copied_back)
-
-
-@backward("aten.repeat tile repeat_interleave.self_int repeat_interleave.self_Tensor im2col")
-def repeats_backward(call: ForwardCall) -> Estimate:
-    """Sums the gradients of the repeats of each element, in a patch or of it."""
-    return Estimate((call.arguments["x"].like(),), vector_flops=call.out.numel, reads=(call.out.like(),))

@@ -13,15 +13,13 @@ from msgspec.structs import replace
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, differ, meet, prod, total
-from graphflops.rules.dropout import DROPOUT
 from graphflops.rules.matmul import flops_of
 from graphflops.rules.operands import Operands, takes
+from graphflops.rules.random import DROPOUT
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.shapes import shown
+from graphflops.rules.shapes import Tensors, shown
 from graphflops.rules.work import WORK, Work, first_gradient
 from graphflops.tensor import INT8, TensorType
-
-Tensors = tuple[TensorType, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,19 +154,15 @@ def check_sizes(cell: Cell, states: Tensors, layers: list[Layer], directions: in
     widths = (width, hidden)[: 2 if cell is LSTM else 1]
     require(len(states) == len(widths), f"{len(states)} initial states, the layers have {len(widths)}")
     for state, wide in zip(states, widths, strict=True):
-        is_right = (
-            state.rank == 3 and not differ(state.shape[0], len(layers)) and not differ(state.shape[2], wide)
-        )
-        require(is_right, f"an initial state is {shown(state.shape)}, not ({len(layers)}, batch, {wide})")
+        fits = state.rank == 3 and not any(map(differ, state.shape[::2], (len(layers), wide)))
+        require(fits, f"an initial state is {shown(state.shape)}, not ({len(layers)}, batch, {wide})")
     for place, layer in enumerate(layers):
         read = layers[0].from_input.shape[-1] if place < directions else directions * width
         expected = ((cell.gates * hidden, read), (cell.gates * hidden, width))
         for weight, shape in zip((layer.from_input, layer.from_hidden), expected, strict=True):
-            is_right = weight.rank == 2 and not any(map(differ, weight.shape, shape))
-            require(
-                is_right,
-                f"a weight of layer {place // directions} is {shown(weight.shape)}, not {shown(shape)}",
-            )
+            fits = weight.rank == 2 and not any(map(differ, weight.shape, shape))
+            said = f"a weight of layer {place // directions} is {shown(weight.shape)}, not {shown(shape)}"
+            require(fits, said)
 
 
 # Whole sequences: `.input` takes padded ones, `.data` packed ones, whose rows are all steps of all sequences.
@@ -176,9 +170,9 @@ def check_sizes(cell: Cell, states: Tensors, layers: list[Layer], directions: in
 
 def sequence_back(cell: Cell, call: ForwardCall) -> Estimate:
     """Gradients of a stack of layers; reads the gates and states of every step and the outputs of every layer."""
-    given, directions = call.arguments, 2 if call.arguments["bidirectional"] else 1
-    layers = layers_of(given["params"], given["num_layers"] * directions, given["has_biases"])
-    x, state = given["x"], states_of(given["hx"])[0]
+    directions = 2 if call["bidirectional"] else 1
+    layers = layers_of(call["params"], call["num_layers"] * directions, call["has_biases"])
+    x, state = call["x"], states_of(call["hx"])[0]
     work = with_gradients(recur_back(cell, x, state, layers, directions, call.wants), call)
     per_row = cell.kept * total(layer.hidden(cell) for layer in layers)
     per_row += (len(layers) - directions) * state.shape[-1]
@@ -228,9 +222,6 @@ def layers(
     )
 
 
-# Single steps.
-
-
 @takes("x hx? w_ih w_hh b_ih? b_hh?")
 def _step(of: Operands, *, cell: Cell) -> Estimate:
     biases = (of.b_ih, of.b_hh) if of.b_ih is not None and of.b_hh is not None else ()
@@ -240,8 +231,8 @@ def _step(of: Operands, *, cell: Cell) -> Estimate:
 
 
 def _step_back(cell: Cell, call: ForwardCall) -> Estimate:
-    given, wants = call.arguments, call.wants
-    x, w_ih, w_hh = given["x"], given["w_ih"], given["w_hh"]
+    wants = call.wants
+    x, w_ih, w_hh = call["x"], call["w_ih"], call["w_hh"]
     rows = prod(x.shape[:-1])
     multiply_adds = w_ih.numel * len(wants & {"x", "w_ih"}) + w_hh.numel * len(wants & {"hx", "w_hh"})
     hidden = w_hh.shape[0] // cell.gates
@@ -252,15 +243,14 @@ def _step_back(cell: Cell, call: ForwardCall) -> Estimate:
     return with_gradients(work, call).plus(reads=(kept,))
 
 
-def _as_integers(estimate: Estimate) -> Estimate:
-    return replace(estimate, matrix_dtype=INT8)
-
-
 for _name, _cell in KINDS.items():
     rule(f"aten.{_name}.input", f"aten.{_name}.data").derived(layers, cell=_cell)
     backward(f"aten.{_name}.input", f"aten.{_name}.data")(partial(sequence_back, _cell))
     rule(f"aten.{_name}_cell").derived(_step, cell=_cell)
     backward(f"aten.{_name}_cell")(partial(_step_back, _cell))
     rule(f"aten.quantized_{_name}_cell", kind="recurrent").derived(
-        _step, _as_integers, says="One step of a cell with eight-bit weights.", cell=_cell
+        _step,
+        lambda work: replace(work, matrix_dtype=INT8),
+        says="One step of a cell with eight-bit weights.",
+        cell=_cell,
     )

@@ -8,9 +8,9 @@ from graphflops.cost import Estimate, free
 from graphflops.dims import Dim, total
 from graphflops.rules.matmul import Mask
 from graphflops.rules.operands import Operands, takes
-from graphflops.rules.recurrent import GRU, KINDS, LSTM, Cell, Layer, Tensors, layers_of, recur, recur_back
+from graphflops.rules.recurrent import GRU, KINDS, LSTM, Cell, Layer, layers_of, recur, recur_back
 from graphflops.rules.registry import Derived, require, rule
-from graphflops.rules.shapes import tensors_of
+from graphflops.rules.shapes import Tensors, tensors_of, where_wanted
 from graphflops.tensor import FLOAT32, UINT8, TensorType
 
 KIND = "recurrent"
@@ -95,9 +95,6 @@ def differentiable_gru_cell_backward(of: Operands) -> Estimate:
     return grads.plus(gates(GRU, of.hx, of.input_bias), reads=of.but("grad_hy input_gates"))
 
 
-# Whole layers.
-
-
 def cut(weights: Tensors, each: int) -> list[Layer]:
     """Layers from a list of `each` weights per layer and direction; an odd number includes a projection."""
     require(each in (2, 3, 4, 5), f"a layer cannot have {each} weights")
@@ -146,12 +143,9 @@ def cudnn_rnn_backward(
     names = zip(("x", "hx", "cx", "params"), output_mask, strict=True)
     wants = frozenset(name for name, wanted in names if wanted)
     work = recur_back(MODES[mode], of.x, of.hx, layers, 2 if bidirectional else 1, wants)
-    single = zip((of.x, of.hx, of.cx), output_mask[:3], strict=True)
-    results = (
-        *(value.like() if value and wanted else None for value, wanted in single),
-        *(value.like() for value in weight if output_mask[3]),
-    )
-    return replace(work, out=results, reads=(*of,))
+    single = where_wanted((of.x, of.hx, of.cx), output_mask[:3])
+    weights = (value.like() for value in weight if output_mask[3])
+    return replace(work, out=(*single, *weights), reads=(*of,))
 
 
 @rule("aten._cudnn_rnn_flatten_weight", kind="movement")

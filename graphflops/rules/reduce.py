@@ -9,13 +9,12 @@ from msgspec.structs import replace
 from graphflops.cost import Estimate, free
 from graphflops.dims import Dim, Expr, dim_max, dim_min, prod, same, total
 from graphflops.rules.elementwise import DEFAULT_FLOAT, real_of
-from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.shapes import only_result, reduced
+from graphflops.rules.registry import Backward, ForwardCall, backward, require, rule
+from graphflops.rules.shapes import Axes, only_result, reduced
 from graphflops.tensor import BOOL, INT64, UINT8, UINT64, DType, TensorType
 
 KIND = "reduction"
 
-Axes = int | tuple[int, ...] | None
 Fold = Callable[[Iterable[Dim]], Dim]  # the known contents of a vector reduced
 
 
@@ -55,15 +54,6 @@ def indexed(estimate: Estimate) -> Estimate:
     return replace(estimate, out=(values, values.like(dtype=INT64)))
 
 
-def with_contents(estimate: Estimate, x: TensorType, fold: Fold) -> Estimate:
-    """The estimate with known contents, if those of the reduced vector are known."""
-    out = only_result(estimate)
-    if not isinstance(x.value, tuple) or x.rank != 1 or out.dtype.is_floating:
-        return estimate
-    folded = fold(value for value in x.value if isinstance(value, (int, Expr)))
-    return replace(estimate, out=(replace(out, value=(folded,) if out.rank else folded),))
-
-
 def along_axes(
     x: TensorType,
     dim: Axes = None,
@@ -75,9 +65,16 @@ def along_axes(
     result: Callable[[DType], DType] | None = None,
     fold: Fold | None = None,
 ) -> Estimate:
-    """`each` operations per element and `final` per result. result: its element type by that of `x`, if none is given."""
+    """`each` operations per element and `final` per result. result: its element type by that of `x`, if none is given.
+
+    fold: gives known contents, if those of the reduced vector are known.
+    """
     found = reduction(x, dim, keepdim, dtype or (result and result(x.dtype)), each, final)
-    return found if fold is None else with_contents(found, x, fold)
+    out = only_result(found)
+    if fold is None or not isinstance(x.value, tuple) or x.rank != 1 or out.dtype.is_floating:
+        return found
+    folded = fold(value for value in x.value if isinstance(value, (int, Expr)))
+    return replace(found, out=(replace(out, value=(folded,) if out.rank else folded),))
 
 
 def largest(values: Iterable[Dim]) -> Dim:
@@ -200,23 +197,23 @@ def operand_gradient(
     call: ForwardCall, each: int = 0, evaluated: int = 0, saved: tuple[TensorType, ...] = ()
 ) -> Estimate:
     """The gradient of `x` from the first result's, with `flops` and functions per element."""
-    x = call.arguments["x"]
+    x = call["x"]
     work = parts(x) * each * x.numel
     return Estimate((x.like(),), 0, work, evaluated * x.numel, reads=(call.out, *saved))
 
 
 def x_and_result(call: ForwardCall) -> tuple[TensorType, TensorType]:
     """The operand and the first result, which many gradients read again; the gradient has the result's type."""
-    return call.arguments["x"], call.out
+    return call["x"], call.out
 
 
 # The result's gradient, repeated by a view.
-backward("aten.sum")(lambda call: free(replace(call.arguments["x"].like(), stored=call.out.numel)))
+backward("aten.sum")(lambda call: free(replace(call["x"].like(), stored=call.out.numel)))
 
 
 def per_element(
     each: int = 0, evaluated: int = 0, saved: Callable[[ForwardCall], tuple[TensorType, ...]] = lambda _: ()
-) -> Callable[[ForwardCall], Estimate]:
+) -> Backward:
     """The backward rule of that much work per element of the operand. saved: what is read beside the gradient."""
     return lambda call: operand_gradient(call, each, evaluated, saved(call))
 

@@ -174,6 +174,13 @@ class ForwardCall(Record, frozen=True):
     arguments: dict[str, Any]  # by parameter name; those left at their default are not in it
     wants: frozenset[str]  # the parameters (tensors, or lists with a tensor) that want a gradient
 
+    def __getitem__(self, name: str) -> Any:
+        return self.arguments[name]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """An argument, or the default where the call leaves it out."""
+        return self.arguments.get(name, default)
+
     @property
     def out(self) -> TensorType:
         """The first result; its gradient has the same type."""
@@ -182,8 +189,8 @@ class ForwardCall(Record, frozen=True):
         return out
 
     def gradients(self, *names: str) -> tuple[TensorType, ...]:
-        """A new gradient for each of these operands that wants one."""
-        return tuple(self.arguments[name].like() for name in names if name in self.wants)
+        """A new gradient for each of these operands, else of all, that wants one."""
+        return tuple(self[name].like() for name in names or self.arguments if name in self.wants)
 
 
 Backward = Callable[[ForwardCall], Estimate]
@@ -339,9 +346,8 @@ def _load_installed() -> bool:
         try:
             entry.load()
         except Exception as error:  # another package's fault is reported as such, whatever it is
-            raise RuleError(
-                f"rules of the installed package {entry.value} cannot be imported: {error}"
-            ) from error
+            said = f"rules of the installed package {entry.value} cannot be imported: {error}"
+            raise RuleError(said) from error
     return True
 
 

@@ -16,12 +16,12 @@ from graphflops.dims import Dim, dim_max, dim_min, floored_product, meet, prod, 
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.reduce import operand_gradient
 from graphflops.rules.registry import ForwardCall, backward, require, rule
+from graphflops.rules.shapes import Shape, where_wanted
 from graphflops.tensor import TensorType
 
 KIND = "resampling"
 
-Sizes = tuple[Dim, ...]
-Work = Callable[[Sizes, Sizes], Dim]  # operations of one channel, from input and output sizes
+Work = Callable[[Shape, Shape], Dim]  # operations of one channel, from input and output sizes
 
 
 def scaled(size: Dim, factor: float) -> Dim:
@@ -39,7 +39,7 @@ def antialiased(taps: int) -> Work:
     return lambda sizes, counts: separated(sizes, counts, range(len(sizes)), taps)
 
 
-def separated(sizes: Sizes, counts: Sizes, axes: Sequence[int], taps: int) -> Dim:
+def separated(sizes: Shape, counts: Shape, axes: Sequence[int], taps: int) -> Dim:
     """One axis after another, the last one first; an axis that shrinks has proportionally more taps."""
     work: list[Dim] = []
     now = list(sizes)
@@ -50,7 +50,7 @@ def separated(sizes: Sizes, counts: Sizes, axes: Sequence[int], taps: int) -> Di
     return total(work)
 
 
-def resampled(x: TensorType, counts: Sizes, work: Work) -> Estimate:
+def resampled(x: TensorType, counts: Shape, work: Work) -> Estimate:
     """Resamples the last axes to these sizes."""
     spatial = len(counts)
     require(x.rank == spatial + 2, f"{spatial} resampled axes do not fit a tensor of {x.rank}")
@@ -58,7 +58,7 @@ def resampled(x: TensorType, counts: Sizes, work: Work) -> Estimate:
     return resized(x, (*x.shape[:-spatial], *counts), flops)
 
 
-def resized(x: TensorType, shape: Sizes, flops: Dim) -> Estimate:
+def resized(x: TensorType, shape: Shape, flops: Dim) -> Estimate:
     """A result of that shape; without arithmetic only the nearest inputs are read."""
     out = x.like(shape)
     read = dim_min(x.nbytes, out.nbytes) if flops == 0 else x
@@ -66,7 +66,7 @@ def resized(x: TensorType, shape: Sizes, flops: Dim) -> Estimate:
 
 
 def upsample(
-    x: TensorType, output_size: Sizes | None, *, scale_factors: tuple[float, ...] | None = None, work: Work
+    x: TensorType, output_size: Shape | None, *, scale_factors: tuple[float, ...] | None = None, work: Work
 ) -> Estimate:
     """Two operations per tap; resampled to a size, or by factors if no size is given."""
     if output_size is not None:
@@ -78,7 +78,7 @@ def upsample(
 
 
 def upsample_backward(
-    grad_output: TensorType, output_size: Sizes, input_size: Sizes, *, work: Work
+    grad_output: TensorType, output_size: Shape, input_size: Shape, *, work: Work
 ) -> Estimate:
     """Adds each output's gradient to its taps: two operations per tap, one where a single input was picked."""
     flops = prod(input_size[:2]) * work(input_size[2:], output_size)
@@ -132,8 +132,7 @@ def grid_sampler(x: TensorType, grid: TensorType, interpolation_mode: int) -> Es
     meet(x.shape[0], grid.shape[0], f"batches differ: {x.shape[0]} and {grid.shape[0]}")
     out = x.like((*x.shape[:2], *grid.shape[1:-1]))
     taps = taps_of(interpolation_mode, spatial)
-    points = prod(grid.shape[:-1])
-    work = 2 * taps * out.numel + (UNNORMALISE * spatial + taps) * points
+    work = 2 * taps * out.numel + (UNNORMALISE * spatial + taps) * prod(grid.shape[:-1])
     return Estimate((out,), vector_flops=work, reads=(x, grid))
 
 
@@ -159,7 +158,7 @@ def grid_sampler_backward(
     # The nearest input gets the whole gradient in one addition, and no grid point moves it.
     each = (max(2 * taps, 1) if wants_input else 0) + (2 * taps * spatial if wants_grid else 0)
     return Estimate(
-        (x.like() if wants_input else None, grid.like() if wants_grid else None),
+        where_wanted((x, grid), output_mask),
         vector_flops=each * grad.numel + (UNNORMALISE * spatial + taps) * points,
         reads=(grad, x if wants_grid else None, grid),
     )
@@ -174,7 +173,7 @@ def grid_sampler_gradient(call: ForwardCall) -> Estimate:
 
 
 @rule("aten.affine_grid_generator", product=("theta",))
-def affine_grid_generator(theta: TensorType, size: Sizes) -> Estimate:
+def affine_grid_generator(theta: TensorType, size: Shape) -> Estimate:
     """Every position, with a 1 appended, times the transposed affine matrix."""
     positions, (batch, _, *spatial) = prod(size[2:]), size
     meet(theta.shape[0], batch, f"batches differ: {theta.shape[0]} and {batch}")
@@ -184,7 +183,7 @@ def affine_grid_generator(theta: TensorType, size: Sizes) -> Estimate:
 
 
 @rule("aten.affine_grid_generator_backward")
-def affine_grid_generator_backward(grad: TensorType, size: Sizes) -> Estimate:
+def affine_grid_generator_backward(grad: TensorType, size: Shape) -> Estimate:
     """The transposed gradient times every position, with a 1 appended."""
     batch, axes = size[0], len(size) - 2
     out = grad.like((batch, axes, axes + 1))

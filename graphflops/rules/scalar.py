@@ -43,24 +43,18 @@ def number(*values: Value) -> Estimate:
 
 def applied(exact: Function, symbolic: Function, *operands: Value) -> Estimate:
     """A function of numbers: `exact` of plain ones, `symbolic` of sizes; no value where it has none, or one too long."""
-    dims = _sizes(operands) if any(isinstance(operand, Expr) for operand in operands) else None
-    function, arguments = (exact, operands) if dims is None else (symbolic, dims)
-    # A file may give texts and lists.
-    if not all(isinstance(argument, (int, float, Expr)) for argument in arguments):
+    if not all(
+        isinstance(operand, (int, float, Expr)) for operand in operands
+    ):  # a file may give texts and lists
         return number(None)
+    whole = [int(x) if isinstance(x, float) and x.is_integer() else x for x in operands]
+    are_sizes = not any(isinstance(x, float) for x in whole) and any(isinstance(x, Expr) for x in whole)
     try:
-        result = function(*arguments)
+        result = symbolic(*whole) if are_sizes else exact(*operands)
     except (ArithmeticError, TypeError, ValueError):  # the program may never execute it
         return number(None)
     too_long = isinstance(result, int) and result.bit_length() > MAX_POWER_BITS
     return number(None if too_long or isinstance(result, complex) else result)
-
-
-def _sizes(operands: Sequence[Value]) -> list[Dim] | None:
-    """The operands as sizes; None if one of them is not an integer."""
-    whole = [int(x) if isinstance(x, float) and x.is_integer() else x for x in operands]
-    sizes = [x for x in whole if isinstance(x, (int, Expr))]
-    return sizes if len(sizes) == len(whole) else None
 
 
 def _of_one(a: Value, *, exact: Function, symbolic: Function) -> Estimate:
@@ -141,9 +135,6 @@ def getitem(a: Sequence[Value], b: int) -> Estimate:
     return free(a[b])
 
 
-# Sizes.
-
-
 def strides(x: TensorType) -> tuple[Dim, ...]:
     """Steps in memory from one position of each axis to the next, in a tensor without gaps."""
     return tuple(prod(x.shape[place + 1 :]) for place in range(x.rank))
@@ -205,15 +196,18 @@ def is_same_size(a: TensorType, b: TensorType) -> Estimate:
     return number(True if all(map(same, a.shape, b.shape)) else None)
 
 
-# Reads of single elements.
-
-
 @rule("aten.item", "aten._local_scalar_dense")
 def item(x: TensorType) -> Estimate:
     """Reads the only element, unless its value is known."""
     if isinstance(x.value, (int, Expr)):
         return number(x.value)
     return Estimate((data_dependent("item"),), reads=(x,), writes=())
+
+
+@rule("prims.item")
+def item_as_number(a: TensorType) -> Estimate:
+    """Reads the only element as a number."""
+    return Estimate((a.value if isinstance(a.value, (int, Expr)) else data_dependent("item"),), reads=(a,))
 
 
 @rule("aten.is_nonzero")

@@ -37,7 +37,9 @@ from graphflops.rules.registry import require
 from graphflops.tensor import Contents, DType, TensorType, flat
 
 Fold = Callable[..., Dim]
-
+Shape = tuple[Dim, ...]
+Tensors = tuple[TensorType, ...]
+Axes = int | tuple[int, ...] | None
 
 _LARGEST = (2**31 - 1, 2**63 - 1)
 _BEYOND = 2**31 - 1  # past any length; exporters write the limits of int32 and int64
@@ -96,13 +98,8 @@ def kept_by_onnx_slice(length: Dim, start: Dim, end: Dim, step: int) -> Dim:
     A computed end must lie within an axis of fixed length: it is a table of positions, made long enough. A slice that
     steps backwards to the largest int32 or int64 goes to the front, as onnxruntime runs it.
     """
-    if (
-        isinstance(length, int)
-        and isinstance(end, Expr)
-        and step > 0
-        and is_at_least(start, 0)
-        and is_at_least(end, start)
-    ):
+    is_table = isinstance(length, int) and isinstance(end, Expr) and step > 0
+    if is_table and is_at_least(start, 0) and is_at_least(end, start):
         meet(compare(">", end, length), 0)
         return -floor_div(start - end, step)
     if step > 0:
@@ -176,9 +173,7 @@ def _held(contents: Contents, dtype: DType) -> Contents | None:
 def combine(fold: Fold, shape: Sequence[Dim], operands: Sequence[Value]) -> Contents | None:
     """Contents of an elementwise result of this shape, or None where an operand's contents are not known."""
     known = [(x.rank, x.value) if isinstance(x, TensorType) else (0, x) for x in operands]
-    if not all(_is_whole(value) for _, value in known):
-        return None
-    if few(shape) is None:
+    if few(shape) is None or not all(_is_whole(value) for _, value in known):
         return None
     try:
         return aligned(fold, shape, known)  # type: ignore[arg-type]
@@ -233,7 +228,6 @@ def reduced(shape: Sequence[Dim], dims: int | Sequence[int] | None, keepdim: boo
     return tuple(size for place, size in enumerate(shape) if place not in gone)
 
 
-Shape = tuple[Dim, ...]
 END = 2**31  # a slice bound past any size means "to the end"; exporters write 2**63 - 1
 
 
@@ -252,8 +246,7 @@ def resolved(x: TensorType, size: Sequence[Dim]) -> Shape:
         meet(known, x.numel, mismatch)
         return tuple(size)
     require(known != 0, mismatch)
-    rest = mod(x.numel, known)
-    meet(rest, 0, mismatch)
+    meet(mod(x.numel, known), 0, mismatch)
     return (*size[: holes[0]], floor_div(x.numel, known), *size[holes[0] + 1 :])
 
 
@@ -283,17 +276,13 @@ def _bound(size: Dim, at: Dim) -> Dim:
     if isinstance(at, int) and at >= END:
         return size
     counted = size + at if at_least(-1, at) or (isinstance(at, Expr) and at_least(0, at)) else at
-    if isinstance(at, Expr) and _may_fall_below(at):
+    # Nothing but their values tells the sign of a number less sizes: `8 - min(16, s)`.
+    falls = isinstance(at, Expr) and all(factor < 0 for atoms, factor in at.terms.items() if atoms)
+    if falls and not at_least(at, 0) and not at_least(0, at):
         counted = dim_min(where(compare("<", at, 0), size + at, at), size)
     if at_least(counted, size):
         return size
     return 0 if at_least(0, counted) else counted
-
-
-def _may_fall_below(at: Expr) -> bool:
-    """Whether a bound is a number less sizes, so that nothing but their values tells its sign: `8 - min(16, s)`."""
-    falls = all(factor < 0 for atoms, factor in at.terms.items() if atoms)
-    return falls and not at_least(at, 0) and not at_least(0, at)
 
 
 def expanded(x: TensorType, shape: Sequence[Dim]) -> TensorType:
@@ -301,9 +290,8 @@ def expanded(x: TensorType, shape: Sequence[Dim]) -> TensorType:
     missing = len(shape) - x.rank
     require(missing >= 0, f"{shown(x.shape)} has more axes than {shown(shape)}")
     own = (*(1,) * missing, *x.shape)
-    sizes = tuple(
-        mine if isinstance(size, int) and size == -1 else size for mine, size in zip(own, shape, strict=True)
-    )
+    pairs = zip(own, shape, strict=True)
+    sizes = tuple(mine if isinstance(size, int) and size == -1 else size for mine, size in pairs)
     fits = all(not (differ(mine, 1) and differ(mine, size)) for mine, size in zip(own, sizes, strict=True))
     require(fits, f"{shown(x.shape)} does not expand to {shown(shape)}")
     broadcast(own, sizes)  # notes which sizes must be equal
@@ -337,6 +325,13 @@ def overlapping(x: TensorType, shape: Sequence[Dim]) -> TensorType:
 def tensors_of(values: Iterable[object]) -> tuple[TensorType, ...]:
     """The tensors among the values."""
     return tuple(value for value in values if isinstance(value, TensorType))
+
+
+def where_wanted(
+    tensors: Iterable[TensorType | None], wants: Iterable[bool]
+) -> tuple[TensorType | None, ...]:
+    """A new tensor like each that is wanted, None for the others."""
+    return tuple(x.like() if x is not None and want else None for x, want in zip(tensors, wants, strict=True))
 
 
 def only_result(estimate: Estimate) -> TensorType:

@@ -7,13 +7,12 @@ of the element type is one more.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim
 from graphflops.rules.operands import Operands, takes
-from graphflops.rules.registry import ForwardCall, backward, require, rule
+from graphflops.rules.registry import Backward, ForwardCall, backward, require, rule
 from graphflops.rules.shapes import axis, reduced
 from graphflops.tensor import FLOAT32, DType, TensorType
 
@@ -61,8 +60,7 @@ def core_softmax(x: TensorType, dim: int, half_to_float: bool) -> Estimate:
 @rule("aten.log_softmax", "aten.special_log_softmax")
 def log_softmax(x: TensorType, dim: int, dtype: DType | None = None) -> Estimate:
     """Maximum, difference, exponential, sum and difference per element, a logarithm per row."""
-    estimate = softmax_along(x, dim, dtype, per_element=LOG_SOFTMAX)
-    return estimate.plus(transcendentals=rows(x, dim))
+    return softmax_along(x, dim, dtype, per_element=LOG_SOFTMAX).plus(transcendentals=rows(x, dim))
 
 
 @rule("aten._log_softmax")
@@ -95,12 +93,12 @@ rule("aten._masked_softmax_backward").derived(
 )
 
 
-def _of_forward(**given: Any) -> Callable[[ForwardCall], Estimate]:
+def _of_forward(**given: Any) -> Backward:
     """The backward rule of a softmax, from its result."""
 
     def priced(call: ForwardCall) -> Estimate:
         out = call.out
-        return gradient(out.like(), out, input_dtype=call.arguments["x"].dtype, **given)
+        return gradient(out.like(), out, input_dtype=call["x"].dtype, **given)
 
     return priced
 

@@ -32,9 +32,6 @@ def right_sides(A: TensorType, B: TensorType, left: bool = True) -> tuple[Tensor
     return B.like((*broadcast(batch, more), rows, columns)), sides
 
 
-# Solving with a general matrix.
-
-
 @rule("aten._linalg_solve_ex")
 def solve_factors(A: TensorType, B: TensorType, *, left: bool = True) -> Estimate:
     """Elimination, then two triangular solves: 2/3 n^3, and 2 n^2 per right-hand side."""
@@ -60,9 +57,6 @@ def tensorsolve(A: TensorType, B: TensorType, dims: tuple[int, ...] | None = Non
     work = lapack.lu(n, n) + 2 * lapack.triangular_solve(n, 1)
     real = 4 if A.dtype.kind == "complex" else 1
     return Estimate((A.like(shape[B.rank :]),), vector_flops=real * work, reads=(A, B))
-
-
-# Solving with factors.
 
 
 @rule("aten.linalg_lu_solve")
@@ -101,9 +95,6 @@ def triangular_solve(B: TensorType, A: TensorType) -> Estimate:
     return replace(solved, out=(solution, A.like((*solution.shape[:-2], *A.shape[-2:]))))
 
 
-# Inverses.
-
-
 inverse = Derived(of_square, says="2 n^3.", work=lapack.inverse)
 rule("aten.linalg_inv", "aten.inverse")(inverse)
 rule("aten.linalg_inv_ex").derived(inverse, with_info)
@@ -137,12 +128,7 @@ def pseudo_inverse(
     )
 
 
-rule("aten.linalg_pinv.atol_rtol_float", "aten.linalg_pinv.atol_rtol_tensor").derived(
-    pseudo_inverse, order="x"
-)
-
-
-# Ranks, norms and condition numbers.
+rule("aten.linalg_pinv.atol_rtol_float linalg_pinv.atol_rtol_tensor").derived(pseudo_inverse, order="x")
 
 
 @rule("aten.linalg_matrix_rank", "aten.linalg_matrix_rank.tol_tensor")
@@ -157,7 +143,7 @@ def matrix_rank(
     return Estimate((out,), vector_flops=values.vector_flops + compared, reads=(x, *limits))
 
 
-rule("aten.linalg_matrix_rank.atol_rtol_float", "aten.linalg_matrix_rank.atol_rtol_tensor").derived(
+rule("aten.linalg_matrix_rank.atol_rtol_float linalg_matrix_rank.atol_rtol_tensor").derived(
     matrix_rank, order="x"
 )
 
@@ -220,9 +206,7 @@ def matrix_exp_backward(x: TensorType, grad: TensorType) -> Estimate:
     return Estimate((x.like(),), matrix_flops=exponential(x, 2 * n), reads=(x, grad))
 
 
-backward("aten.linalg_matrix_exp", "aten.matrix_exp")(
-    lambda call: matrix_exp_backward(call.arguments["x"], call.arguments["x"])
-)
+backward("aten.linalg_matrix_exp", "aten.matrix_exp")(lambda call: matrix_exp_backward(call["x"], call["x"]))
 
 
 @rule("aten.linalg_cross")

@@ -17,13 +17,12 @@ from graphflops.errors import ShapeError
 from graphflops.rules.elementwise import DEFAULT_FLOAT, result_type
 from graphflops.rules.matmul import Number, add_product, flops_of
 from graphflops.rules.registry import find, rule
-from graphflops.rules.shapes import axes, reduced
+from graphflops.rules.shapes import Shape, axes, reduced
 from graphflops.rules.softmax import SOFTMAX
 from graphflops.tensor import INT32, INT64, DType, TensorType
 
 KIND = "sparse"
 
-Sizes = tuple[Dim, ...]
 
 # Operators that keep zeros zero: their work is that of the dense rule on the stored elements.
 ELEMENTWISE = (
@@ -75,7 +74,7 @@ COMPRESSED = {
     *(f"aten.sparse_{kind}_tensor.{places}_value_size" for kind, places in COMPRESSED.items()),
     *(f"aten._sparse_{kind}_tensor_unsafe" for kind in COMPRESSED),
 )
-def sparse_tensor(*, values: TensorType, size: Sizes, dtype: DType | None = None) -> Estimate:
+def sparse_tensor(*, values: TensorType, size: Shape, dtype: DType | None = None) -> Estimate:
     """Free: holds the given indices and values."""
     return free(storing(values.like(size, dtype), values.numel))
 
@@ -97,7 +96,7 @@ def sparse_coo_tensor_as_large_as_needed(
 
 
 @rule("aten.sparse_coo_tensor.size")
-def empty_sparse_tensor(size: Sizes, *, dtype: DType | None = None) -> Estimate:
+def empty_sparse_tensor(size: Shape, *, dtype: DType | None = None) -> Estimate:
     """A sparse tensor without elements."""
     return free(TensorType(tuple(size), dtype or DEFAULT_FLOAT, nonzeros=0), alias=False)
 
@@ -114,8 +113,7 @@ def to_sparse(x: TensorType, *layout: object, **options: object) -> Estimate:
 @rule("sparse.aten.to_dense", "sparse.aten._to_dense")
 def to_dense(x: TensorType, dtype: DType | None = None, masked_grad: bool | None = None) -> Estimate:
     """The stored elements added to zeros."""
-    out = x.like(dtype=dtype)
-    return Estimate((out,), vector_flops=stored(x), reads=(x,))
+    return Estimate((x.like(dtype=dtype),), vector_flops=stored(x), reads=(x,))
 
 
 @rule(*both("aten.coalesce", "aten._coalesce"))
@@ -124,7 +122,7 @@ def coalesce(x: TensorType) -> Estimate:
     return Estimate((storing(x.like(), stored(x)),), vector_flops=stored(x), reads=(x,))
 
 
-def view(x: TensorType, *, shape: Callable[[TensorType], Sizes], dtype: DType | None = INT64) -> Estimate:
+def view(x: TensorType, *, shape: Callable[[TensorType], Shape], dtype: DType | None = INT64) -> Estimate:
     """A view."""
     return free(x.like(shape(x), dtype))
 
@@ -158,9 +156,6 @@ def nnz(x: TensorType) -> Estimate:
     return free(stored(x))
 
 
-# Elementwise operators.
-
-
 def _as_dense(name: str, of: Callable[[TensorType], TensorType], is_elementwise: bool) -> None:
     """Register an operator that does with what is stored what it does with a dense tensor. of: what it is given."""
     single = f"aten.{name}" if "." in name else f"aten.{name}.default"
@@ -171,13 +166,13 @@ def _as_dense(name: str, of: Callable[[TensorType], TensorType], is_elementwise:
         assert dense is not None
         others = [elements(x, y.dtype) if isinstance(y, TensorType) else y for y in arguments]
         estimate = dense.price(single, of(x), *others, **named)
-        made = [
-            (x.like(dtype=y.dtype) if is_elementwise else y) if isinstance(y, TensorType) else y
+        out = [
+            storing(x.like(dtype=y.dtype) if is_elementwise else y, stored(x))
+            if isinstance(y, TensorType)
+            else y
             for y in estimate.out
         ]
-        return replace(
-            estimate, out=tuple(storing(y, stored(x)) if isinstance(y, TensorType) else y for y in made)
-        )
+        return replace(estimate, out=tuple(out))
 
 
 for _name in ELEMENTWISE:
@@ -203,8 +198,7 @@ def sparse_sum(
     dtype: DType | None = None,
 ) -> Estimate:
     """An addition per stored element; sums along some axes are stored like the elements, at most as many."""
-    shape = reduced(x.shape, None if dim == () else dim, keepdim)
-    out = x.like(shape, dtype)
+    out = x.like(reduced(x.shape, None if dim == () else dim, keepdim), dtype)
     part = len(axes(None if dim == () else dim, x.rank)) < x.rank
     return Estimate((storing(out, stored(x)) if part else out,), vector_flops=stored(x), reads=(x,))
 
@@ -218,9 +212,6 @@ def sparse_softmax(x: TensorType, dim: int, dtype: DType | bool | None = None) -
     count = stored(x)
     out = x.like(dtype=None if isinstance(dtype, bool) else dtype)
     return Estimate((storing(out, count),), vector_flops=SOFTMAX * count, transcendentals=count, reads=(x,))
-
-
-# Products.
 
 
 @rule(
@@ -296,7 +287,7 @@ def csr_to_coo(crow_indices: TensorType, col_indices: TensorType, *, out_int32: 
 
 
 @rule("aten._jagged_to_padded_dense_forward")
-def jagged_to_padded(values: TensorType, offsets: tuple[TensorType, ...], max_lengths: Sizes) -> Estimate:
+def jagged_to_padded(values: TensorType, offsets: tuple[TensorType, ...], max_lengths: Shape) -> Estimate:
     """Each sequence copied to a row of its own, the rest filled."""
     sequences = tuple(offset.shape[-1] - 1 for offset in offsets[:1])
     return Estimate((values.like((*sequences, *max_lengths, *values.shape[1:])),), reads=(values, *offsets))

@@ -28,6 +28,8 @@ from graphflops.tensor import FLOAT32, FLOAT64, INT64, TensorType
 
 KIND = "statistics"
 
+DENSITY = 3  # per bin: the sum of the counts 1, two divisions 2
+
 
 @rule("aten.median", "aten.nanmedian")
 def median(x: TensorType, dim: int | None = None, keepdim: bool = False) -> Estimate:
@@ -45,8 +47,7 @@ def kthvalue(x: TensorType, *, dim: int = -1, keepdim: bool = False) -> Estimate
 @rule("aten.mode")
 def mode(x: TensorType, dim: int = -1, keepdim: bool = False) -> Estimate:
     """Sorts each lane, then one comparison per element to count runs."""
-    found = reduction(x, dim, keepdim)
-    return indexed(replace(found, vector_flops=comparisons(x, dim) + x.numel))
+    return indexed(replace(reduction(x, dim, keepdim), vector_flops=comparisons(x, dim) + x.numel))
 
 
 backward("aten.median", "aten.nanmedian")(amax_backward)
@@ -74,14 +75,9 @@ def histogram(of: Operands, *, density: bool = False) -> Estimate:
     x, bins, weight = of
     edges = bins if isinstance(bins, TensorType) else x.like(((100 if bins is None else bins) + 1,))
     out, each = x.like((edges.shape[0] - 1,)), halvings(edges.shape[0]) + 1 if edges is bins else 4
-    work = each * x.numel + normalising(out, density)
+    work = each * x.numel + DENSITY * out.numel * density
     reads = (x, edges if edges is bins else None, weight)
     return Estimate((out, edges.like()), vector_flops=work, reads=reads)
-
-
-def normalising(counts: TensorType, density: bool) -> Dim:
-    """The sum of the counts and two divisions each, where densities are asked for."""
-    return 3 * counts.numel if density else 0
 
 
 _MOST_RESULTS = 100_000
@@ -109,7 +105,7 @@ def histogramdd_from_bin_cts(
 ) -> Estimate:
     """Each coordinate shifted, scaled and rounded to its bin, and one addition per point."""
     out = x.like(bins)
-    work = 3 * x.numel + prod(x.shape[:-1]) + normalising(out, density)
+    work = 3 * x.numel + prod(x.shape[:-1]) + DENSITY * out.numel * density
     return Estimate((out,), vector_flops=work, reads=(x, weight))
 
 
@@ -120,7 +116,7 @@ def histogramdd_from_bin_tensors(
     """A binary search among the edges per coordinate, and one addition per point."""
     edges = [axis_edges.shape[0] for axis_edges in bins]
     out, points = x.like(count - 1 for count in edges), prod(x.shape[:-1])
-    work = points * (total(halvings(count) for count in edges) + 1) + normalising(out, density)
+    work = points * (total(halvings(count) for count in edges) + 1) + DENSITY * out.numel * density
     return Estimate((out,), vector_flops=work, reads=(x, *bins, weight))
 
 
@@ -210,8 +206,7 @@ def segment_reduce_backward(of: Operands, *, reduce: str) -> Estimate:
 @rule("aten.dist")
 def dist(a: TensorType, b: TensorType, p: float = 2) -> Estimate:
     """The norm of the difference: a subtraction, a magnitude and an addition per element."""
-    dtype = float_result(a, b)
-    difference = a.like(broadcast(a.shape, b.shape), dtype)
+    difference = a.like(broadcast(a.shape, b.shape), float_result(a, b))
     length = of_vectors(difference, p, None, keepdim=False, dtype=None)
     subtractions = parts(difference) * difference.numel
     return replace(length, vector_flops=length.vector_flops + subtractions, reads=(a, b))

@@ -8,10 +8,9 @@ from __future__ import annotations
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, dim_max, floor_div, prod, same
 from graphflops.rules.attention import attend
-from graphflops.rules.lowprecision import scaled_mm
 from graphflops.rules.matmul import flops_of, matmul_into
 from graphflops.rules.operands import Operands, takes
-from graphflops.rules.quantized import DEQUANTIZE, MIN_MAX, QUANTIZE, convert
+from graphflops.rules.quantized import DEQUANTIZE, MIN_MAX, QUANTIZE, convert, scaled_mm
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import only_result
 from graphflops.tensor import BFLOAT16, FLOAT32, INT8, INT32, DType, TensorType
@@ -65,8 +64,7 @@ rule("torchao.swizzle_scaled_mm", product=("a", "b")).derived(
 @rule("torchao.mx_fp8_bf16", product=("a", "b"))
 def mx_fp8_bf16(a: TensorType, b: TensorType, a_scale: TensorType, b_scale: TensorType) -> Estimate:
     """A product of microscaled floats, which the multiplying unit scales itself."""
-    product = matmul_into(a, b, BFLOAT16)
-    return product.plus(reads=(a_scale, b_scale))
+    return matmul_into(a, b, BFLOAT16).plus(reads=(a_scale, b_scale))
 
 
 @rule("torchao.float8_linear_cpu")
@@ -151,8 +149,7 @@ def dynamic_int4_linear(of: Operands) -> Estimate:
     features, inner = of.weight.shape
     groups, reads = floor_div(inner, of.group_size[1]), (of.weight, of.weight_scale)
     product = scaled_product(of.x, inner * features, features, FLOAT32, *reads, bias=of.bias, per_result=1)
-    out = only_result(product)
-    more = (MIN_MAX + QUANTIZE) * of.x.numel + 2 * groups * out.numel
+    more = (MIN_MAX + QUANTIZE) * of.x.numel + 2 * groups * only_result(product).numel
     return product.plus(vector_flops=more, matrix_dtype=INT8)
 
 
@@ -169,8 +166,7 @@ def quantized_attention(
     """Attention over quantised operands; probabilities and results are quantised again."""
     problem = attend(query, key, value, attn_mask, right=0 if is_causal else None)
     estimate = problem.forward(query.like())
-    again = QUANTIZE * (problem.scores + query.numel)
-    return estimate.plus(vector_flops=again)
+    return estimate.plus(vector_flops=QUANTIZE * (problem.scores + query.numel))
 
 
 @rule("torchao._scaled_embedding_bag", kind="gather")
@@ -182,9 +178,6 @@ def scaled_embedding_bag(of: Operands) -> Estimate:
     out = of.weight.like((of.offsets.shape[0] - 1, width), of.output_dtype)
     reads = (looked_up, of.indices, of.offsets, of.weight_scale)
     return Estimate((out,), 0, looked_up.numel + out.numel, reads=reads)
-
-
-Sizes = tuple[Dim, ...]
 
 
 @rule("torchao.quantize_affine", kind="quantisation")
@@ -208,7 +201,12 @@ def dequantize_affine(of: Operands) -> Estimate:
 )
 def choose_qparams_affine(of: Operands) -> Estimate:
     """Minimum and maximum of each block; computing the parameters from them is not counted."""
-    shape = blocks(of.x, of.block_size, bool(of.keepdim))
+    axes, rank = len(of.block_size), of.x.rank
+    require(axes == rank, f"blocks of {axes} axes do not fit a tensor of {rank}")
+    # Blocks along each axis; without `keepdim` an axis of one block is dropped.
+    pairs = zip(of.x.shape, of.block_size, strict=True)
+    kept = [(a, b) for a, b in pairs if of.keepdim or not same(a, b) or same(b, 1)]
+    shape = [1 if same(a, b) and not same(b, 1) else floor_div(a, b) for a, b in kept]
     out = (of.x.like(shape, of.scale_dtype), of.x.like(shape, of.zero_point_dtype or INT32))
     return Estimate(out, vector_flops=MIN_MAX * of.x.numel, reads=(of.x,))
 
@@ -219,15 +217,3 @@ def choose_scale_float8(of: Operands) -> Estimate:
     """The largest absolute value of each block."""
     out = of.x.like(map(floor_div, of.x.shape, of.block_size), FLOAT32)
     return Estimate((out,), vector_flops=MIN_MAX * of.x.numel, reads=(of.x,))
-
-
-def blocks(x: TensorType, block_size: Sizes, keepdim: bool) -> Sizes:
-    """The number of blocks along each axis; without `keepdim` an axis of one block is dropped."""
-    require(len(block_size) == x.rank, f"blocks of {len(block_size)} axes do not fit a tensor of {x.rank}")
-    shape: list[Dim] = []
-    for size, block in zip(x.shape, block_size, strict=True):
-        if not same(size, block) or same(block, 1):
-            shape.append(floor_div(size, block))
-        elif keepdim:
-            shape.append(1)
-    return tuple(shape)

@@ -32,13 +32,13 @@ KIND = "view"
 # Other shapes of the same elements.
 
 
-@rule("aten.view", "aten._unsafe_view", "aten.reshape", "aten._reshape_alias", "aten._mkldnn_reshape")
+@rule("aten.view _unsafe_view reshape _reshape_alias _mkldnn_reshape", "prims.reshape resize")
 def view(x: TensorType, size: Sequence[Dim]) -> Estimate:
     """A view with another shape."""
     return free(same_elements(x, resolved(x, size)))
 
 
-@rule("aten.view.dtype")
+@rule("aten.view.dtype", "prims.view_of_dtype")
 def view_dtype(x: TensorType, dtype: DType) -> Estimate:
     """The same bytes read as another element type; the last axis takes up the difference in width."""
     old, new = x.dtype.bits, dtype.bits
@@ -46,10 +46,8 @@ def view_dtype(x: TensorType, dtype: DType) -> Estimate:
         return free(x.view(x.shape, dtype))
     require(x.rank > 0, f"a tensor without axes cannot be viewed as {dtype}, of another width than {x.dtype}")
     last = x.shape[-1] * old
-    require(
-        mod(last, new) == 0 or isinstance(last, Expr),
-        f"{x.shape[-1]} elements of {x.dtype} are no whole {dtype}",
-    )
+    fits = mod(last, new) == 0 or isinstance(last, Expr)
+    require(fits, f"{x.shape[-1]} elements of {x.dtype} are no whole {dtype}")
     out = x.like((*x.shape[:-1], floor_div(last, new)), dtype)
     return free(out if x.stored is None else replace(out, stored=floor_div(x.stored * old, new)))
 
@@ -81,7 +79,7 @@ def unflatten(x: TensorType, dim: int, sizes: Sequence[Dim]) -> Estimate:
     return free(x.view(replaced(x.shape, place, *resolved(x.like((x.shape[place],)), sizes))))
 
 
-@rule("aten.squeeze", "aten.squeeze_")
+@rule("aten.squeeze", "aten.squeeze_", "prims.squeeze")
 def squeeze(x: TensorType, dim: int | Sequence[int] | None = None) -> Estimate:
     """A view without the axes of length one."""
     chosen = axes(dim, x.rank)
@@ -128,7 +126,7 @@ def view_as_complex(x: TensorType) -> Estimate:
     return free(x.view(x.shape[:-1], complex_of(x.dtype)))
 
 
-@rule("aten.real", "aten.imag")
+@rule("aten.real imag", "prims.real imag")
 def part(x: TensorType) -> Estimate:
     """The real or imaginary parts of every element."""
     return free(x.view(x.shape, real_of(x.dtype)))
@@ -137,14 +135,12 @@ def part(x: TensorType) -> Estimate:
 # Axes in another order.
 
 
-@rule("aten.permute")
+@rule("aten.permute", "prims.transpose")
 def permute(x: TensorType, dims: Sequence[int]) -> Estimate:
     """Axes in the order given."""
     order = axes(dims, x.rank)
-    require(
-        sorted(order) == list(range(x.rank)),
-        f"{shown(dims)} is not a permutation of the axes of {shown(x.shape)}",
-    )
+    is_whole = sorted(order) == list(range(x.rank))
+    require(is_whole, f"{shown(dims)} is not a permutation of the axes of {shown(x.shape)}")
     return free(x.view(x.shape[place] for place in order))
 
 
@@ -174,8 +170,7 @@ def movedim(x: TensorType, source: int | Sequence[int], destination: int | Seque
     """Chosen axes moved to chosen places, the others in order around them."""
     moved = dict(zip(axes(destination, x.rank), axes(source, x.rank), strict=True))
     others = iter([place for place in range(x.rank) if place not in moved.values()])
-    order = [moved[place] if place in moved else next(others) for place in range(x.rank)]
-    return free(x.view(x.shape[place] for place in order))
+    return free(x.view(x.shape[moved[at] if at in moved else next(others)] for at in range(x.rank)))
 
 
 # Expanded tensors.
@@ -203,17 +198,15 @@ def broadcast_tensors(tensors: Sequence[TensorType]) -> Estimate:
 @rule("aten.meshgrid")
 def meshgrid(tensors: Sequence[TensorType], *, indexing: str = "ij") -> Estimate:
     """Every vector repeated along the axes of the others."""
-    shape: list[Dim] = [x.numel for x in tensors]
     places = list(range(len(tensors)))
-    if indexing == "xy" and len(shape) > 1:
-        shape[:2], places[:2] = shape[1::-1], [1, 0]
-    ones = (1,) * len(shape)
-    return free(
-        *(expanded(x.view(replaced(ones, p, x.numel)), shape) for p, x in zip(places, tensors, strict=True))
-    )
+    if indexing == "xy" and len(places) > 1:
+        places[:2] = [1, 0]
+    shape, ones = [tensors[place].numel for place in places], (1,) * len(places)
+    pairs = zip(places, tensors, strict=True)
+    return free(*(expanded(x.view(replaced(ones, place, x.numel)), shape) for place, x in pairs))
 
 
-@rule("aten.as_strided", "aten.as_strided_")
+@rule("aten.as_strided", "aten.as_strided_", "prims.as_strided")
 def as_strided(x: TensorType, size: Sequence[Dim], stride: Sequence[Dim]) -> Estimate:
     """A view with any strides over the memory of a tensor, which may show a part of it only.
 
@@ -223,6 +216,25 @@ def as_strided(x: TensorType, size: Sequence[Dim], stride: Sequence[Dim]) -> Est
     span = total((each - 1) * step for each, step in zip(size, stride, strict=True)) + 1
     places = prod(each for each, step in zip(size, stride, strict=True) if step != 0)
     return free(overlapping(replace(x, shape=(dim_min(span, places),), stored=None), size))
+
+
+@rule("prims.broadcast_in_dim")
+def broadcast_in_dim(a: TensorType, shape: Sequence[Dim]) -> Estimate:
+    """A view that repeats elements without storing them."""
+    out, stored = a.like(shape), a.numel if a.stored is None else a.stored
+    return free(out if same(stored, out.numel) else replace(out, stored=stored))
+
+
+@rule("prims.split_dim")
+def split_dim(a: TensorType, dim: int, outer_length: Dim) -> Estimate:
+    """A view with one axis split in two."""
+    return free(a.view(replaced(a.shape, dim, outer_length, floor_div(a.shape[dim], outer_length))))
+
+
+@rule("prims.collapse", "prims.collapse_view")
+def collapse(a: TensorType, start: int, end: int) -> Estimate:
+    """A view with the axes from `start` to `end`, both included, merged."""
+    return free(a.view((*a.shape[:start], prod(a.shape[start : end + 1]), *a.shape[end + 1 :])))
 
 
 @rule("aten.unfold")
@@ -259,9 +271,8 @@ def of_rank(
     return free(*map(raised, tensors_of((tensors,) if isinstance(tensors, TensorType) else tensors)))
 
 
-rule("aten.atleast_1d").derived(of_rank, raised=at_least_1d)
-rule("aten.atleast_2d").derived(of_rank, raised=at_least_2d)
-rule("aten.atleast_3d").derived(of_rank, raised=at_least_3d)
+for _rank, _raised in enumerate((at_least_1d, at_least_2d, at_least_3d), start=1):
+    rule(f"aten.atleast_{_rank}d").derived(of_rank, raised=_raised)
 
 
 @rule("aten.unflatten_dense_tensors")
@@ -273,7 +284,7 @@ def unflatten_dense_tensors(flat: TensorType, tensors: Sequence[TensorType]) -> 
 @backward("aten.expand expand_copy expand_as broadcast_to unfold as_strided")
 def repeat_backward(call: ForwardCall) -> Estimate:
     """The gradients of the repeats of each element, summed; nothing where nothing is repeated."""
-    x: TensorType = call.arguments["x"]
+    x: TensorType = call["x"]
     if same(call.out.numel, x.numel):
         return free(x.like())
     return Estimate((x.like(),), vector_flops=call.out.numel, reads=(call.out.like(),))
@@ -282,7 +293,7 @@ def repeat_backward(call: ForwardCall) -> Estimate:
 @backward("aten.broadcast_tensors", "aten.meshgrid")
 def repeats_backward(call: ForwardCall) -> Estimate:
     """The gradients of the repeats of each tensor's elements, summed."""
-    tensors = tensors_of(call.arguments["tensors"])
+    tensors = tensors_of(call["tensors"])
     grads = [out.like() for out in tensors_of(call.estimate.out)]
     summed = [grad for grad, x in zip(grads, tensors, strict=True) if not same(grad.numel, x.numel)]
     results = tuple(x.like() for x in tensors)

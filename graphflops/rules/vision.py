@@ -28,9 +28,8 @@ def spread(of: Operands, *, work: Dim = 1) -> Estimate:
     if of.sampling_ratio is not None:
         work = SAMPLE * samples(of.sampling_ratio) + 1
     picture = of.grad.like(of.named("batch_size channels height width"))
-    return Estimate(
-        (picture,), vector_flops=work * of.grad.numel, reads=of.named("grad rois channel_mapping argmax")
-    )
+    reads = of.named("grad rois channel_mapping argmax")
+    return Estimate((picture,), vector_flops=work * of.grad.numel, reads=reads)
 
 
 rule("torchvision._roi_align_backward", "torchvision._ps_roi_align_backward").derived(

@@ -63,14 +63,10 @@ class Work(NamedTuple):
 
     def more(self, flops: int = 0, transcendentals: int = 0) -> Work:
         """The same function with more real operations on each element, or on both parts of a complex one."""
-        both = self.complex_work and (
-            self.complex_work[0] + 2 * flops,
-            self.complex_work[1] + 2 * transcendentals,
-        )
-        return Work(
-            *(self.name, self.flops + flops, self.transcendentals + transcendentals, both),
-            *(self.formulas, self.operands),
-        )
+        both = self.complex_work
+        both = both and (both[0] + 2 * flops, both[1] + 2 * transcendentals)
+        work = self.flops + flops, self.transcendentals + transcendentals
+        return Work(self.name, *work, both, self.formulas, self.operands)
 
     def times(self, count: int) -> Work:
         """The function applied `count` times to each element."""
@@ -87,21 +83,19 @@ def _rows(table: str) -> Iterator[Work]:
     for head, *gradients in _cells(table):
         names, _, counts = head.partition(":")
         operands, flops, transcendentals, *both = map(int, counts.split())
-        formulas = tuple([PASS if text == "g" else _formula(text) for text in gradients])
+        formulas: list[Formula | None] = []
+        for text, _, launched in (each.partition(" => ") for each in gradients):
+            plain = text.removeprefix("fused ")
+            formula = plain.removeprefix("like ")
+            found = Formula(formula, launched, plain != text, is_like_operand=formula != plain)
+            formulas.append(PASS if text == "g" else found)
         for name in names.split():
-            yield Work(name, flops, transcendentals, (both[0], both[1]) if both else None, formulas, operands)
+            pair = (both[0], both[1]) if both else None
+            yield Work(name, flops, transcendentals, pair, tuple(formulas), operands)
 
 
-def _formula(text: str) -> Formula:
-    text, _, launched = text.partition(" => ")
-    plain = text.removeprefix("fused ")
-    is_fused, formula = plain != text, plain.removeprefix("like ")
-    return Formula(formula, launched, is_fused, is_like_operand=formula != plain)
-
-
-_FUNCTIONS, _ACTIVATIONS, _REDUCTIONS = (
-    Path(__file__).with_name("work.txt").read_text(encoding="utf-8").split("\n\n")
-)
+_TEXT = Path(__file__).with_name("work.txt").read_text(encoding="utf-8")
+_FUNCTIONS, _ACTIVATIONS, _REDUCTIONS = _TEXT.split("\n\n")
 _ACTIVATED = list(_rows(_ACTIVATIONS))
 WORK: Mapping[str, Work] = {row.name: row for row in (*_rows(_FUNCTIONS), *_ACTIVATED)}
 REDUCTIONS: Mapping[str, Formula] = {

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from traceback import walk_tb
 from typing import Any
 
 import torch
@@ -192,7 +193,10 @@ class RunComparison:
             flops = evaluate(row.cost.matrix_flops, self.sizes.known)
             moved = evaluate(row.cost.read_bytes + row.cost.written_bytes, self.sizes.known)
             checks = [*measured.checks, *self.work(row, measured, flops)] if measured.turns else []
-            checks += self.sent(row)
+            if (sent := self.execution.sent.get(row.node)) is not None:
+                ours = evaluate(row.cost.link_bytes, self.sizes.known)
+                verdict: Verdict = "equal" if ours == sent else "different"
+                checks.append(CheckResult("sent", verdict, str(ours), str(sent)))
             flexible_flops = sum(run.flops for run in measured.kernels)
             tiles = flexible_flops if operator(row.op).has_score_function else None
             yield NodeResult(
@@ -211,9 +215,18 @@ class RunComparison:
             return
         if any(check.ours == _NOT_RUN for check in measured.checks) or flops is None:
             return
-        for run in measured.kernels:
-            masked = evaluate(row.cost.masked_flops, self.sizes.known)
-            yield from _kernel_checks(run, masked, flops, measured)
+        masked, each = evaluate(row.cost.masked_flops, self.sizes.known), measured.turns or 1
+        for (
+            run
+        ) in measured.kernels:  # executed against predicted tiles, and unmasked scores against the analysis
+            tiles = [f"{x.full_tiles} full, {x.partial_tiles} partial" for x in (run.predicted, run.executed)]
+            yield CheckResult("tiles", "equal" if tiles[0] == tiles[1] else "different", *tiles)
+            if masked is not None:
+                visible, ran = (flops - masked) // each, (run.executed.visible or 0) * run.pair_flops
+                given = masked == 0 and ran < visible and measured.attention is not None
+                verdict: Verdict = "equal" if visible == ran else "explained" if given else "different"
+                reason = _MASKED_BY_INPUT if verdict == "explained" else ""
+                yield CheckResult("visible", verdict, str(visible), str(ran), reason)
         if measured.nests:
             return  # its nested calls are compared one by one
         if measured.kernels and measured.attention is None:
@@ -226,27 +239,6 @@ class RunComparison:
         if row.times != measured.turns and evaluate(row.times, self.sizes.known) != measured.turns:
             reason = reason or _BOUND
         yield CheckResult("flops", "explained" if reason else "different", str(flops), str(counted), reason)
-
-    def sent(self, row: Row) -> Iterator[CheckResult]:
-        if (sent := self.execution.sent.get(row.node)) is not None:
-            ours = evaluate(row.cost.link_bytes, self.sizes.known)
-            yield CheckResult("sent", "equal" if ours == sent else "different", str(ours), str(sent))
-
-
-def _kernel_checks(
-    run: KernelRun, masked: int | None, flops: int, measured: _Measured
-) -> Iterator[CheckResult]:
-    """Compare executed with predicted tiles, and unmasked scores with the analysis."""
-    ours, seen = (f"{x.full_tiles} full, {x.partial_tiles} partial" for x in (run.predicted, run.executed))
-    yield CheckResult("tiles", "equal" if ours == seen else "different", ours, seen)
-    if masked is None:
-        return
-    each = measured.turns or 1
-    visible, ran = (flops - masked) // each, (run.executed.visible or 0) * run.pair_flops
-    given = masked == 0 and ran < visible and measured.attention is not None
-    verdict: Verdict = "equal" if visible == ran else "explained" if given else "different"
-    reason = _MASKED_BY_INPUT if verdict == "explained" else ""
-    yield CheckResult("visible", verdict, str(visible), str(ran), reason)
 
 
 def _through_kernel(step: Step) -> list[KernelRun]:
@@ -313,7 +305,8 @@ class FlopCounterReference:
         try:
             returned = step()
         except Exception as error:
-            if not _of_the_counter(error):
+            *_, (raised_in, _) = walk_tb(error.__traceback__)
+            if raised_in.f_code.co_filename != flop_counter.__file__:
                 raise
             with _disable_current_modes():  # the counter's formula failed, not the operator
                 return step(), 0, None
@@ -344,14 +337,6 @@ class FlopCounterReference:
         return self._known[key]
 
 
-def _of_the_counter(error: Exception) -> bool:
-    """True if FlopCounterMode itself raised the error."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    return trace is not None and trace.tb_frame.f_code.co_filename == flop_counter.__file__
-
-
 def gap(step: Step, ours: int, counted: int, ops: list[Any] | None) -> str:
     """The known error of FlopCounterMode that explains a difference between its count and ours; "" if there is none."""
     if ops is None:
@@ -362,15 +347,11 @@ def gap(step: Step, ours: int, counted: int, ops: list[Any] | None) -> str:
     given = flat((*step.args, *step.kwargs.values()))
     if ours == 4 * counted and any(isinstance(x, torch.Tensor) and x.is_complex() for x in given):
         return _COMPLEX
-    if step.node.operator.name == "convolution_backward" and counted == _without_groups(step, ours):
-        return _GROUPS
+    op = step.node.operator
+    if op.name == "convolution_backward":
+        named = op.arguments(step.args, tuple(step.kwargs.items()))
+        wants_input, wants_weight, _ = named["output_mask"]
+        each = ours // max(wants_input + wants_weight, 1)
+        if counted == each * (wants_input + named["groups"] * wants_weight):
+            return _GROUPS
     return ""
-
-
-def _without_groups(step: Step, ours: int) -> int:
-    """FLOPs of a convolution's gradients if the weight's gradient is counted once for each group."""
-    given = step.node.operator.arguments(step.args, tuple(step.kwargs.items()))
-    groups, (wants_input, wants_weight, _) = given["groups"], given["output_mask"]
-    each = ours // (wants_input + wants_weight) if wants_input or wants_weight else 0
-    counted: int = each * (wants_input + groups * wants_weight)
-    return counted

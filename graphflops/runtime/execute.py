@@ -52,20 +52,6 @@ class Step:
         )
 
 
-def results_of(step: Step, returned: Any) -> tuple[Any, ...]:
-    """The results of a step in the order of the node's outputs, flat; None for a result that does not exist."""
-    found = tuple(flat(returned)) if isinstance(returned, (tuple, list)) else (returned,)
-    wanted = len(step.node.outputs)
-    if wanted == 0:
-        return ()
-    if len(found) != wanted:
-        present = tuple([item for item in found if item is not None])
-        if len(present) != wanted:
-            raise RunError(f"it returned {len(found)} results, the program expects {wanted}")
-        found = present
-    return found
-
-
 @dataclass
 class Execution:
     """Runs of one program."""
@@ -132,7 +118,14 @@ class Execution:
                 tuple([self.argument(value, values, f"{name}/") for value in node.args]),
                 {key: self.argument(value, values, f"{name}/") for key, value in node.kwargs},
             )
-            results = results_of(step, self.around(step))
+            returned, wanted = self.around(step), len(node.outputs)
+            results = tuple(flat(returned)) if isinstance(returned, (tuple, list)) else (returned,)
+            if wanted == 0:
+                results = ()
+            if (count := len(results)) != wanted:  # those that do not exist are left out
+                results = tuple([item for item in results if item is not None])
+            if len(results) != wanted:
+                raise RunError(f"it returned {count} results, the program expects {wanted}")
         except torch.OutOfMemoryError:
             raise ModelError(
                 f"{shown(name)} ({shown(node.op)}): out of memory on {self.weights.device}: give smaller sizes by --dim"

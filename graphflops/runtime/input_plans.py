@@ -69,30 +69,24 @@ def at_sizes(typed: TensorType, values: Mapping[str, int]) -> TensorType:
 
 
 def _range(view: View, name: str) -> tuple[int, int]:
-    """The range (from, to before) of integers that every use of an input allows."""
-    limits = [*_limits(view, name)]
-    lengths = [high for low, high in limits if low == 0]
-    stated = [entry for entry in limits if entry[0] != 0]
-    if lengths:
-        return 0, max(min(lengths), 1)
-    return stated[0] if stated else (1, 2)
+    """The range (from, to before) of integers that every use of an input allows.
 
-
-def _limits(view: View, name: str) -> Iterator[tuple[int, int]]:
-    """The range that each use of an input allows, directly or after its elements were moved or shifted by a constant."""
+    A use allows it directly, or after the elements were moved or shifted by a constant.
+    """
+    lengths, stated = list[int](), list[tuple[int, int]]()
     waiting, seen = [(name, 0)], {name}
     while waiting:
         value, shift = waiting.pop()
         for call in view.users.get(value, []):
             length = _indexed_length(view, call, value)
             if length is not None:
-                yield 0, length - shift
+                lengths.append(length - shift)
                 continue
             op = call.operator
             symbols = view.graph.symbols
             if op.name == "item" and (symbol := symbols.get(str(view.graph.types.get(call.result)))):
                 low = max(symbol.minimum or 0, 1)  # of the number that the program reads from a tensor
-                yield low, min(symbol.maximum or _WIDEST, low + 8) + 1
+                stated.append((low, min(symbol.maximum or _WIDEST, low + 8) + 1))
             more = 0
             if op.name in ("add", "sub", "rsub"):
                 constant = call.argument("b")
@@ -103,6 +97,9 @@ def _limits(view: View, name: str) -> Iterator[tuple[int, int]]:
                 if result and result not in seen:
                     seen.add(result)
                     waiting.append((result, shift + more))
+    if lengths:
+        return 0, max(min(lengths), 1)
+    return stated[0] if stated else (1, 2)
 
 
 def _indexed_length(view: View, call: Call, value: str) -> int | None:

@@ -1,6 +1,7 @@
 """Runs a program from a file in child processes: a stranger may have written it, and it may crash torch or onnxruntime.
 
-A child answers with JSON, which is checked here; nothing that it sends is unpickled. What it prints is escaped.
+A child answers with JSON, which is checked here; nothing that it sends is unpickled. What it prints is escaped. `main` is
+what a child runs: a validation, a step of a fix, or once more under Nsight Compute.
 
 A recording is the program of one rank. Every process runs it with its own groups along the axes of the mesh, which is what
 it would run where ranks have the same program; where they have not, the step is refused. For the GPU's hardware counters the
@@ -9,7 +10,9 @@ program runs once more under Nsight Compute, each call in a range named by the i
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -18,21 +21,28 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
 from math import prod
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from graphflops import errors
 from graphflops.base.json_form import JsonForms, Session
+from graphflops.base.lazy import imported
+from graphflops.base.limits import Limits, limited
 from graphflops.dims import evaluate
-from graphflops.errors import FileError, GraphflopsError, ModelError, RunError, shown
+from graphflops.errors import FileError, GraphflopsError, ModelError, RunError, innermost, shown
 from graphflops.exporters import load
 from graphflops.exporters.meshes import ranks_along
 from graphflops.graph import Graph, Mesh
 from graphflops.kernels.moved import ONE_TO_ONE
 from graphflops.report import Report
 from graphflops.runtime.counters import RangeCount, explain_row, measure, range_name
+from graphflops.runtime.machine import KERNELS, end_with_parent, limit_process
 from graphflops.runtime.validation import CheckResult, NodeResult, Validation, Verdict
+
+if TYPE_CHECKING:
+    from graphflops.runtime.execute import Step
 
 _KIND = JsonForms({}).kind(Validation)
 _PRINTED = 2**16  # bytes of what the child prints that are shown
@@ -85,15 +95,81 @@ def validate_file(
 def child_command(task: str, request: Mapping[str, Any]) -> list[str]:
     """The command of a child that imports what this process imports; the current folder is not searched for modules."""
     paths = [path for path in sys.path if path]
-    run = "from graphflops.runtime.child import main; main(*sys.argv[1:])"
+    run = "from graphflops.runtime.isolated import main; main(*sys.argv[1:])"
     code = f"import sys; sys.path[:] = {paths!r}; {run}"
     return [sys.executable, "-c", code, task, json.dumps(request)]
 
 
-def encoded(found: Validation) -> bytes:
-    """The answer of a child that finished."""
-    raw = msgspec.json.encode(_KIND.write(Session(), found) if _KIND.write else found)
-    return msgspec.json.encode(Answer(found=msgspec.Raw(raw)))
+def main(task: str, text: str) -> None:
+    """Run a task (`validate`, `counters`, or one of a fix) that `child_command` asked for."""
+    request = json.loads(text)
+    if task == "counters":
+        _run_in_ranges(request["model"], request["options"])
+        return
+    end_with_parent()
+    stream = os.dup(1)
+    os.dup2(2, 1)  # what the program prints is no answer
+    try:
+        answer = Answer(found=msgspec.Raw(_done(task, request)))
+    except Exception as error:  # noqa: BLE001 whatever it is, the parent says it in one line
+        name = type(error).__name__
+        where = "" if isinstance(error, GraphflopsError) else f" ({innermost(error.__traceback__)})"
+        answer = Answer(error=name, message=f"{name}: {error}{where}" if where else str(error))
+    with os.fdopen(stream, "wb") as file:
+        file.write(msgspec.json.encode(answer))
+
+
+def _done(task: str, request: dict[str, Any]) -> bytes:
+    """What a child finds, as JSON."""
+    if task != "validate":
+        arguments = Path(request["arguments"]).read_bytes()
+        limit_process(request["seconds"], None, request["writes"])
+        with limited(Limits(seconds=None)):
+            step: bytes = imported("graphflops.onnx_fix.sessions:done")(task, arguments)
+            return step
+    options = request["options"]
+    imported("graphflops.loading:import_rules")(request["rule_files"])
+    tempfile.gettempdir()  # torch's modules ask for it, and finding it writes a file
+    with contextlib.suppress(ImportError):
+        import torch
+
+        torch.ones(2**20).sin()  # starts torch's threads, whose stacks are not the program's memory
+    writes = KERNELS if options["device"] != "cpu" else 0
+    validate = imported("graphflops.runtime.validate:validate_here")
+    limit_process(request["limits"]["seconds"], request["limits"]["memory"], writes)
+    with limited(Limits(seconds=None)):
+        if request["process"]:
+            options["process"] = request["process"]
+            validate = imported("graphflops.runtime.rank:validate_rank")
+        found = validate(request["model"], request["repeats"], **options)
+    return msgspec.json.encode(_KIND.write(Session(), found) if _KIND.write else found)
+
+
+def _run_in_ranges(model: str, options: dict[str, Any]) -> None:
+    """Run a program twice: first to compile and tune its kernels, then each call in a range."""
+    import torch
+
+    from graphflops.runtime.compare import row_finder
+    from graphflops.runtime.execute import Execution
+    from graphflops.runtime.run import prepared
+
+    run = prepared(model, **options)
+    execution = Execution(run.graph, run.weights, run.sizes, run.trusted)
+    run.once(execution)
+    place = row_finder(run.report)
+
+    def around(step: Step) -> Any:
+        if step.nests:
+            return step()
+        torch.cuda.nvtx.range_push(range_name(place(step)))
+        try:
+            return step()
+        finally:
+            torch.cuda.nvtx.range_pop()
+
+    execution.around = around
+    run.once(execution)
+    torch.cuda.synchronize()
 
 
 def _stored(inputs: Mapping[str, Any] | str | None, folder: str) -> str | None:
@@ -123,7 +199,12 @@ def answered(command: Sequence[str], seconds: float, path: str) -> msgspec.Raw:
         finally:
             process.kill()
             process.wait()
-            _show(printed.result())
+            # escaped and marked: no line is taken for ours or for a job's command
+            lines = printed.result().decode(errors="backslashreplace").splitlines()
+            for line in lines[:_LINES]:
+                print("  |", shown(line.replace("##[", "# #["), 300), file=sys.stderr)
+            if len(lines) > _LINES:
+                print(f"  | ({len(lines) - _LINES} more lines)", file=sys.stderr)
     try:
         answer = msgspec.json.decode(sent.result(), type=Answer)
     except msgspec.DecodeError:
@@ -132,8 +213,13 @@ def answered(command: Sequence[str], seconds: float, path: str) -> msgspec.Raw:
             how = f"signal {-status}: torch or onnxruntime crashed, or the system ran out of memory"
         what = f"the process that ran it ended without an answer ({how})"
         raise RunError(f"{shown(path)}: {what}") from None
+    known = getattr(errors, answer.error, None)
+    if answer.error in _OF_PYTHON:
+        raise _OF_PYTHON[answer.error]()
+    if isinstance(known, type) and issubclass(known, GraphflopsError):
+        raise FileError(answer.message) if known is errors.NoRuleError else known(answer.message)
     if answer.error:
-        raise _error(answer)
+        raise RuntimeError(answer.message)
     return answer.found
 
 
@@ -144,24 +230,6 @@ def _first(stream: Any, most: int) -> bytes:
         while part := stream.read1(2**16):
             kept += part[: max(most - len(kept), 0)]
     return bytes(kept)
-
-
-def _show(printed: bytes) -> None:
-    """Print what the child printed, escaped and marked: no line is taken for ours or for a job's command."""
-    lines = printed.decode(errors="backslashreplace").splitlines()
-    for line in lines[:_LINES]:
-        print("  |", shown(line.replace("##[", "# #["), 300), file=sys.stderr)
-    if len(lines) > _LINES:
-        print(f"  | ({len(lines) - _LINES} more lines)", file=sys.stderr)
-
-
-def _error(answer: Answer) -> Exception:
-    if answer.error in _OF_PYTHON:
-        return _OF_PYTHON[answer.error]()
-    known = getattr(errors, answer.error, None)
-    if isinstance(known, type) and issubclass(known, GraphflopsError):
-        return known(answer.message) if known is not errors.NoRuleError else FileError(answer.message)
-    return RuntimeError(answer.message)
 
 
 def validate_ranks(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 _FILES = 256  # files open at a time
@@ -18,11 +19,19 @@ def machine_bytes() -> int:
 
 def free_bytes() -> int | None:
     """Memory that a program can use, within the limits of a container and of this process; None if unknown."""
-    group = "/sys/fs/cgroup/memory"
-    room = _room(f"{group}.max", f"{group}.current")
-    found = [_field("/proc/meminfo", "MemAvailable:"), room, _own_room()]
-    known = [size for size in found if size is not None]
-    return min(known) if known else None
+    found = [_field("/proc/meminfo", "MemAvailable:")]
+    with suppress(OSError):
+        files = (Path(f"/sys/fs/cgroup/memory.{name}") for name in ("max", "current"))
+        most, now = (file.read_text().strip() for file in files)
+        if most.isdecimal() and now.isdecimal():
+            found.append(max(0, int(most) - int(now)))
+    with suppress(ImportError):
+        import resource
+
+        limit, held = resource.getrlimit(resource.RLIMIT_DATA)[0], _field("/proc/self/status", "VmData:")
+        if held is not None and limit != resource.RLIM_INFINITY:
+            found.append(max(0, limit - held))
+    return min((size for size in found if size is not None), default=None)
 
 
 def limit_process(seconds: float, memory: int | None, writes: int) -> None:
@@ -70,22 +79,3 @@ def _field(path: str, name: str) -> int | None:
     except OSError:
         return None
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(name)), None)
-
-
-def _room(most: str, used: str) -> int | None:
-    """Bytes between the limit and the use of a control group; None if it has no limit."""
-    try:
-        limit, now = Path(most).read_text().strip(), Path(used).read_text().strip()
-    except OSError:
-        return None
-    return max(0, int(limit) - int(now)) if limit.isdecimal() and now.isdecimal() else None
-
-
-def _own_room() -> int | None:
-    """Bytes that this process may still ask for; None if it has no limit."""
-    try:
-        import resource
-    except ImportError:
-        return None
-    limit, held = resource.getrlimit(resource.RLIMIT_DATA)[0], _field("/proc/self/status", "VmData:")
-    return None if held is None or limit == resource.RLIM_INFINITY else max(0, limit - held)

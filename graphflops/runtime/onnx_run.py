@@ -37,14 +37,16 @@ def validate_onnx(
     import onnxruntime  # type: ignore[import-untyped]
 
     model = onnx.load(path, load_external_data=False)
-    if random_weights:
-        _make_up(model)
-    _refuse_outside(model, path)
+    _check_external(model, path, random_weights)
     sizes = RunSizes(dict(report.values))
     made = [name for node in model.graph.node if node.op_type != "Constant" for name in node.output if name]
     stated = {value.name for value in model.graph.output}
     model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in made if name not in stated)
-    session = _session(model, path)
+    try:
+        session = opened_session(model.SerializeToString(), os.path.dirname(os.path.abspath(path)))
+    except RunError as error:
+        advice = ": use --random-weights" if "xternal data" in str(error.__cause__) else ""
+        raise RunError(f"{shown(path)}: {error}{advice}") from None
     feed = {entry.name: inputs[entry.name] for entry in session.get_inputs() if entry.name in inputs}
     real: dict[str, tuple[str, tuple[int, ...]]] = {}
     for names in _portions(made, report):
@@ -79,26 +81,21 @@ def _results(
         yield NodeResult(*named, tuple(checks), int(ran), flops, moved, row.matrix_dtype)
 
 
-def _refuse_outside(model: onnx.ModelProto, path: str) -> None:
-    """Raise FileError for external data outside the folder of the model."""
+def _check_external(model: onnx.ModelProto, path: str, random_weights: bool) -> None:
+    """Replace every external weight by small random numbers, or raise FileError for data outside the model's folder."""
+    import numpy
+    from onnx import helper, numpy_helper
+
     for tensor in model.graph.initializer:
+        if random_weights and tensor.external_data:
+            dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
+            numbers = numpy.random.default_rng(0).normal(0, 0.02, tuple(tensor.dims)).astype(dtype)
+            tensor.CopyFrom(numpy_helper.from_array(numbers, tensor.name))
         for entry in tensor.external_data:
             parts = entry.value.replace("\\", "/").split("/")
             if entry.key == "location" and (".." in parts or parts[0] == "" or ":" in parts[0]):
                 where = f"{shown(tensor.name)} is stored at {shown(entry.value)}"
                 raise FileError(f"{shown(path)}: {where}, outside the model's folder")
-
-
-def _make_up(model: onnx.ModelProto) -> None:
-    """Replace every external weight by small random numbers."""
-    import numpy
-    from onnx import helper, numpy_helper
-
-    for tensor in model.graph.initializer:
-        if tensor.external_data:
-            dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
-            numbers = numpy.random.default_rng(0).normal(0, 0.02, tuple(tensor.dims)).astype(dtype)
-            tensor.CopyFrom(numpy_helper.from_array(numbers, tensor.name))
 
 
 def opened_session(model: bytes, folder: str, *, is_alike: bool = False) -> Any:
@@ -118,14 +115,6 @@ def opened_session(model: bytes, folder: str, *, is_alike: bool = False) -> Any:
         return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     except Exception as error:
         raise RunError(f"onnxruntime does not load it: {line_of(error)}") from error
-
-
-def _session(model: onnx.ModelProto, path: str) -> Any:
-    try:
-        return opened_session(model.SerializeToString(), os.path.dirname(os.path.abspath(path)))
-    except RunError as error:
-        advice = ": use --random-weights" if "xternal data" in str(error.__cause__) else ""
-        raise RunError(f"{shown(path)}: {error}{advice}") from None
 
 
 def _run(session: Any, names: Sequence[str], feed: Mapping[str, Any]) -> list[Any]:

@@ -201,13 +201,12 @@ def _require_indices(op: Op, given: Mapping[str, Any]) -> None:
         image, axes = given["self"], _POOLINGS[op.word]
         if image.dim() not in (axes + 1, axes + 2):
             raise RunError(f"{shown(op.spelling)}: an image of {image.dim()} axes")
-        _within(op, given["indices"], prod(image.shape[-axes:]))
+        indices, below = given["indices"], prod(image.shape[-axes:])
     elif op.word in _LOSSES:
         scores, target = given["self"], given["target"]
-        _within(op, target[target != given["ignore_index"]], scores.shape[min(1, scores.dim() - 1)])
-
-
-def _within(op: Op, indices: torch.Tensor, below: int) -> None:
+        indices, below = target[target != given["ignore_index"]], scores.shape[min(1, scores.dim() - 1)]
+    else:
+        return
     if indices.numel() and not 0 <= int(indices.min()) <= int(indices.max()) < below:
         raise RunError(f"{shown(op.spelling)}: an index is not within the {below:,} places that it indexes")
 
@@ -253,10 +252,6 @@ def _associative_scan(combine: Any, xs: Sequence[torch.Tensor], additional: Sequ
     return _stacked(turns)
 
 
-def _map(body: Any, xs: Sequence[torch.Tensor], operands: Sequence[Any] = ()) -> Any:
-    return _stacked([body(*[x[index] for x in xs], *operands) for index in range(xs[0].shape[0])])
-
-
 def _stacked(turns: Sequence[Sequence[Any]]) -> tuple[Any, ...]:
     if not turns:
         raise RunError("a loop without iterations has no results, and their types are unknown")
@@ -294,7 +289,7 @@ RUN: dict[str, Callable[..., Any]] = {
     "while_loop_stack_output": _while_loop_stack_output,
     "scan": _scan,
     "associative_scan": _associative_scan,
-    **dict.fromkeys(("map_impl", "map"), _map),
+    **dict.fromkeys(("map_impl", "map"), lambda body, xs, operands=(): _scan(body, (), xs, operands)),
     "wrap_with_autocast": _autocast,
     "wrap_with_set_grad_enabled": lambda enabled, region, *operands: region(*operands),
     **dict.fromkeys(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from math import prod
@@ -25,7 +25,7 @@ from graphflops.dims import evaluate
 from graphflops.errors import ModelError, shown
 from graphflops.exporters.meshes import ranks_along
 from graphflops.exporters.recorded import graph_of, read_step
-from graphflops.exporters.step_file import RecordedCall, RecordedInput, RecordedStep
+from graphflops.exporters.step_file import RecordedInput, RecordedStep
 from graphflops.graph import HOST_KINDS, Graph, Mesh, Node, Origin, Ref
 from graphflops.links.cost import kind_of, link_bytes
 from graphflops.ops import Op
@@ -46,8 +46,14 @@ _ASYNCHRONOUS = ("async_op", "asyncOp")  # what releases of torch call the argum
 
 def validate_rank(path: str, repeats: int, process: Mapping[str, int], **options: Any) -> Validation:
     """Run the step as one rank, and compare it with the analysis."""
-    rank, count = process["rank"], process["count"]
-    device = _device(options["device"], rank, count)
+    rank, count, name = process["rank"], process["count"], options["device"]
+    device = device_of(name)
+    if device.type != "cpu":
+        if name != "cuda" or torch.cuda.device_count() < count:
+            needs = f"{count} processes take {count} GPUs"
+            raise ModelError(f"--device {shown(name)}: {needs}: give cuda where there are so many")
+        torch.cuda.set_device(rank)
+        device = torch.device("cuda", rank)
     step, digest = read_step(path, options["model_name"])
     graph = graph_of(step, Origin(path, "recorded", step.producer, digest))
     refuse_unsafe(graph)
@@ -63,17 +69,6 @@ def validate_rank(path: str, repeats: int, process: Mapping[str, int], **options
     if step.axes:
         dist.destroy_process_group()
     return found
-
-
-def _device(name: str, rank: int, count: int) -> torch.device:
-    device = device_of(name)
-    if device.type == "cpu":
-        return device
-    if name != "cuda" or torch.cuda.device_count() < count:
-        needs = f"{count} processes take {count} GPUs"
-        raise ModelError(f"--device {shown(name)}: {needs}: give cuda where there are so many")
-    torch.cuda.set_device(rank)
-    return torch.device("cuda", rank)
 
 
 def groups_of(mesh: Mesh | None, rank: int) -> dict[str, Any]:
@@ -128,7 +123,12 @@ class _Run:
             watch = RunComparison(self.replay, self.report, reference, kernel=False)
 
             def around(step: Step) -> Any:
-                self.replay.count_sent(step)
+                op, groups = step.node.operator, self.replay.groups
+                given = op.arguments(step.args, tuple(step.kwargs.items()))
+                if op.is_exchange and (group := groups.get(given["group_name"])) is not None:
+                    # what a collective sends: the bytes of its operand, as the group gets it, by ring algorithms
+                    size = sum(x.nbytes for x in tree_leaves(given["x"]))
+                    self.replay.sent[step.name] = link_bytes(kind_of(op.name), size, group.size())
                 return watch.around(step)
 
             self.replay.around, self.replay.after = around, watch.after
@@ -211,8 +211,14 @@ class Replay(Execution):
         self.where = device
         self.pending: dict[int, Any] = {}  # collectives that nothing waited for, by the memory that they use
         self.reductions: dict[str, Any] = {}
-        self.beside_host: set[int] = set()
-        self.beside_host |= {number for call in step.calls for number in self.read_on_host(call)}
+        self.beside_host: set[int] = (
+            set()
+        )  # the memory of numbers that calls add to lists of counters on the host
+        for call in step.calls:
+            first, *others = call.args or [None]
+            counters = [step.values[one["v"]].storage for one in first] if _is_values(first) else []
+            if counters and all(self.on_host(number) for number in counters):
+                self.beside_host |= {step.values[one["v"]].storage for one in others if _is_values([one])}
         self.host = {f"v{place}" for place, value in enumerate(step.values) if self.on_host(value.storage)}
         self.dead: dict[str, list[str]] = {node.name: [] for node in graph.nodes}
         for place, value in enumerate(step.values):
@@ -225,13 +231,6 @@ class Replay(Execution):
         memory = self.step.storages[storage]
         is_counter = memory.kind == "optimizer" and not memory.bytes
         return memory.kind in HOST_KINDS or is_counter or storage in self.beside_host
-
-    def read_on_host(self, call: RecordedCall) -> Iterator[int]:
-        """The memory of numbers that a call adds to a list of counters on the host."""
-        first, *others = call.args or [None]
-        counters = [self.step.values[one["v"]].storage for one in first] if _is_values(first) else []
-        if counters and all(self.on_host(number) for number in counters):
-            yield from [self.step.values[one["v"]].storage for one in others if _is_values([one])]
 
     def inputs(self, given: Mapping[str, torch.Tensor] | None = None) -> dict[str, Any]:
         """What is there before the step: tensors given by name, or random ones; zeros for integers and state."""
@@ -311,16 +310,14 @@ class Replay(Execution):
             returned = function(*args, **kwargs)
             work = returned[-1] if isinstance(returned, tuple) and returned else returned
             given = {**dict(zip(known, args, strict=False)), **kwargs} if is_of_groups else {}
-            if isinstance(work, torch.ScriptObject) and self.leaves_work(given):
+            # NCCL has nothing to wait for of what runs in the stream of other kernels
+            is_left = self.device.type != "cuda" or all(given.get(name, True) for name in _ASYNCHRONOUS)
+            if isinstance(work, torch.ScriptObject) and is_left:
                 tensors = (leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor))
                 self.pending.update((_address(tensor), work) for tensor in tensors)
             return tuple(written(overload, args, kwargs)) or returned
 
         return run
-
-    def leaves_work(self, given: Mapping[str, Any]) -> bool:
-        """Whether there is a collective to wait for: NCCL has none of what runs in the stream of other kernels."""
-        return self.device.type != "cuda" or all(given.get(name, True) for name in _ASYNCHRONOUS)
 
     def in_groups(self, argument: Any, value: Any) -> Any:
         """An argument of a collective: the group and the reduction that it names."""
@@ -330,18 +327,15 @@ class Replay(Execution):
         if isinstance(value, str) and kind.endswith("ProcessGroup"):
             return self.groups[value].boxed()
         if isinstance(value, str) and kind.endswith("ReduceOp"):
-            if value not in self.reductions:
-                self.reductions[value] = _reduction(value, self.device)
+            if value not in self.reductions:  # as operators take it, which Python can make in no other way
+                known = getattr(dist.ReduceOp, value.upper(), None)
+                if known is None:
+                    raise ModelError(f"{shown(value)} is no reduction")
+                with _Seen() as seen:
+                    dist.all_reduce(torch.zeros(1, device=self.device), op=known)
+                self.reductions[value] = seen.found
             return self.reductions[value]
         return value
-
-    def count_sent(self, step: Step) -> None:
-        """Count what a collective sends: the bytes of its operand, as the group gets it, by ring algorithms."""
-        op = step.node.operator
-        given = op.arguments(step.args, tuple(step.kwargs.items()))
-        if op.is_exchange and (group := self.groups.get(given["group_name"])) is not None:
-            size = sum(x.nbytes for x in tree_leaves(given["x"]))
-            self.sent[step.name] = link_bytes(kind_of(op.name), size, group.size())
 
     def _opaque(self, what: str) -> Any:
         what = what.removeprefix("torch.")
@@ -368,13 +362,3 @@ class _Seen(TorchDispatchMode):  # type: ignore[misc]
             self.found = args[2]
             args = (*args[:2], torch.classes.c10d.ReduceOp(), *args[3:])
         return func(*args, **(kwargs or {}))
-
-
-def _reduction(name: str, device: torch.device) -> Any:
-    """A reduction as operators take it, which Python can make in no other way."""
-    known = getattr(dist.ReduceOp, name.upper(), None)
-    if known is None:
-        raise ModelError(f"{shown(name)} is no reduction")
-    with _Seen() as seen:
-        dist.all_reduce(torch.zeros(1, device=device), op=known)
-    return seen.found

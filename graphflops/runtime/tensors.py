@@ -106,8 +106,16 @@ def tensor_of(stored: Stored) -> torch.Tensor:
 
 
 def random_weight(typed: TensorType, device: torch.device) -> torch.Tensor:
-    """Values like those of a new layer: matrices near zero, vectors near one, integers zero."""
-    shape = numbers(typed)
+    """Values like those of a new layer: matrices near zero, vectors near one, integers zero.
+
+    Raises ModelError if a size is unknown.
+    """
+    shape = tuple([size for size in typed.shape if isinstance(size, int)])
+    if len(shape) < len(typed.shape):
+        unknown = [shown(str(size)) for size in typed.shape if not isinstance(size, int)]
+        raise ModelError(f"sizes are unknown: give {', '.join(unknown)} by --dim")
+    if math.prod(shape) > LARGEST:
+        raise ModelError(f"a tensor of {shown(str(typed))} does not fit in memory")
     dtype = dtype_of(typed.dtype)
     if typed.dtype.kind == "bool":
         return torch.ones(shape, dtype=dtype, device=device)
@@ -117,17 +125,6 @@ def random_weight(typed: TensorType, device: torch.device) -> torch.Tensor:
         return torch.empty(shape, device=device).normal_(std=SPREAD).to(dtype)
     filled = torch.empty(shape, dtype=dtype, device=device).normal_(std=SPREAD)
     return filled if len(shape) > 1 else filled.abs_().add_(1)
-
-
-def numbers(typed: TensorType) -> tuple[int, ...]:
-    """The shape; ModelError if a size is unknown."""
-    shape = tuple([size for size in typed.shape if isinstance(size, int)])
-    if len(shape) < len(typed.shape):
-        unknown = [shown(str(size)) for size in typed.shape if not isinstance(size, int)]
-        raise ModelError(f"sizes are unknown: give {', '.join(unknown)} by --dim")
-    if math.prod(shape) > LARGEST:
-        raise ModelError(f"a tensor of {shown(str(typed))} does not fit in memory")
-    return shape
 
 
 def random_inputs(report: Report, view: View, device: torch.device, seed: int = 0) -> dict[str, Any]:

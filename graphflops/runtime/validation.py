@@ -125,11 +125,8 @@ class Validation(Rendered):
     @property
     def times(self) -> TimeComparison | None:
         """Predicted against measured times of calls; None where no call has both. Calls that launch nothing have none."""
-        both = [
-            (node.predicted, node.seconds)
-            for node in self.nodes
-            if node.predicted is not None and node.predicted.seconds and node.seconds
-        ]
+        pairs = ((node.predicted, node.seconds) for node in self.nodes)
+        both = [(one, seconds) for one, seconds in pairs if one is not None and one.seconds and seconds]
         if not both:
             return None
         errors = [abs(one.seconds / seconds - 1) for one, seconds in both]

@@ -62,7 +62,13 @@ def answered(task: Task) -> Result:
             else:
                 if task.url:
                     fetch(task.url, file)
-                row = _identity(file, math.inf if task.step == "digest" else _AT_ONCE)
+                with opened(file) as content:
+                    row = _state(os.fstat(content.fileno()))
+                    if row["bytes"] <= (math.inf if task.step == "digest" else _AT_ONCE):
+                        digest = hashlib.sha256()
+                        while part := content.read(_PART):
+                            digest.update(part)
+                        row["sha256"] = digest.hexdigest()
     except LimitError as error:
         late = "--time-limit" in str(error)
         said = str(error).replace("--time-limit", "--timeout").replace("--memory-limit", "--memory")
@@ -219,18 +225,6 @@ def state_of(path: str) -> Row:
 
 def _state(found: os.stat_result) -> Row:
     return {"bytes": found.st_size, "modified": found.st_mtime_ns}
-
-
-def _identity(file: str, most: float) -> Row:
-    """Size and time of change of a file, and the digest of one of at most so many bytes."""
-    with opened(file) as content:
-        row = _state(os.fstat(content.fileno()))
-        if row["bytes"] <= most:
-            digest = hashlib.sha256()
-            while part := content.read(_PART):
-                digest.update(part)
-            row["sha256"] = digest.hexdigest()
-    return row
 
 
 Kind = Literal["text", "number", "real", "texts"]

@@ -155,7 +155,17 @@ def scan(
     with _finishing(summary), run as results:
         try:
             for result in results(todo, summary):
-                _add(table, result, summary)
+                row = dict(result.row)
+                if row["status"] == KNOWN:
+                    index = table.known.get((row["sha256"], row["binding"]))
+                    if index is not None:
+                        row = {**table.table.slice(index, 1).to_pylist()[0], **row}
+                        row["status"] = table.table.column("status")[index].as_py()
+                row |= {"options": table.options, "limits": table.limits, "version": tool()}
+                summary.by_status[row["status"]] = summary.by_status.get(row["status"], 0) + 1
+                table.waiting.append(Result(row, result.more))
+                if len(table.waiting) >= _ROWS or time.monotonic() - table.written > _SECONDS:
+                    _write(table)
                 progress(summary, len(jobs))
         finally:
             _write(table)
@@ -190,20 +200,6 @@ def _is_done(job: Job, table: _Table) -> bool:
     except GraphflopsError:
         return False
     return (state["bytes"], state["modified"]) == seen
-
-
-def _add(table: _Table, result: Result, summary: Summary) -> None:
-    row = dict(result.row)
-    if row["status"] == KNOWN:
-        index = table.known.get((row["sha256"], row["binding"]))
-        if index is not None:
-            row = {**table.table.slice(index, 1).to_pylist()[0], **row}
-            row["status"] = table.table.column("status")[index].as_py()
-    row |= {"options": table.options, "limits": table.limits, "version": tool()}
-    summary.by_status[row["status"]] = summary.by_status.get(row["status"], 0) + 1
-    table.waiting.append(Result(row, result.more))
-    if len(table.waiting) >= _ROWS or time.monotonic() - table.written > _SECONDS:
-        _write(table)
 
 
 def _write(table: _Table) -> None:

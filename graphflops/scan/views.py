@@ -232,8 +232,22 @@ def page(folder: str, name: str = "") -> str:
     cells = [[*(_cell(row[columns[i]]) for i in kept), _assumed(row, columns, kept)] for row in rows]
     data = {"heads": heads, "rows": cells}
     name = name or folder
+    counts = Counter(row["status"] for row in rows)
+    states = ", ".join(
+        f"{count:,} {safe(name, 40)} ({percent(count, len(rows))} %)"
+        for name, count in sorted(counts.items())
+    )
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(row["binding"] or "", []).append(row)
+    sums = (f"{safe(name, 80)}: " * (len(groups) > 1) + _together(group) for name, group in groups.items())
+    assumed = sum(bool(row["assumed"]) for row in rows)
+    said = f"{count_of(len(rows), 'row')}: {states}. {'; '.join(sums)}."
+    if assumed:
+        marked = "a ~ marks them and what follows from them."
+        said += f" Sizes were assumed for {count_of(assumed, 'row')}: {marked}"
     body = f"""<h1>{escaped(name)}</h1>
-<p>{escaped(_summary(rows))}</p>
+<p>{escaped(said)}</p>
 <p><label>Filter: <input id="filter" type="search" placeholder="onnx error flops&gt;1e12"></label>
 <span id="count"></span></p>
 <noscript>The table needs the script of this page.</noscript>
@@ -256,25 +270,6 @@ def _cell(value: Any) -> Any:
         more = [f"… {len(value) - _LISTED:,} more"] if len(value) > _LISTED else []
         value = "; ".join([*value[:_LISTED], *more])
     return safe(value, _TEXT) if isinstance(value, str) else value
-
-
-def _summary(rows: list[dict[str, Any]]) -> str:
-    """How many rows of each status, and what they cost together."""
-    counts = Counter(row["status"] for row in rows)
-    states = ", ".join(
-        f"{count:,} {safe(name, 40)} ({percent(count, len(rows))} %)"
-        for name, count in sorted(counts.items())
-    )
-    groups: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
-        groups.setdefault(row["binding"] or "", []).append(row)
-    sums = (f"{safe(name, 80)}: " * (len(groups) > 1) + _together(group) for name, group in groups.items())
-    assumed = sum(bool(row["assumed"]) for row in rows)
-    said = f"{count_of(len(rows), 'row')}: {states}. {'; '.join(sums)}."
-    if assumed:
-        marked = "a ~ marks them and what follows from them."
-        said += f" Sizes were assumed for {count_of(assumed, 'row')}: {marked}"
-    return said
 
 
 def _together(rows: list[dict[str, Any]]) -> str:

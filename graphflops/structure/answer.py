@@ -10,12 +10,12 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any, Literal, NamedTuple, Union
 
 import networkx
 
+from graphflops.base.record import Record
 from graphflops.dims.solving import first_from
 from graphflops.errors import ModelError, OptionError, shown
 from graphflops.report import GraphLevel, Report
@@ -92,7 +92,12 @@ def cuts(
     names = [name for name in flow if graph.nodes[name]["kind"] == "call"]
     every = [name for name, data in graph.nodes(data=True) if data["kind"] == "call"]
     whole, unknown = cost(graph, every, by)
-    place = _places(graph, names, every)
+    # The position of each call among those that are cut; of one that depends on no input, that of its first reader.
+    place = {name: position for position, name in enumerate(names)}
+    for name in reversed(every):
+        if name not in place:
+            users = [place[user] for user in graph.succ[name] if user in place]
+            place[name] = min(users, default=len(names) - 1)
     costs = [0] * len(names)
     for name in every if names else ():
         costs[place[name]] += ticks(graph.nodes[name], by)
@@ -127,16 +132,6 @@ def _stage(
     return Stage(tuple(calls), cost(graph, calls, by)[0], weights, tuple(crossing))
 
 
-def _places(graph: networkx.MultiDiGraph, names: Sequence[str], every: Sequence[str]) -> dict[str, int]:
-    """The position of each call among those that are cut; of one that depends on no input, that of its first reader."""
-    place = {name: position for position, name in enumerate(names)}
-    for name in reversed(every):
-        if name not in place:
-            users = [place[user] for user in graph.succ[name] if user in place]
-            place[name] = min(users, default=len(names) - 1)
-    return place
-
-
 def _spans(flow: networkx.MultiDiGraph, names: Sequence[str]) -> list[_Span]:
     place = {name: position for position, name in enumerate(names)}
     found = []
@@ -167,20 +162,19 @@ def _in_order(
             best[sums[place]] = place
     places = [*best.values()]
     ends, ahead = [0, *best, sums[-1]], [0, *(across[place] for place in places), 0]
-    least = first_from(-(-sums[-1] // number), sums[-1], lambda limit: _reach(ends, number, limit))
+
+    def covers(limit: int) -> bool:  # whether so many stages within the limit cover all
+        at = 0
+        for _ in range(number):
+            at = bisect_right(ends, ends[at] + limit) - 1
+        return at == len(ends) - 1
+
+    least = first_from(-(-sums[-1] // number), sums[-1], covers)
     limit = max(least, int(sums[-1] * (1 + tolerance / 100) / number))
     fewest, _ = _fewest(ends, ahead, number, limit)
     tight = first_from(least, limit, lambda tried: _fewest(ends, ahead, number, tried)[0] == fewest)
     chosen = _fewest(ends, ahead, number, tight)[1]
     return [0, *(places[index - 1] for index in chosen), len(costs)], limit
-
-
-def _reach(ends: Sequence[int], number: int, limit: int) -> bool:
-    """Whether so many stages within the limit cover all."""
-    at = 0
-    for _ in range(number):
-        at = bisect_right(ends, ends[at] + limit) - 1
-    return at == len(ends) - 1
 
 
 def _fewest(
@@ -252,23 +246,21 @@ def _minimum_cut(low: int, at: int, high: int, spans: Sequence[_Span]) -> Collec
 Colour = Literal["flops", "bytes", "time", "memory"]
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Record, frozen=True):
     """A part of the program, or all of it: its calls and what they need and make. title: what was asked for."""
 
     title: str
     names: frozenset[str]
 
 
-class Unused(Part):
+class Unused(Part, frozen=True):
     """Weights and inputs that nothing reads, and calls that no result depends on."""
 
 
 Found = Union[Part, CriticalPath, Bottlenecks, Cuts]
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Record, frozen=True):
     """An answer."""
 
     report: Report

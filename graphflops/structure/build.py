@@ -24,7 +24,7 @@ from graphflops.report import GraphLevel, Report, Row
 from graphflops.report.size_names import called
 from graphflops.structure.fold import Fold, Part, Turn, marks
 from graphflops.structure.queries import part as part_of
-from graphflops.structure.wiring import Use, Wiring, wiring
+from graphflops.structure.wiring import Use, wiring
 from graphflops.tensor import TensorType
 
 _NAMED = 3  # operators in the label of a run
@@ -45,7 +45,7 @@ class Program:
         told: Attributes = {"name": report.origin.path} if report.origin.path else {}
         told |= {"saved": True} if report.program is None else {}
         self.calls = graph = networkx.MultiDiGraph(level="call", **told, **self.measures.totals())
-        _add_nodes(graph, report, self.found, self.measures)
+        self._add_nodes()
         types: dict[int, Attributes] = {}
         for number, (maker, user, slot, value, typed) in enumerate(self.found.uses):
             known = types.get(id(typed))
@@ -53,6 +53,36 @@ class Program:
                 known = types[id(typed)] = self.measures.tensor(typed)
             weight = graph.nodes[maker]["kind"] == "weight"
             graph.add_edge(maker, user, number, slot=slot, value=value, weight=weight, count=1, **known)
+
+    def _add_nodes(self) -> None:
+        graph, found, measures = self.calls, self.found, self.measures
+        for name, entry in found.inputs.items():
+            typed = found.types.get(entry.name)
+            of_type = {
+                key: value for key, value in measures.tensor(typed).items() if key in ("shape", "dtype")
+            }
+            label = {"label": entry.target or entry.name, "count": 1}
+            if entry.role in ("parameter", "buffer", "constant"):
+                holder = _told({"module": entry.target.rpartition(".")[0]})
+                own = {"kind": "weight", **holder, **measures.weight(entry, typed)}
+            else:
+                size = {} if typed is None else measures.amount("memory", typed.nbytes)
+                own = {"kind": "input", "role": entry.role, **size}
+            graph.add_node(name, **label, **own, **of_type)
+        live = measures.live()
+        for name, place in found.calls.items():
+            row = self.report.rows[place]
+            where = {"module": row.module, "module_type": row.module_type, "source": row.source}
+            memory = {"memory": live[place]} if place in live else {}
+            label = {
+                "label": operator(row.op).word,
+                "kind": "call",
+                "op": row.op,
+                "results": len(row.outputs),
+            }
+            graph.add_node(name, **label, count=1, **_told(where), **measures.row(row), **memory)
+        for name, output in found.outputs.items():
+            graph.add_node(name, label=output.target or name, kind="output", role=output.role, count=1)
 
     def modules(self, depth: int | None, names: Iterable[str] | None = None) -> networkx.MultiDiGraph:
         """The graph of modules, or of those of its calls, inputs and results that are named.
@@ -85,7 +115,6 @@ class _Modules:
         self.graph.graph |= {"level": "module"} | ({} if depth is None else {"depth": depth})
 
     def unique(self, name: str) -> str:
-        """The name, or one with a number where a node has it already."""
         unused, times = name, 1
         while unused in self.graph:
             times += 1
@@ -178,30 +207,6 @@ class _Modules:
             self.graph.add_edge(maker, user, number, weight=weight, **sums)
 
 
-def _add_nodes(graph: networkx.MultiDiGraph, report: Report, found: Wiring, measures: Measures) -> None:
-    """Inputs and weights, calls in program order, results."""
-    for name, entry in found.inputs.items():
-        typed = found.types.get(entry.name)
-        of_type = {key: value for key, value in measures.tensor(typed).items() if key in ("shape", "dtype")}
-        label = {"label": entry.target or entry.name, "count": 1}
-        if entry.role in ("parameter", "buffer", "constant"):
-            holder = _told({"module": entry.target.rpartition(".")[0]})
-            own = {"kind": "weight", **holder, **measures.weight(entry, typed)}
-        else:
-            size = {} if typed is None else measures.amount("memory", typed.nbytes)
-            own = {"kind": "input", "role": entry.role, **size}
-        graph.add_node(name, **label, **own, **of_type)
-    live = measures.live()
-    for name, place in found.calls.items():
-        row = report.rows[place]
-        where = {"module": row.module, "module_type": row.module_type, "source": row.source}
-        memory = {"memory": live[place]} if place in live else {}
-        label = {"label": operator(row.op).word, "kind": "call", "op": row.op, "results": len(row.outputs)}
-        graph.add_node(name, **label, count=1, **_told(where), **measures.row(row), **memory)
-    for name, output in found.outputs.items():
-        graph.add_node(name, label=output.target or name, kind="output", role=output.role, count=1)
-
-
 def _told(texts: dict[str, str]) -> Attributes:
     return {name: text for name, text in texts.items() if text}
 
@@ -225,7 +230,6 @@ class Measures:
         self.known: dict[tuple[str, int, int], Attributes] = {}
 
     def amount(self, name: str, quantity: Dim) -> Attributes:
-        """A quantity under its name, and its formula."""
         value = self.report.value(quantity)
         found: Attributes = {} if value is None else {name: value}
         if isinstance(quantity, Expr):
@@ -241,7 +245,6 @@ class Measures:
         return {"shape": called(shape, self.names), "dtype": typed.dtype.name, **moved}
 
     def row(self, row: Row) -> Attributes:
-        """What one call costs."""
         key = (row.state, id(row.cost), id(row.backward))
         if key not in self.known:
             self.known[key] = self.costs([row])
@@ -264,7 +267,6 @@ class Measures:
         return found
 
     def cost(self, cost: Cost) -> Attributes:
-        """Matrix FLOPs, vector FLOPs, and bytes read and written."""
         return {
             **self.amount("flops", cost.matrix_flops),
             **self.amount("vector_flops", cost.vector_flops),
@@ -287,7 +289,6 @@ class Measures:
         return found | ({"tied_to": entry.alias_of} if entry.alias_of else {})
 
     def totals(self) -> Attributes:
-        """What the whole program costs, as attributes of the graph: `total_flops`."""
         report, time = self.report, self.report.totals.time
         found = {
             **self.cost(report.totals.cost),

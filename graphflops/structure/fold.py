@@ -43,7 +43,6 @@ class Part:
     above: int = 0  # the parts beside it that it depends on, as bits
 
     def calls(self) -> Iterator[str]:
-        """Those of all turns."""
         return (call for turn in self.turns for call in turn.calls)
 
 
@@ -69,7 +68,6 @@ class Fold:
 
     @staticmethod
     def of(graph: networkx.MultiDiGraph, names: Iterable[str]) -> Fold:
-        """The fold of some nodes of a graph of calls."""
         nodes = {name: graph.nodes[name] for name in names}
         paths = {x: str(data.get("module", "")) * (data.get("kind") == "call") for x, data in nodes.items()}
         reads = {name: [maker for maker in graph.pred[name] if maker in nodes] for name in nodes}

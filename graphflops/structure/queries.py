@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from functools import lru_cache
 from itertools import chain
 from typing import Any, Literal, NamedTuple
 
@@ -87,7 +86,12 @@ def unused(graph: networkx.MultiDiGraph) -> set[str]:
     """
     if graph.graph.get("saved"):
         raise ModelError("a saved report does not list what nothing reads: give the model file")
-    ends = [node for node, data in graph.nodes(data=True) if data["kind"] == "output" or _has_effect(data)]
+    ends = []
+    for node, data in graph.nodes(data=True):
+        op = operator(data["op"]) if data["kind"] == "call" else None
+        has_effect = op is not None and (op.writes_operands or op.is_exchange or not data["results"])
+        if data["kind"] == "output" or has_effect:
+            ends.append(node)
     return set(graph) - tied(graph, needs(graph, ends))
 
 
@@ -114,18 +118,6 @@ def refuse_open(graph: networkx.MultiDiGraph, by: str) -> None:
     cost(graph, (), by)
     if f"total_{by}" not in graph.graph:
         raise ModelError(f"{by} depend on sizes that are left open: give them with --dim")
-
-
-@lru_cache(maxsize=4096)
-def _reads_sizes(op: str) -> bool:
-    return bool(op) and operator(op).reads_sizes
-
-
-def _has_effect(data: dict[str, Any]) -> bool:
-    if data["kind"] != "call":
-        return False
-    op = operator(data["op"])
-    return op.writes_operands or op.is_exchange or not data["results"]
 
 
 class CriticalPath(NamedTuple):
@@ -215,20 +207,18 @@ def bottlenecks(graph: networkx.MultiDiGraph) -> Bottlenecks:
     return Bottlenecks(source, end, tuple(found), beside)
 
 
+def _dominators(flow: networkx.MultiDiGraph, source: str, end: str) -> list[str]:
+    """The nodes on every path from one to the other, in order, without these."""
+    above = networkx.immediate_dominators(flow, source)
+    found: list[str] = []
+    while (end := above[end]) is not None and end != source:
+        found.append(end)
+    return found[::-1]
+
+
 def data_flow(graph: networkx.MultiDiGraph) -> networkx.MultiDiGraph:
     """The part of the graph that depends on what the inputs hold, without the calls that ask for sizes alone."""
-    blind = {name for name, op in graph.nodes(data="op", default="") if _reads_sizes(op)}
+    blind = {name for name, op in graph.nodes(data="op", default="") if op and operator(op).reads_sizes}
     open_ = networkx.restricted_view(graph, blind, [])
     inputs = [name for name, data in open_.nodes(data=True) if data["kind"] == "input"]
     return part(graph, uses(open_, inputs) - blind)
-
-
-def _dominators(flow: networkx.MultiDiGraph, source: str, end: str) -> list[str]:
-    """The nodes on every path from one to the other, in order, without these."""
-    above = dict(networkx.immediate_dominators(flow, source))
-    found: list[str] = []
-    node = above[end]
-    while node is not None and node != source:
-        found.append(node)
-        node = above[node]
-    return found[::-1]

@@ -36,7 +36,9 @@ def wiring(report: Report) -> Wiring:
     walk.graph(graph, "", makers)
     for place, output in enumerate(graph.outputs):
         name = f"output {place}: {output.target}" if output.target else f"output {place}"
-        walk.output(name, output, makers)
+        node = walk.unique(name)
+        walk.outputs[node] = output
+        walk.use(node, list(output.uses()), makers)
     return walk
 
 
@@ -81,7 +83,6 @@ class Wiring:
         return name if times == 1 else self.unique(f"{name} ({times})")
 
     def input(self, name: str, entry: Input, graph: Graph) -> str:
-        """A node for an input of the program, or for a constant of a nested graph."""
         node = self.unique(name)
         self.inputs[node] = entry
         recorded = graph.types.get(entry.name)
@@ -89,14 +90,7 @@ class Wiring:
             self.types.setdefault(entry.name, recorded)
         return node
 
-    def output(self, name: str, output: Output, makers: Makers) -> None:
-        """A node for a result of the program."""
-        node = self.unique(name)
-        self.outputs[node] = output
-        self.use(node, list(output.uses()), makers)
-
     def use(self, user: str, uses: Sequence[tuple[str, str]], makers: Makers) -> None:
-        """Edges from the makers of values to the node that reads them."""
         for slot, value in uses:
             for maker in makers.get(value, ()):
                 self.uses.append(Use(maker, user, slot, value, self.types.get(value)))
@@ -108,7 +102,6 @@ class Wiring:
                 self.call(node, makers)
 
     def call(self, node: Node, makers: Makers) -> None:
-        """One call and those nested in it."""
         place, row = self.place, self.rows[self.place]
         self.place += 1
         name = self.unique(row.node)
@@ -135,8 +128,9 @@ class Wiring:
         graphs = list(nested_graphs(node))
         passed: set[str] = {name for graph in graphs for name in graph.captures}
         for region in row.regions:
+            ahead = self.rows[self.place].node if self.place < len(self.rows) else ""
             named = (one for one in graphs if one.name == region.name)
-            graph = next((one for one in named if self.starts(one, inside)), None)
+            graph = next((one for one in named if not one.nodes or ahead == inside + one.nodes[0].name), None)
             if graph is None:
                 continue
             scope, operands = self.scope(node, graph, name, makers)
@@ -149,12 +143,6 @@ class Wiring:
         while self.place < len(self.rows) and self.rows[self.place].node.startswith(inside):
             self.call(_as_node(self.rows[self.place]), alone)  # of a graph that is not at hand
         return [(slot, value) for slot, value in uses if value not in passed]
-
-    def starts(self, graph: Graph, inside: str) -> bool:
-        """Whether the next row is that of the graph's first call."""
-        if not graph.nodes:
-            return True
-        return self.place < len(self.rows) and self.rows[self.place].node == inside + graph.nodes[0].name
 
     def scope(self, node: Node, graph: Graph, name: str, makers: Makers) -> tuple[Makers, set[str]]:
         """The makers of values inside a nested graph, and the operands of the call that are its inputs.

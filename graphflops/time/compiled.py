@@ -12,7 +12,7 @@ from graphflops.errors import DimError
 from graphflops.execution.fast_path import calls_of_module, is_module
 from graphflops.inductor.calls import places_of_interpolation
 from graphflops.inductor.fusing import Kernel as PlannedKernel
-from graphflops.inductor.layout_choice import aligned, image_and_weight, is_of_images, is_turned
+from graphflops.inductor.library_calls import aligned, image_and_weight, is_of_images, is_turned
 from graphflops.inductor.lowering import JointGraph, Op
 from graphflops.inductor.plan import Plan, Plans
 from graphflops.kernels.call import ConcreteCall, OpenSizeError, Sizes
@@ -93,21 +93,17 @@ class CompiledLauncher(Launcher):
         if call.estimate.unknown:
             yield Launches(row, None, 0.0, times)
         elif is_module(call):
-            inside = self._of_module(call, graph)
-            yield Launches(row, inside, len(inside) * self.costs["forward.inside"], times)
+            run, inside = self.runs.of(graph), list[Kernel]()
+            for part in calls_of_module(call, run.calls):
+                kernels = self._lowered(part, run.layouts, is_backward=False)
+                inside += inside_operator(part, kernels or ())
+            yield Launches(row, tuple(inside), len(inside) * self.costs["forward.inside"], times)
         elif not call.estimate.regions:
             kernels = self._own(call, op, plan)
             host = _host_seconds(self.costs, phase, kernels or (), is_gradient=op.is_gradient)
             yield Launches(row, kernels, host, times)
         for inner, start, turns in self._nested(call, row, times):
             yield from self._launches(inner, start, turns, phase == "training", is_backward=op.is_gradient)
-
-    def _of_module(self, module: PricedCall, graph: PricedGraph) -> tuple[Kernel, ...]:
-        """The kernels of a module of torch.nn that runs as one operator."""
-        run, found = self.runs.of(graph), list[Kernel]()
-        for call in calls_of_module(module, run.calls):
-            found += inside_operator(call, self._lowered(call, run.layouts, is_backward=False) or ())
-        return tuple(found)
 
     def _own(self, call: PricedCall, op: Op, plan: Plan) -> tuple[Kernel, ...] | None:
         """The kernels of a call that inductor does not write."""
@@ -217,7 +213,12 @@ class Written:
         ]
         written += sum(map(self.sizes, added))
         reductions = [op for op in planned.members if op.kept]
-        across = any(self._lies_across(op, elements) for op in planned.members)
+        turned = {
+            name for op in planned.members for name in op.outer ^ self.joint.turned.intersection(op.reads)
+        }
+        across = any(
+            self._bytes(name) >= elements for name in turned
+        )  # a large one, with another axis innermost
         slow += across * elements * (_TURNED_ROWS if reductions else _TURNED)
         if reductions:
             is_inner = all(op.is_inner for op in reductions)
@@ -249,13 +250,8 @@ class Written:
         if self._bytes(name) >= op.elements:
             return 1.0
         call = self.calls.get(op.node)
-        is_first = call is not None and call.node.operator.is_of_images and not self.plan.channels_last
+        is_first = call is not None and call.node.operator.has("images") and not self.plan.channels_last
         return 0.0 if is_first else _NARROW_LOAD
-
-    def _lies_across(self, op: Op, elements: int) -> bool:
-        """Whether an operator reads a large tensor of which another axis is innermost."""
-        names = op.outer.symmetric_difference(self.joint.turned.intersection(op.reads))
-        return any(self._bytes(name) >= elements for name in names)
 
     def _bytes(self, name: str) -> int:
         return self.sizes(self.joint.inputs.get(name) or self.joint.sizes.get(name, 0))

@@ -83,7 +83,10 @@ def correction(kernel: Kernel, device: Device) -> Correction | None:
     for name in variants:
         for dtype in (kernel.dtype, _ALIKE.get(kernel.dtype, "")):
             points = known.get((kernel.family, name, dtype))
-            if points is not None and points.columns[: len(sizes)] == _named(points.family)[: len(sizes)]:
+            if (
+                points is not None
+                and points.columns[: len(sizes)] == _COLUMNS.get(points.family, _TRAFFIC).names[: len(sizes)]
+            ):
                 return interpolated(points, sizes)
     return None
 
@@ -103,11 +106,10 @@ def interpolated(calibration: Calibration, sizes: Sequence[float]) -> Correction
     return Correction(exp(found), max(deviation, ninth / NINE_OF_TEN))
 
 
-_Factored = tuple[float, list[list[float]], list[float]]
-
-
 @lru_cache(maxsize=1024)
-def _factored(calibration: Calibration, count: int, near: Sequence[int]) -> _Factored:
+def _factored(
+    calibration: Calibration, count: int, near: Sequence[int]
+) -> tuple[float, list[list[float]], list[float]]:
     """Of these points: the mean of the logarithms of their ratios, the Cholesky factor of how alike they are, and the
     logarithms without their mean, divided by the factor. Calls of similar sizes have the same points.
     """
@@ -167,11 +169,7 @@ def columns_of(kernel: Kernel) -> tuple[float, ...]:
 
 def names_of(family: str, count: int) -> tuple[str, ...]:
     """Names of the columns of a family's points: sizes, the measured time, and its ratio to the modelled one."""
-    return (*_named(family)[: count - 2], "microseconds", "ratio")
-
-
-def _named(family: str) -> tuple[str, ...]:
-    return _COLUMNS.get(family, _TRAFFIC).names
+    return (*_COLUMNS.get(family, _TRAFFIC).names[: count - 2], "microseconds", "ratio")
 
 
 def variant_of(kernel: Kernel) -> str:

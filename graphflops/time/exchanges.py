@@ -65,7 +65,9 @@ class Exchanges(Struct):
         if operator.copies_for:
             self.copied_for = operator.copies_for
             if operator.copies_for == "reduce_scatter":  # one is under way at most: they keep gradients alive
-                yield from self._sums_end()
+                for name, start in [*self.pending.items()]:
+                    if start.kernels and start.kernels[-1].variant == "reduce_scatter":
+                        yield from self.ends([name])
         read = [name for name in call.uses if name in self.pending]
         if is_gradient and self._follows_sums(operator, read):
             is_view = True
@@ -87,11 +89,6 @@ class Exchanges(Struct):
             self.copied_for = operator.name
         is_arithmetic = operator.kind == "elementwise" and operator.has("arithmetic") and operator.mutates
         return operator.is_exchange or operator.kind == "cast" or is_arithmetic
-
-    def _sums_end(self) -> Iterator[Launches]:
-        """The waits for gradients that are summed and shared out."""
-        of_sums = ((name, (start.kernels or ())[-1:]) for name, start in self.pending.items())
-        yield from self.ends([name for name, last in of_sums if last and last[0].variant == "reduce_scatter"])
 
     def ends(self, names: Iterable[str]) -> Iterator[Launches]:
         """The waits for the collectives that write these values."""

@@ -154,7 +154,9 @@ def _modelled(kernel: Kernel, width: float, rates: Rates, device: Device) -> Tim
     moved, peak = kernel.read_bytes + kernel.written_bytes, _peak(kernel, device)
     match kernel.sizes:
         case Product() as sizes if peak and "step" in rates:
-            return predict_products.of_long_sums(sizes, peak, rates)
+            arithmetic = 2 * sizes.m * sizes.n * sizes.k / peak  # few blocks go through k step by step
+            serial = sizes.k * rates["step"] * 1e-9
+            return rates["floor"] * 1e-6 + serial + arithmetic / rates["matrix"], arithmetic, 0.0
         case Product() as sizes if peak:
             problem = predict_products.of_product(sizes, width, peak, moved, is_alone=kernel.is_alone)
             problem = replace(problem, is_whole=predict_products.is_whole(kernel, sizes))
@@ -187,7 +189,29 @@ def _rates(kernel: Kernel, width: float, device: Device) -> Rates | None:
 
 def names_of_constants(kernel: Kernel, width: float) -> list[str]:
     """Names of the tables of constants that may hold those of a kernel, its own first. width: bytes of an element."""
-    variants = [".".join(filter(None, (kernel.family, *parts))) for parts in _variants(kernel)]
+    of_variants: Iterable[tuple[str, ...]] = ((kernel.variant,), ())
+    match kernel.sizes:
+        case Convolution() as sizes if _is_direct(kernel):
+            of_variants = ((DIRECT, sizes.phase), (DIRECT,))
+        case Convolution() as sizes:
+            kind = predict_products.convolution_kind(sizes, bytes_of(kernel.dtype))
+            kinds = (kind, kind.split("_")[0], "dense")[: 2 if kind.startswith("depthwise") else 3]
+            own = ((kernel.variant, sizes.phase), (kernel.variant,)) if kernel.variant in _OWN else ()
+            of_variants = (*own, *[parts for each in kinds for parts in ((each, sizes.phase), (each,))])
+        case Attention() as sizes:
+            phase = "decoding" if sizes.queries == 1 else sizes.phase
+            heads = "narrow" if sizes.width <= _NARROW else "wide" if sizes.width > _WIDE else ""
+            phases = [f"{kind}.{phase}" for kind in (kernel.variant, heads) if kind]
+            of_variants = (*[(sizes.kernel, each) for each in (*phases, phase, "")], ())
+        case Product() if kernel.is_alone:
+            of_variants = (("alone",), ())
+        case Product() as sizes:
+            kind = predict_products.product_kind(sizes, bytes_of(kernel.dtype))
+            few = {"gemv": (("few",), ("skinny",)), "few": (("skinny",),)}.get(kind, ())
+            uneven = predict_products.uneven_kind(sizes, kernel.dtype)
+            first = [(each,) for each in (kernel.variant, uneven) if each]
+            of_variants = (*first, (kind,), *few, ("batched" if sizes.batch > 1 else sizes.layout,), ())
+    variants = [".".join(filter(None, (kernel.family, *parts))) for parts in of_variants]
     return [name for variant in variants for name in (f"{variant}.{int(8 * width)}", variant)]
 
 
@@ -203,34 +227,6 @@ def _is_direct(kernel: Kernel) -> bool:
     """Whether one kernel without matrix units computes all groups of a convolution."""
     is_looped = isinstance(kernel.sizes, Convolution) and kernel.sizes.is_looped
     return kernel.variant == DIRECT and not is_looped
-
-
-def _variants(kernel: Kernel) -> tuple[tuple[str, ...], ...]:
-    match kernel.sizes:
-        case Convolution() as sizes:
-            if _is_direct(kernel):
-                return ((DIRECT, sizes.phase), (DIRECT,))
-            kind = predict_products.convolution_kind(sizes, bytes_of(kernel.dtype))
-            kinds = (kind, kind.split("_")[0], "dense")[: 2 if kind.startswith("depthwise") else 3]
-            own = ((kernel.variant, sizes.phase), (kernel.variant,)) if kernel.variant in _OWN else ()
-            return (*own, *[parts for each in kinds for parts in ((each, sizes.phase), (each,))])
-        case Attention() as sizes:
-            phase = "decoding" if sizes.queries == 1 else sizes.phase
-            heads = "narrow" if sizes.width <= _NARROW else "wide" if sizes.width > _WIDE else ""
-            phases = [f"{kind}.{phase}" for kind in (kernel.variant, heads) if kind]
-            return (*[(sizes.kernel, each) for each in (*phases, phase, "")], ())
-        case Product() if kernel.is_alone:
-            return (("alone",), ())
-        case Product() as sizes:
-            kind = predict_products.product_kind(sizes, bytes_of(kernel.dtype))
-            few = {"gemv": (("few",), ("skinny",)), "few": (("skinny",),)}.get(kind, ())
-            way = kernel.variant
-            uneven = predict_products.uneven_kind(sizes, kernel.dtype)
-            first = [(each,) for each in (way, uneven) if each]
-            layout = "batched" if sizes.batch > 1 else sizes.layout
-            return (*first, (kind,), *few, (layout,), ())
-        case _:
-            return ((kernel.variant,), ())
 
 
 def _peak(kernel: Kernel, device: Device) -> float | None:

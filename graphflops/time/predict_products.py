@@ -37,8 +37,6 @@ _MASKED = 32  # positions of a filter for which the fast loaders of CUTLASS have
 _FEW_PIXELS = 128  # of an image; with more, groups run one after the other
 _BLOCK = 64  # channels of groups that a kernel multiplies together, zeros between the groups
 _ALIGNED = 16  # bytes that a row must be a multiple of for the fastest loads
-
-
 Predict = Callable[[Kernel], float]  # seconds of a kernel
 
 
@@ -59,18 +57,15 @@ class Problem(Record, frozen=True):
     is_whole: bool = False  # sums along k stay whole
 
 
-_Cut = tuple[int, int, int]  # tiles, their depth along k, parts of k
-
-
 def seconds(problem: Problem, rates: Rates, device: Device) -> Times:
     """Seconds of a product, and of these its arithmetic at the peak and its traffic at full bandwidth."""
-    cores = device.multiprocessors or 1
-    flops = 2 * problem.batch * problem.m * problem.n * problem.k
-    ceilings = flops / problem.peak, problem.moved / device.bandwidth
+    cores, results = device.multiprocessors or 1, problem.batch * problem.m * problem.n
+    ceilings = 2 * results * problem.k / problem.peak, problem.moved / device.bandwidth
     # Kernels for rows that are not a multiple of 16 bytes compute slower.
     aligned = next((each for each in (_ALIGNED, 8, 4) if problem.alignment >= each), 2)
     slowdown = 1.0 if aligned == _ALIGNED else rates[f"unaligned_{aligned}"]
-    rate = problem.peak / cores / slowdown * rates["matrix"]
+    rate, mix = problem.peak / cores / slowdown * rates["matrix"], rates["mix"]
+    traffic = bandwidth.seconds(problem.moved, problem.recent, rates["memory"], device)
     best = float("inf")
     # A CPU is one core in the models, whose tiles are too small to be told from the whole product.
     for rows, columns in _WAYS if device.multiprocessors else ((max(problem.m, 1), max(problem.n, 1)),):
@@ -80,35 +75,19 @@ def seconds(problem: Problem, rates: Rates, device: Device) -> Times:
         rows = 1 if _is_vector(problem.m, problem.batch, problem.width, problem.alignment) else rows
         work = 2 * (rows * columns + rates["half"] * (rows + columns)) / rate  # of one element of k
         for split in _SPLITS:
-            depth = -(-problem.k // (split * _STEP)) * _STEP
-            is_too_fine = problem.is_whole or depth * (split - 1) >= problem.k or grid * split > 4 * cores
+            tiles, depth = grid * split, -(-problem.k // (split * _STEP)) * _STEP
+            is_too_fine = problem.is_whole or depth * (split - 1) >= problem.k or tiles > 4 * cores
             if split > 1 and is_too_fine:
                 break
-            best = min(best, _way(problem, rates, device, (grid * split, depth, split), work, slowdown))
+            steps = depth / _STEP * rates["latency"] * 1e-9 * slowdown**0.5
+            arithmetic = -(-tiles // cores) * (work * depth + rates["epilogue"] * 1e-6) + steps
+            reach = min(1.0, 1.5 * tiles / cores)  # few multiprocessors cannot use all of the bandwidth
+            taken = (arithmetic**mix + (traffic / reach) ** mix) ** (1 / mix)
+            if split > 1:  # partial results in float32, written and read again by a second kernel
+                partial = 8 * split * results
+                taken += rates["split"] * 1e-6 + bandwidth.seconds(partial, partial, 2, device)
+            best = min(best, taken)
     return rates["floor"] * 1e-6 + best * problem.turns, *ceilings
-
-
-def _way(problem: Problem, rates: Rates, device: Device, cut: _Cut, work: float, slowdown: float) -> float:
-    """Seconds with tiles of one size and one split."""
-    tiles, depth, split = cut
-    cores = device.multiprocessors or 1
-    steps = depth / _STEP * rates["latency"] * 1e-9 * slowdown**0.5
-    arithmetic = -(-tiles // cores) * (work * depth + rates["epilogue"] * 1e-6) + steps
-    reach = min(1.0, 1.5 * tiles / cores)  # few multiprocessors cannot use all of the bandwidth
-    traffic = bandwidth.seconds(problem.moved, problem.recent, rates["memory"], device) / reach
-    mix = rates["mix"]
-    found = (arithmetic**mix + traffic**mix) ** (1 / mix)
-    if split > 1:  # partial results in float32, written and read again by a second kernel
-        partial = 8 * split * problem.batch * problem.m * problem.n
-        found += rates["split"] * 1e-6 + bandwidth.seconds(partial, partial, 2, device)
-    return float(found)
-
-
-def of_long_sums(sizes: Product, peak: float, rates: Rates) -> Times:
-    """Seconds of a product whose few blocks go through k step by step."""
-    arithmetic = 2 * sizes.m * sizes.n * sizes.k / peak
-    steps = sizes.k * rates["step"] * 1e-9
-    return rates["floor"] * 1e-6 + steps + arithmetic / rates["matrix"], arithmetic, 0.0
 
 
 def of_row(sizes: Product) -> Product:

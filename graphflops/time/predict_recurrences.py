@@ -8,56 +8,24 @@ steps in reverse, then add up those of weights and biases. Read from layers on a
 
 from __future__ import annotations
 
-from graphflops.base.record import Record
 from graphflops.devices import Device
-from graphflops.kernels.choices import constants, limits
+from graphflops.kernels.choices import all_constants, limits
 from graphflops.kernels.kernel import FLOAT_BYTES, Kernel, Product, Recurrence
 from graphflops.kernels.products import RESIDENT_TYPES, is_resident, resident_weights
 from graphflops.tensor import DTYPES
 from graphflops.time.predict_products import Predict
 
-
-class Steps(Record, frozen=True):
-    """Constants of two kernels a step."""
-
-    start: float  # seconds before the first step
-    half: float  # share of a product's time by element type, since the weight is in the cache from the step before
-    single: float
-    cell: float  # seconds of the pointwise part with the gaps of both kernels
-    cell_single: float  # the same in float32, more for memsets
-    bandwidth: float  # of its traffic
-    least: float  # shares of a step's time that are not beside the layer before
-    most: float
-
-
-class Resident(Record, frozen=True):
-    """Constants of a kernel with its weights on chip: seconds to load it and of a step, each more for each weight."""
-
-    start: float
-    load: float
-    load_weight: float
-    step: float
-    step_weight: float
-
-
-_FORWARD = Steps(*constants("cudnn_9", "steps.forward", *Steps.__struct_fields__))
-_BACKWARD = Steps(*constants("cudnn_9", "steps.backward", *Steps.__struct_fields__))
-_FORWARD_RESIDENT = Resident(*constants("cudnn_9", "resident.forward", *Resident.__struct_fields__))
-_BACKWARD_RESIDENT = Resident(*constants("cudnn_9", "resident.backward", *Resident.__struct_fields__))
+# Of the forward and of gradients; `choices/` says what each counts.
+_STEPS = (all_constants("cudnn_9", "steps.forward"), all_constants("cudnn_9", "steps.backward"))
+_RESIDENT = (all_constants("cudnn_9", "resident.forward"), all_constants("cudnn_9", "resident.backward"))
+_EACH, _OF_BIASES = (all_constants("cudnn_9", name) for name in ("recurrent", "recurrent.bias_gradient"))
 _IN_REGISTERS, _NARROW, _OF_UNITS, _TOGETHER = limits(
     *("cudnn_9", "resident", "registers", "narrow", "matrix_units", "together")
 )
 _ALIGNED, _COPIES, _TILE_GATES, _TILE_ROWS = limits(
     *("cudnn_9", "recurrent", "aligned", "copies", "tile_gates", "tile_rows")
 )
-_ROW_BYTES, _UNEVEN, _COPY, _COPIED_BYTES = constants(
-    *("cudnn_9", "recurrent", "row_bytes", "uneven", "copy_seconds", "copied_bytes")
-)
-_INPUTS, _WEIGHT_GRADIENT, _INPUT_GRADIENT = constants(
-    *("cudnn_9", "recurrent", "inputs", "weight_gradient", "input_gradient")
-)
-_OF_BIASES = constants("cudnn_9", "recurrent.bias_gradient", "rnn", "gru", "lstm")
-_BIAS_GRADIENT = dict(zip((1, 3, 4), _OF_BIASES, strict=True))  # by gates
+_BIAS_GRADIENT = {gates: _OF_BIASES[cell] for cell, gates in (("rnn", 1), ("gru", 3), ("lstm", 4))}
 
 
 def seconds(sizes: Recurrence, dtype: str, device: Device, predict: Predict) -> float:
@@ -71,7 +39,7 @@ def on_cpu(sizes: Recurrence, dtype: str, device: Device, predict: Predict) -> f
     """Seconds on a CPU: of each layer and direction the product of all inputs, then step after step a product."""
     layers = _Layers(sizes, dtype, device, predict)
     inputs = sum(layers.product(layers.rows, layers.gates, width) for width in layers.widths())
-    step = layers.product(sizes.batch, layers.gates, sizes.hidden) * _FORWARD.half
+    step = layers.product(sizes.batch, layers.gates, sizes.hidden) * _STEPS[0]["half"]
     turns = 3 if sizes.phase == "backward" else 1  # a gradient is two products for each, and the steps again
     return turns * sizes.directions * (inputs + sizes.layers * sizes.steps * step)
 
@@ -89,50 +57,50 @@ class _Layers:
     def resident(self) -> float:
         """All layers and directions in turn, each with a block for a sequence."""
         sizes, weights = self.sizes, resident_weights(self.sizes)
-        known = _BACKWARD_RESIDENT if self.is_backward else _FORWARD_RESIDENT
+        known = _RESIDENT[self.is_backward]
         together = 2 if sizes.hidden <= _NARROW else 1
         if self.dtype == "float16" and sizes.hidden % _OF_UNITS == 0:
             together = _TOGETHER
         waves = -(-sizes.batch // (self.cores * together))
         read_again = FLOAT_BYTES * max(0, weights - _IN_REGISTERS)
-        step = known.step + known.step_weight * weights + read_again / _ROW_BYTES
-        each = waves * (known.load + known.load_weight * weights + sizes.steps * step)
-        return known.start + sizes.layers * sizes.directions * each
+        step = known["step"] + known["step_weight"] * weights + read_again / _EACH["row_bytes"]
+        each = waves * (known["load"] + known["load_weight"] * weights + sizes.steps * step)
+        return known["start"] + sizes.layers * sizes.directions * each
 
     def by_steps(self) -> float:
         """The steps of the first layer, and of the others as far as these are not beside it, likewise of both directions."""
-        sizes, known = self.sizes, _BACKWARD if self.is_backward else _FORWARD
+        sizes, known = self.sizes, _STEPS[self.is_backward]
         is_single = self.width >= DTYPES["float32"].bits / 8
         n, k = (sizes.hidden, self.gates) if self.is_backward else (self.gates, sizes.hidden)
-        alone = known.single if is_single else known.half
+        alone = known["single" if is_single else "half"]
         if not is_single and sizes.hidden * self.width % _ALIGNED and sizes.batch > 1:
-            alone *= _UNEVEN
+            alone *= _EACH["uneven"]
         product = self.product(sizes.batch, n, k) * alone
-        cell = known.cell_single if is_single and sizes.batch > 1 else known.cell  # a vector is not split
-        step = product + cell + sizes.batch * self.gates * self.width / known.bandwidth
+        cell = known["cell_single" if is_single and sizes.batch > 1 else "cell"]  # a vector is not split
+        step = product + cell + sizes.batch * self.gates * self.width / known["bandwidth"]
         blocks = -(-n // _TILE_GATES) * -(-sizes.batch // _TILE_ROWS)
-        share = min(max(blocks / self.cores, known.least), known.most)
+        share = min(max(blocks / self.cores, known["least"]), known["most"])
         in_turn = 1 + (sizes.layers - 1) * share if sizes.directions == 1 else sizes.layers * (1 + share)
-        found = known.start + sizes.steps * step * in_turn
+        found = known["start"] + sizes.steps * step * in_turn
         if self.dtype in RESIDENT_TYPES or self.is_backward:
             return found
         weights = sum(self.gates * (width + sizes.hidden) for width in self.widths()) * sizes.directions
         copies = _COPIES * sizes.layers * sizes.directions
-        return found + (copies * _COPY + weights * self.width / _COPIED_BYTES)
+        return found + (copies * _EACH["copy_seconds"] + weights * self.width / _EACH["copied_bytes"])
 
     def inputs(self) -> float:
         """The products of all inputs with the weights of each layer."""
         of_layers = [self.product(self.rows, self.gates, width) for width in self.widths()]
-        share = 1.0 if is_resident(self.sizes, self.dtype) else _INPUTS
+        share = 1.0 if is_resident(self.sizes, self.dtype) else _EACH["inputs"]
         return share * self.sizes.directions * sum(of_layers)
 
     def gradients(self) -> float:
         """Those of operands, weights and biases, after the steps."""
         sizes, found = self.sizes, 0.0
         for width in self.widths():
-            found += _INPUT_GRADIENT * self.product(self.rows, width, self.gates)
+            found += _EACH["input_gradient"] * self.product(self.rows, width, self.gates)
             of_inputs, of_hidden = (self.product(self.gates, n, self.rows) for n in (width, sizes.hidden))
-            found += _WEIGHT_GRADIENT * (of_inputs + of_hidden)
+            found += _EACH["weight_gradient"] * (of_inputs + of_hidden)
         return sizes.directions * found + self.rows * _BIAS_GRADIENT.get(sizes.gates, 0.0)
 
     def widths(self) -> list[int]:

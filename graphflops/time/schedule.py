@@ -29,7 +29,7 @@ def waits(operator: Op, operands: Iterable[object]) -> bool:
     """Whether the CPU waits for the GPU: it reads a number, or how many elements the result has."""
     indices = [*operands][1:] if operator.name in ("index", "index_put") else []
     is_mask = any(isinstance(each, TensorType) and each.dtype.name == "bool" for each in indices)
-    return operator.is_read_by_cpu or is_mask
+    return operator.has("is_read_by_cpu") or is_mask
 
 
 def start_seconds(costs: Costs, stacks: Iterable[str]) -> float:
@@ -47,7 +47,7 @@ def library(entry: str) -> str:
 def forward_seconds(costs: Costs, operator: Op, kernels: Sequence[Kernel], *, records: bool) -> float:
     """CPU time of a call. records: whether autograd keeps it."""
     if operator.kind in _UNCALLED:
-        return operator.is_read_by_cpu * costs["forward.call"]
+        return operator.has("is_read_by_cpu") * costs["forward.call"]
     idle = "forward.skipped" if operator.kind in ("dropout", "cast") else "forward.without_kernel"
     own = _launching(costs, "forward", operator, kernels) if kernels else costs[idle]
     return own + records * costs["forward.recording"]
@@ -59,7 +59,7 @@ def recorded_seconds(costs: Costs, operator: Op, kernels: Sequence[Kernel], tens
     tensors: how many it reads.
     """
     if operator.kind in _UNCALLED:
-        return operator.is_read_by_cpu * costs["forward.call"]
+        return operator.has("is_read_by_cpu") * costs["forward.call"]
     if operator.copies_for:
         return costs["recorded.sharding"] + tensors * costs["recorded.sharding.tensor"]
     if operator.is_exchange:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cache
 
 from graphflops.errors import FileError, shown
@@ -52,7 +52,6 @@ def git(
     output: object = None,
     check: bool = True,
     seconds: float | None = None,
-    environment: Mapping[str, str] | None = None,
 ) -> bytes:
     """What git prints; FileError, in git's words, where it fails and `check` is set.
 
@@ -64,7 +63,7 @@ def git(
             input=given,
             stdout=output or subprocess.PIPE,  # type: ignore[call-overload]
             stderr=subprocess.PIPE,
-            env={**os.environ, **_QUIET, **(environment or {})},
+            env={**os.environ, **_QUIET},
             check=False,
             timeout=seconds,
         )
@@ -95,7 +94,11 @@ def executable(path: str) -> str:
     Windows looks into the current folder first, and so does a PATH with an empty or relative part: there a pull request
     can put a git of its own. Folders in the checkout are skipped.
     """
-    checkout = _checkout(os.path.realpath(os.curdir))
+    # The nearest folder around that has a `.git`; "" where there is none.
+    checkout = os.path.realpath(os.curdir)
+    while checkout and not os.path.exists(os.path.join(checkout, ".git")):
+        above = os.path.dirname(checkout)
+        checkout = above if above != checkout else ""
     for folder in path.split(os.pathsep):
         place = f"{os.path.realpath(folder)}{os.sep}"
         is_within = bool(checkout) and place.startswith(checkout.rstrip(os.sep) + os.sep)
@@ -106,12 +109,3 @@ def executable(path: str) -> str:
             if os.path.isfile(file) and os.access(file, os.X_OK):
                 return file
     raise FileError("git is not installed, so that revisions cannot be read")
-
-
-def _checkout(folder: str) -> str:
-    """The nearest folder around that has a `.git`; "" where there is none."""
-    while not os.path.exists(os.path.join(folder, ".git")):
-        if os.path.dirname(folder) == folder:
-            return ""
-        folder = os.path.dirname(folder)
-    return folder

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from graphflops import exporters
 from graphflops.base.limits import next_analysis
+from graphflops.base.record import Record
 from graphflops.base.rendered import Rendered
 from graphflops.derived.overview import OverviewLine, overview
 from graphflops.dims import evaluate
@@ -57,20 +58,13 @@ def resolve(file: str, place: str) -> None:
         raise FileError(f"{place}: a Git LFS pointer without an object id and a size")
     digest, size = found[1].decode(), int(found[2])
     what = f"{place}: a Git LFS pointer to {size:,} bytes"
-    stored = _stored(digest)
-    if stored is not None:
+    folder = git("config", "--type=path", "lfs.storage", check=False).decode().strip() or "lfs"
+    store = os.path.join(os.path.abspath(os.fsdecode(git("rev-parse", "--git-common-dir")).strip()), folder)
+    stored = os.path.join(store, "objects", digest[:2], digest[2:4], digest)
+    if os.path.isfile(stored):
         _copied(stored, file, digest, size, what)
     else:
         _fetched(text, file, digest, size, what)
-
-
-def _stored(digest: str) -> str | None:
-    """The object's file in the local store; None where it is not there."""
-    folder = git("config", "--type=path", "lfs.storage", check=False).decode().strip()
-    common = os.path.abspath(os.fsdecode(git("rev-parse", "--git-common-dir")).strip())
-    store = os.path.join(common, folder or "lfs")
-    path = os.path.join(store, "objects", digest[:2], digest[2:4], digest)
-    return path if os.path.isfile(path) else None
 
 
 def _copied(source: str, target: str, digest: str, size: int, what: str) -> None:
@@ -116,8 +110,7 @@ _OWN_DIFF = ("--no-ext-diff", "--no-textconv")  # options of git: none of the re
 _LINK = "120000"
 
 
-@dataclass(frozen=True, slots=True)
-class ModelFile:
+class ModelFile(Record, frozen=True):
     """A model's file: in the checkout, or at a git commit."""
 
     path: str
@@ -150,12 +143,10 @@ class ModelFile:
 
     @staticmethod
     def at(path: str, revision: str) -> ModelFile:
-        """The file at a revision, its path counted from the current folder."""
         return ModelFile(path, resolved(revision), revision)
 
 
-@dataclass(frozen=True, slots=True)
-class RevisionRange:
+class RevisionRange(Record, frozen=True):
     """Two git revisions. merge_base: the old one stands for the last commit that the two have in common."""
 
     old: str
@@ -255,8 +246,7 @@ def file_here(path: str) -> Iterator[str]:
         yield file
 
 
-@dataclass(frozen=True, slots=True)
-class Version:
+class Version(Record, frozen=True):
     """A file at a commit that changed it."""
 
     commit: str
@@ -280,33 +270,25 @@ def versions(path: str, span: RevisionRange | None, most: int) -> list[Version]:
     command = ["log", "--follow", "--raw", "--no-abbrev", "-z", "-M", *_OWN_DIFF, shown_as]
     text = git(*command, f"--max-count={most}", f"{old}..{new}" if old else new, "--", path)
     parts = iter([os.fsdecode(part).strip("\n") for part in text.split(b"\0")])
-    found = [_version(commit, parts) for commit in parts if commit]
-    if old and (first := _at_beginning(old, found[-1:], path)):
-        found.append(first)
+    found = []
+    for commit in filter(None, parts):
+        # One entry: date, subject, `:modes blobs status`, and one path, or two where it was renamed.
+        date, subject, raw, place = (next(parts) for _ in range(4))
+        blob, status = raw.split()[3:5]
+        before, place = (place, next(parts)) if status[:1] in "RC" else ("", place)
+        found.append(Version(commit, date, subject, place, "" if status == "D" else blob, before))
+    if old:  # the file as it was where the range begins, if it was there
+        how, asked = "--full-name", os.path.relpath(path) if os.path.isabs(path) else path
+        if found:
+            how, asked = "--full-tree", found[-1].renamed_from or found[-1].path
+        if listed := git("ls-tree", "-z", how, old, "--", asked):
+            about, _, name = listed.rstrip(b"\0").partition(b"\t")
+            told = os.fsdecode(git("log", "-1", "--format=%cs%x00%s", old)).strip("\n")
+            date, subject = told.split("\0")
+            found.append(Version(old, date, subject, os.fsdecode(name), about.decode().split()[2]))
     if not found:
         raise FileError(f"{shown(path)}: no commit of that range has such a file")
     return found[::-1]
-
-
-def _version(commit: str, parts: Iterator[str]) -> Version:
-    """One entry of the log: date, subject, `:modes blobs status`, and one path, or two where it was renamed."""
-    date, subject, raw, path = (next(parts) for _ in range(4))
-    blob, status = raw.split()[3:5]
-    before, path = (path, next(parts)) if status[:1] in "RC" else ("", path)
-    return Version(commit, date, subject, path, "" if status == "D" else blob, before)
-
-
-def _at_beginning(old: str, oldest: Sequence[Version], path: str) -> Version | None:
-    """The file as it was where the range begins; None where it was not there yet."""
-    how, place = "--full-name", os.path.relpath(path) if os.path.isabs(path) else path
-    if oldest:
-        how, place = "--full-tree", oldest[0].renamed_from or oldest[0].path
-    listed = git("ls-tree", "-z", how, old, "--", place)
-    if not listed:
-        return None
-    about, _, name = listed.rstrip(b"\0").partition(b"\t")
-    date, subject = os.fsdecode(git("log", "-1", "--format=%cs%x00%s", old)).strip("\n").split("\0")
-    return Version(old, date, subject, os.fsdecode(name), about.decode().split()[2])
 
 
 def there(path: str, commit: str | None) -> bool:
@@ -320,8 +302,7 @@ def there(path: str, commit: str | None) -> bool:
 QUANTITIES = ("matrix_flops", "parameters", "moved_bytes", "peak_bytes")
 
 
-@dataclass(frozen=True, slots=True)
-class HistoryPoint:
+class HistoryPoint(Record, frozen=True):
     """The model at one commit. line: what it cost there, or why that is not known."""
 
     version: Version

@@ -148,3 +148,100 @@ def test_a_module_that_is_made_by_the_first_step() -> None:
     report = analyze(record(factory))
     assert report.parameters == WIDTH * WIDTH + WIDTH
     assert {row.module for row in report.rows if row.cost.matrix_flops} == {"inner"}
+
+
+def codes(report: Any) -> set[str]:
+    return {found.code for found in report.diagnostics}
+
+
+def test_a_mask_chooses_all_rows() -> None:
+    """How many rows a mask chooses is in no recording: every product has all of them, the most that can be."""
+
+    def factory() -> Any:
+        first, second = nn.Linear(WIDTH, WIDTH, bias=False).cuda(), nn.Linear(WIDTH, WIDTH, bias=False).cuda()
+        x, labels = torch.randn(BATCH, WIDTH, device="cuda"), torch.randint(0, 2, (BATCH,), device="cuda")
+
+        def step() -> None:
+            hidden = first(x)
+            hidden = torch.where(hidden > 0, hidden, 0.0)
+            hidden[labels == 1] = 0.0
+            second(hidden[labels == 0]).masked_select(torch.ones(WIDTH, device="cuda") > 0).sum().backward()
+
+        return step
+
+    report = analyze(record(factory))
+    # Forward and gradients of weights of both layers, and the second one's gradient of its operand.
+    assert report.totals.cost.matrix_flops == 2 * FORWARD + 2 * WEIGHT + FORWARD
+    assert "GF132" in codes(report)
+    assert not report.coverage.unknown
+
+
+def test_paths_of_speech_are_as_many_as_labels_allow() -> None:
+    steps, words = 6, 5
+
+    def factory() -> Any:
+        scores = torch.randn(steps, BATCH, WIDTH, device="cuda", requires_grad=True)
+        labels = torch.randint(1, WIDTH, (BATCH, words), device="cuda")
+        lengths = torch.full((BATCH,), steps), torch.full((BATCH,), words)
+        return lambda: nn.functional.ctc_loss(scores.log_softmax(-1), labels, *lengths).backward()
+
+    graph = record(factory)
+    (call,) = [node for node in graph.nodes if "_ctc_loss" in node.op and "backward" not in node.op]
+    paths = graph.types[call.outputs[1]]
+    assert paths.shape == (BATCH, steps, 2 * words + 1)  # a blank before, between and behind the words
+
+
+def test_a_batch_norm_of_all_ranks() -> None:
+    ranks = 4
+
+    def factory(mesh: Any) -> Any:
+        layers = nn.Sequential(nn.Linear(WIDTH, WIDTH, bias=False), nn.SyncBatchNorm(WIDTH))
+        return trained(DistributedDataParallel(layers.cuda()))
+
+    report = analyze(record(factory, mesh={"dp": ranks}))
+    found = {
+        one.op.split(".")[1].strip("_"): int(one.bytes) for one in report.exchanges if one.phase == "forward"
+    }
+    # Each rank gives a mean and a deviation for each channel, and its number of rows.
+    assert found["allgather_base"] == (ranks - 1) * (2 * WIDTH + 1) * 4
+    summed = sum(int(one.bytes) for one in report.exchanges if one.phase == "backward")
+    # Two sums for each channel, and the gradients of a layer, a weight and a bias.
+    assert summed == 2 * (ranks - 1) * (2 * WIDTH + WIDTH * WIDTH + 2 * WIDTH) * 4 // ranks
+    assert not report.coverage.unknown
+
+
+def test_what_is_to_be_compiled_is_recorded_as_it_is() -> None:
+    def given(x: torch.Tensor) -> torch.Tensor:
+        return x @ x
+
+    before = torch.compile(given)
+
+    def compiled() -> Any:
+        layer = nn.Linear(WIDTH, WIDTH)
+        layer.compile()
+        return trained(torch.compile(layer.cuda(), mode="max-autotune"))
+
+    def decorated() -> Any:
+        x = torch.randn(WIDTH, WIDTH, device="cuda")
+        return lambda: torch.compile(fullgraph=True)(given)(x)
+
+    def outside() -> Any:
+        x = torch.randn(WIDTH, WIDTH, device="cuda")
+        return lambda: before(x)
+
+    for factory, wanted in (compiled, FORWARD + WEIGHT), (decorated, 2 * WIDTH**3), (outside, 2 * WIDTH**3):
+        report = analyze(record(factory))
+        assert report.totals.cost.matrix_flops == wanted
+        assert "GF136" in codes(report)
+    assert "GF136" not in codes(analyze(record(lambda: trained(nn.Linear(WIDTH, WIDTH).cuda()))))
+
+
+def test_what_cannot_be_recorded_says_what_to_do() -> None:
+    def attention() -> Any:
+        from torch.nn.attention.flex_attention import flex_attention
+
+        x = torch.randn(1, 2, 128, 16, device="cuda", requires_grad=True)
+        return lambda: flex_attention(x, x, x).sum().backward()
+
+    with pytest.raises(ModelError, match="use scaled_dot_product_attention"):
+        record(attention)

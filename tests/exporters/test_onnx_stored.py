@@ -32,6 +32,28 @@ def test_roles_of_stored_tensors(read):
     assert graph.types["shape"] == TensorType((4,), INT64, value=(2, 3, 8, 8))
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        "y = own.norm(x, scale, bias, mean, var)",
+        """one = Constant<value = bool {1}>()
+           y = If (one) <then_branch = a () => (float[2, 3, 8, 8] p) { p = own.norm(x, scale, bias, mean, var) },
+                         else_branch = b () => (float[2, 3, 8, 8] q) { q = Identity(x) }>""",
+    ],
+)
+def test_statistics_of_norms_inside_functions_and_branches_are_no_parameters(call, read):
+    """3 of scale and 3 of bias."""
+    model = parser.parse_model(
+        f"""<ir_version: 9, opset_import: ["" : 17, "own" : 1]>
+        g (float[2, 3, 8, 8] x) => (float[2, 3, 8, 8] y)
+        <float[3] scale = {{1, 1, 1}}, float[3] bias = {{0, 0, 0}}, float[3] mean = {{0, 0, 0}}, float[3] var = {{1, 1, 1}}>
+        {{ {call} }}
+        <opset_import: ["" : 17], domain: "own">
+        norm (v, w, b, m, s) => (r) {{ r = BatchNormalization(v, w, b, m, s) }}"""
+    )
+    assert analyze(read(model)).parameters == 6
+
+
 def test_constant_nodes_are_stored_tensors(read):
     graph = read("g (float[4] x) => (float[4] y) { one = Constant<value_float = 1.0>() y = Add(x, one) }")
     assert ops(graph) == ["onnx.Add.14"]

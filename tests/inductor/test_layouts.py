@@ -8,7 +8,7 @@ from torch import nn
 
 import graphflops
 from graphflops.analysis import as_graph
-from graphflops.inductor.layout_choice import _nodes, prefers_channels_last
+from graphflops.inductor.library_calls import _nodes, prefers_channels_last
 from graphflops.passes.bind import bind
 from graphflops.passes.price import price
 from tests.inductor.one_call import plan_of

@@ -14,7 +14,7 @@ from graphflops import Training
 from graphflops.analysis import as_graph
 from graphflops.devices import HOPPER
 from graphflops.inductor import library_calls
-from graphflops.inductor.layout_choice import is_turned
+from graphflops.inductor.library_calls import is_turned
 from graphflops.inductor.lowering import Op
 from graphflops.inductor.plan import Plan, Plans
 from graphflops.passes.attention import facts_of

@@ -13,7 +13,7 @@ from torch._inductor import choices, ir
 
 from graphflops.devices import HOPPER
 from graphflops.inductor.fusing import split_lengths
-from graphflops.inductor.layout_choice import aligned, aligned_bytes
+from graphflops.inductor.library_calls import aligned, aligned_bytes
 
 H200 = SimpleNamespace(
     multi_processor_count=HOPPER.multiprocessors,

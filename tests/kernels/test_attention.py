@@ -8,7 +8,14 @@ import pytest
 
 from graphflops.attention.kernel import Choice, Operand, Problem
 from graphflops.execution.strides import row_major
-from graphflops.kernels.attention import AttentionMemory, computed_fraction, cut, gradient_bytes
+from graphflops.kernels.attention import (
+    AttentionMemory,
+    computed_fraction,
+    cut,
+    fused_memory,
+    gradient_bytes,
+    unfused_memory,
+)
 from graphflops.kernels.kernel import Attention, Kernel, Rows
 from tests.memory.one_call import eager
 from tests.one_call import g
@@ -174,7 +181,12 @@ def memory(
     in_order: tuple[bool, ...] = (True,) * 3,
     out_bytes: int = 0,
 ) -> AttentionMemory:
-    return AttentionMemory(Problem(*operands, mask, dropout), Choice(kernel, ""), out_bytes, in_order)
+    own = [
+        x if is_own else Operand(x.type, row_major(x.type.shape, (0, 2, 1, 3)))
+        for x, is_own in zip(operands, in_order, strict=True)
+    ]
+    needed = unfused_memory if kernel == "math" else fused_memory
+    return needed(Problem(*own, mask, dropout), Choice(kernel, ""), out_bytes)
 
 
 HALVES = [operand(shape) for shape in (QUERY, KEY, VALUE)]
@@ -218,7 +230,6 @@ def test_masks_that_are_copied(mask: Operand | None, kernel: Any, copied: int) -
 )
 def test_what_fused_gradients_need(kernel: Any, expected: int) -> None:
     assert memory(kernel, *HALVES).backward == expected
-    assert memory(kernel, *HALVES).shared_gradients == 0
     assert memory(kernel, *HALVES).gradient_parts == (0, 0)
 
 
@@ -233,7 +244,6 @@ def test_gradients_of_shared_keys_and_values_for_each_head() -> None:
     few = [operand(shape) for shape in (QUERY, FEW_KEY, FEW_VALUE)]
     found = memory("flash", *few)
     shared = 2 * BATCH * HEADS * KEYS * (WIDTH + VALUES)
-    assert found.shared_gradients == shared
     assert found.backward == 4 * BATCH * HEADS * QUERIES * (WIDTH + 1) + shared
     assert found.gradient_parts == (shared // 2, shared // 2)
 
@@ -243,10 +253,8 @@ def test_the_gradient_of_a_mask_has_rows_of_a_multiple_of_16_keys(keys: int, pad
     given = [HALVES[0], operand((BATCH, HEADS, keys, WIDTH)), operand((BATCH, HEADS, keys, VALUES))]
     wanted = operand((QUERIES, keys), requires_grad=True)
     of_mask, own = 2 * BATCH * HEADS * QUERIES * padded, 4 * BATCH * HEADS * (128 * WIDTH + QUERIES)
-    assert memory("efficient", *given, mask=wanted).mask_gradient == of_mask
     assert memory("efficient", *given, mask=wanted).backward == own + of_mask
     for mask in (operand((QUERIES, keys)), None):
-        assert memory("efficient", *given, mask=mask).mask_gradient == 0
         assert memory("efficient", *given, mask=mask).backward == own
 
 
@@ -277,7 +285,7 @@ def test_what_the_unfused_kernel_needs_of_float32() -> None:
     query, key, value = IN_FLOAT
     assert found.forward == max(query + key + SCORES, query + 2 * SCORES + SCORES // 4)
     assert found.parts == [query, SCORES, SCORES, SCORES // 4]
-    assert (found.float_copies, found.value_copy) == ([], 0)
+    assert found.value_copy == 0
     assert found.saved == SCORES + query + key
     assert found.saved_parts == [query, key, SCORES]
     assert found.backward == 3 * SCORES + value
@@ -288,34 +296,23 @@ def test_what_the_unfused_kernel_needs_of_float32() -> None:
     assert memory("math", *FLOATS, in_order=(True, True, False)).value_copy == value
 
 
-@pytest.mark.parametrize(
-    ("operands", "in_order", "copied"),
-    [
-        # Scaled query and key are put in order, the key also where heads share it.
-        (FLOATS, (True, True), 0),
-        (FLOATS, (False, True), IN_FLOAT[0]),
-        (FLOATS, (True, False), IN_FLOAT[1]),
-        (FLOATS, (False, False), IN_FLOAT[0] + IN_FLOAT[1]),
-        (FEW, (True, True), IN_FLOAT[1]),
-        (FEW, (True, False), IN_FLOAT[1]),
-        (FEW, (False, True), IN_FLOAT[0] + IN_FLOAT[1]),
-    ],
-)
-def test_operands_of_the_scores(operands: list[Operand], in_order: tuple[bool, ...], copied: int) -> None:
+@pytest.mark.parametrize("operands", [FLOATS, FEW])
+@pytest.mark.parametrize("in_order", [(True, True), (False, True), (True, False), (False, False)])
+def test_operands_of_the_scores(operands: list[Operand], in_order: tuple[bool, ...]) -> None:
+    """Scaled query and key are put in order, the key also where heads share it."""
     found = memory("math", *operands, in_order=(*in_order, True))
-    assert found.score_operands == copied
     assert found.value_copy == (IN_FLOAT[2] if operands is FEW else 0)
-    large = memory("math", *[operand((64, 64, 2, 512), "float32")] * 3, in_order=(*in_order, True))
-    of_query, of_key = ((4 * 64 * 64 * 2 * 512) * (not each) for each in in_order)
-    scores = 4 * 64 * 64 * 2 * 2
-    assert large.forward == 2 * 4 * 64 * 64 * 2 * 512 + of_query + of_key + scores
+    shape, few = (64, 64, 2, 512), (64, 1 if operands is FEW else 64, 2, 512)
+    large = memory("math", *[operand(x, "float32") for x in (shape, few, few)], in_order=(*in_order, True))
+    own = 4 * 64 * 64 * 2 * 512
+    read = own // 64 if operands is FEW else own
+    again = own * (not in_order[0]) + own * (not in_order[1] or operands is FEW)
+    assert large.forward == own + read + again + 4 * 64 * 64 * 2 * 2
 
 
 def test_dropout_keeps_scores_and_which_of_them_it_kept() -> None:
     found = memory("math", *FLOATS, dropout=0.5)
-    assert found.dropped == SCORES + SCORES // 4
     assert found.saved == 2 * SCORES + SCORES // 4 + IN_FLOAT[0] + IN_FLOAT[1]
-    assert memory("math", *FLOATS).dropped == 0
 
 
 def test_bytes_of_gradients() -> None:
@@ -339,11 +336,11 @@ def test_only_calls_that_choose_their_kernel_have_such_memory() -> None:
     execution, call = eager(SDPA, x, x, x)
     found = AttentionMemory.of(call, execution.layouts, True)
     assert found is not None
-    assert (found.out_bytes, found.operands_in_order) == (2 * 2 * 4 * 16 * 8, (True, True, True))
+    assert [operand.strides for operand in found.problem.operands] == [(512, 128, 8, 1)] * 3
     turned, call = eager(SDPA, x, x, x, lies={"x1": (512, 8, 32, 1)})
     found = AttentionMemory.of(call, turned.layouts, True)
     assert found is not None
-    assert found.operands_in_order == (True, False, True)
+    assert found.problem.key.strides == (512, 8, 32, 1)
     for op, given in (("aten.relu.default", (x,)), (SDPA, [g(16, 8)] * 3)):
         execution, call = eager(op, *given)
         assert AttentionMemory.of(call, execution.layouts, True) is None

@@ -217,6 +217,19 @@ def test_what_torch_says_of_data_is_asserted(tmp_path: Path) -> None:
         assert str(report.totals.cost.matrix_flops) == "18*u1 + 60"  # 2 * 5 * 2 * 3; 2 * u1 * 3 * 3
 
 
+def test_a_boolean_is_at_most_one(tmp_path: Path) -> None:
+    """torch records that of it, and asserts it of a number that is made of the boolean."""
+
+    class Gate(torch.nn.Module):
+        def forward(self, x: torch.Tensor, is_open: torch.Tensor) -> torch.Tensor:
+            return x * is_open.item()
+
+    exported = torch.export.export(Gate(), (torch.ones(2, 3), torch.tensor(True)))
+    for one in (exported, exported.run_decompositions()):
+        torch.export.save(one, tmp_path / "a.pt2")
+        assert not contradictions(analyze(tmp_path / "a.pt2"))
+
+
 class Rows(torch.nn.Module):
     """The first n rows, of which the program asserts that there are more than 1, or as many in the input."""
 
@@ -282,10 +295,12 @@ class Split(torch.nn.Module):
         return torch.cat([self.layer(part) for part in x.split(sizes)]) * x[:, :1]
 
 
-def test_parts_that_are_asserted_to_be_all_rows_cost_what_all_rows_do() -> None:
-    example = (torch.ones(6, 8), torch.tensor([2, 3, 1]))
-    axes = ({0: torch.export.Dim.DYNAMIC}, None)
-    report = analyze(torch.export.export(Split(), example, dynamic_shapes=axes), dims={"x[0]": 9})
+@pytest.mark.parametrize("axes", [({0: torch.export.Dim.DYNAMIC}, None), None])
+def test_parts_that_are_asserted_to_be_all_rows_cost_what_all_rows_do(axes: Any) -> None:
+    """Where the number of rows is fixed, each part alone is assumed to be as long as all of them; together they are not."""
+    example = (torch.ones(6 if axes else 9, 8), torch.tensor([2, 3, 1] if axes else [2, 3, 4]))
+    exported = torch.export.export(Split(), example, dynamic_shapes=axes)
+    report = analyze(exported, dims={"x[0]": 9} if axes else {})
     assert report.total().matrix_flops == 2 * 9 * 8 * 4
     assert not report.diagnostics
 

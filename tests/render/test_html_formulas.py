@@ -78,6 +78,7 @@ KNOWN: list[tuple[str, dict[str, int], int | None]] = [
     ("round(truediv(s, 2))", {"s": 5}, 2),
     ("round(truediv(s, 2))", {"s": 7}, 4),
     ("bitwise_and(s, 6) + bitwise_or(s, 8) + bitwise_xor(s, 1)", {"s": 5}, 4 + 13 + 4),
+    ("gcd(s, t) + gcd(0, s - t)", {"s": 30, "t": 42}, 6 + 12),
     ("lshift(s, t)", {"s": 3, "t": 70}, 3 << 70),
     ("rshift(s, t)", {"s": 300, "t": 2}, 75),
     ("pow(s, t)", {"s": 2, "t": 100}, 2**100),

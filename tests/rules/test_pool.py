@@ -106,6 +106,7 @@ def test_adaptive_windows_one_by_one() -> None:
         assert adaptive_windows((size,), (count,)) == elements
         assert evaluate(adaptive_windows((s,), (count,)), {"s": size}) == elements
         assert evaluate(adaptive_windows((size,), (s,)), {"s": count}) == elements
+        assert evaluate(adaptive_windows((s,), (t("n").shape[0],)), {"s": size, "n": count}) == elements
 
 
 def test_global_average_pooling_reads_every_element_once() -> None:

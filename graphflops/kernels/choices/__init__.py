@@ -76,6 +76,12 @@ def constants(name: str, family: str, *words: str) -> tuple[float, ...]:
     return tuple([known[f"{family}.{word}"].value for word in words])
 
 
+def all_constants(name: str, family: str) -> dict[str, float]:
+    """All constants of a family, by their words."""
+    known = library(name).constants.items()
+    return {key.rpartition(".")[2]: one.value for key, one in known if key.rpartition(".")[0] == family}
+
+
 def has_limit(name: str, limit: str, release: str) -> bool:
     """Whether a release of a library has a limit."""
     order, since = [*library(name).releases], library(name).limits[limit].since

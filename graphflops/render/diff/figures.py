@@ -5,7 +5,7 @@ The ledger has a line for each kind of difference, what is unexplained first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from graphflops.base.units import LEAST_SHARE, measured, memory, number
 from graphflops.comparison.result import Comparison, Figure, LedgerEntry, LedgerKind
@@ -71,59 +71,53 @@ def ledger_lines(comparison: Comparison, *, verbose: bool = False) -> list[str]:
     for entry in shown:
         names = dict.fromkeys(safe(name, 80) or "(the model itself)" for name in entry.names)
         told = listed(names, len(entry.names) if verbose else _NAMES)
-        lines.append(f"{_STATUS[entry.status]}: {_WORDS[entry.kind](entry)} ({told})")
+        lines.append(f"{_STATUS[entry.status]}: {_said(entry)} ({told})")
     rest = len(entries) - len(shown)
     return [*lines, f"and {rest:,} more kinds of differences, explained (-v lists them)"] if rest else lines
 
 
-def _counted(noun: str, rest: str) -> Callable[[LedgerEntry], str]:
-    return lambda entry: f"{count_of(len(entry.names), noun)} {rest}"
-
-
-def _work(entry: LedgerEntry) -> str:
-    if not entry.before:
-        return "sizes cannot be made equal"
-    return f"FLOPs {_quantity(entry.before)} → {_quantity(entry.after)} in {_modules(entry)}"
-
-
-def _quantity(text: str) -> str:
-    return number(int(text)) if text.lstrip("-").isdecimal() else safe(text, 80)
-
-
-def _modules(entry: LedgerEntry) -> str:
-    return count_of(len(entry.names), "module")
-
-
-def _attention(entry: LedgerEntry) -> str:
-    traffic = f"{memory(int(entry.before))} → {memory(int(entry.after))} read and written"
-    return f"{count_of(len(entry.names), 'attention')} unfused, {traffic}"
-
-
-_WORDS: Mapping[LedgerKind, Callable[[LedgerEntry], str]] = {
-    "work": _work,
-    "element_types": lambda entry: (
-        f"element type {safe(entry.before, 60)} → {safe(entry.after, 60)} of {len(entry.names):,}"
-    ),
-    "parameters_lost": _counted("trained parameter", "missing"),
-    "weight_shapes": lambda entry: f"weight {safe(entry.before, 60)} → {safe(entry.after, 60)}",
-    "unknown": lambda entry: f"calls of unknown cost {entry.before} → {entry.after}",
-    "cannot_run": _counted("call", "that cannot run"),
-    "sizes_fixed": _counted("open size", "fixed"),
-    "attention_unfused": _attention,
-    "heads_expanded": _counted("attention", "with keys and values copied for each query head"),
-    "batch_norms_folded": _counted("batch norm", "folded into the product before"),
-    "shifts_left_out": _counted(
-        "batch norm", "folded, without a bias in any product: shifts of zeros are left out"
-    ),
-    "zeros_left_out": _counted("parameter", "of zeros or ones left out"),
-    "constants_folded": _counted("product", "of constants computed when the file was made"),
-    "unused_left_out": _counted("product", "left out whose results nothing uses"),
-    "constants_lifted": _counted("constant", "stored beside the parameters"),
-    "parameters_folded": _counted("parameter", "folded into constants"),
-    "weights_packed": _counted("weight", "joined or cut"),
-    "weights_shared": _counted("weight", "stored once for equal ones"),
-    "weights_split": _counted("shared weight", "stored more than once"),
-    "weights_quantized": _counted("weight", "stored as small integers"),
-    "quantized": lambda entry: f"products of {_modules(entry)} in {safe(entry.after, 60)}",
-    "repeated_work_merged": lambda entry: f"repeated work done once in {_modules(entry)}",
+# What is counted in an entry, and what is said of it.
+_COUNTED: Mapping[LedgerKind, tuple[str, str]] = {
+    "parameters_lost": ("trained parameter", "missing"),
+    "cannot_run": ("call", "that cannot run"),
+    "sizes_fixed": ("open size", "fixed"),
+    "heads_expanded": ("attention", "with keys and values copied for each query head"),
+    "batch_norms_folded": ("batch norm", "folded into the product before"),
+    "shifts_left_out": ("batch norm", "folded, without a bias in any product: shifts of zeros are left out"),
+    "zeros_left_out": ("parameter", "of zeros or ones left out"),
+    "constants_folded": ("product", "of constants computed when the file was made"),
+    "unused_left_out": ("product", "left out whose results nothing uses"),
+    "constants_lifted": ("constant", "stored beside the parameters"),
+    "parameters_folded": ("parameter", "folded into constants"),
+    "weights_packed": ("weight", "joined or cut"),
+    "weights_shared": ("weight", "stored once for equal ones"),
+    "weights_split": ("shared weight", "stored more than once"),
+    "weights_quantized": ("weight", "stored as small integers"),
 }
+
+
+def _said(entry: LedgerEntry) -> str:
+    modules, many = count_of(len(entry.names), "module"), len(entry.names)
+    before, after = (safe(text, 60) for text in (entry.before, entry.after))
+    match entry.kind:
+        case "work" if not entry.before:
+            return "sizes cannot be made equal"
+        case "work":
+            sides = (entry.before, entry.after)
+            was, now = (number(int(n)) if n.lstrip("-").isdecimal() else safe(n, 80) for n in sides)
+            return f"FLOPs {was} → {now} in {modules}"
+        case "element_types":
+            return f"element type {before} → {after} of {many:,}"
+        case "weight_shapes":
+            return f"weight {before} → {after}"
+        case "unknown":
+            return f"calls of unknown cost {entry.before} → {entry.after}"
+        case "attention_unfused":
+            traffic = f"{memory(int(entry.before))} → {memory(int(entry.after))} read and written"
+            return f"{count_of(many, 'attention')} unfused, {traffic}"
+        case "quantized":
+            return f"products of {modules} in {after}"
+        case "repeated_work_merged":
+            return f"repeated work done once in {modules}"
+    noun, rest = _COUNTED[entry.kind]
+    return f"{count_of(many, noun)} {rest}"

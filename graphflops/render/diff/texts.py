@@ -62,7 +62,14 @@ def _forms(cause: Cause) -> list[str]:
         if cause.sizes and cause.sizes[0].noun:
             forms.append(f"{path_of(cause.folds[0])}: {listed(map(_size, cause.sizes), _SIZES)}")
         return forms
-    inside = _inside(cause)
+    depth = len(cause.place.split(".")) if cause.place else 0
+    names: dict[str, None] = {}
+    changed = ("matrix_flops", "parameters")
+    for fold in sorted(cause.folds, key=lambda fold: not any(fold.figures[name].differs for name in changed)):
+        rest = ".".join((fold.path or "").split(".")[depth:])
+        lone = rest.startswith("{") and "." not in rest
+        names.update(dict.fromkeys(rest.strip("{}").split(",") if lone else [rest] if rest else []))
+    inside = [safe(name, 80) for name in names]
     where = safe(cause.place, 120) or (listed(inside) if len(inside) <= _PARTS else "the whole model")
     times = f" (x{cause.times:,})" if cause.times > 1 else ""
     sizes = listed(map(_size, cause.sizes), _SIZES)
@@ -95,18 +102,6 @@ def _fold_words(fold: Fold) -> str:
     if unknown > 0:
         said.append(f"{count_of(unknown, 'call')} of unknown cost more")
     return f"{name}: {', '.join(said)}" if said else name
-
-
-def _inside(cause: Cause) -> list[str]:
-    """The modules below the cause's place, those first whose work or parameters changed."""
-    depth = len(cause.place.split(".")) if cause.place else 0
-    names: dict[str, None] = {}
-    changed = ("matrix_flops", "parameters")
-    for fold in sorted(cause.folds, key=lambda fold: not any(fold.figures[name].differs for name in changed)):
-        rest = ".".join((fold.path or "").split(".")[depth:])
-        lone = rest.startswith("{") and "." not in rest
-        names.update(dict.fromkeys(rest.strip("{}").split(",") if lone else [rest] if rest else []))
-    return [safe(name, 80) for name in names]
 
 
 def _size(size: Resized) -> str:

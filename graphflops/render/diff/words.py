@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from graphflops.base.units import LEAST_SHARE, interval, seconds
@@ -119,15 +119,11 @@ def notes(comparison: Comparison) -> list[str]:
 
 
 def _coverage(comparison: Comparison) -> Iterator[str]:
-    more = [entry for entry in comparison.unknown if entry.after > entry.before]
-    less = [entry for entry in comparison.unknown if entry.after < entry.before]
+    changes = [(safe(entry.op, 80), entry.after - entry.before) for entry in comparison.unknown]
     parts = []
-    if more:
-        named = listed(f"{safe(entry.op, 80)} (+{entry.after - entry.before:,})" for entry in more)
-        parts.append(f"of unknown cost now: {named}")
-    if less:
-        named = listed(f"{safe(entry.op, 80)} (-{entry.before - entry.after:,})" for entry in less)
-        parts.append(f"no longer of unknown cost: {named}")
+    for words, sign in (("of unknown cost now", 1), ("no longer of unknown cost", -1)):
+        if named := listed(f"{op} ({change:+,})" for op, change in changes if change * sign > 0):
+            parts.append(f"{words}: {named}")
     if parts:
         yield f"coverage: {'; '.join(parts)}; totals contain known calls only"
 
@@ -259,15 +255,13 @@ def tag(change: ModuleChange) -> str:
 def path_of(fold: Fold) -> str:
     """Its path, with the old path if it moved; the type for the model itself."""
     change = fold.first
-    before = "" if fold.before_path is None else safe(fold.before_path, 120) or _root(change.before_type)
-    after = "" if fold.path is None else safe(fold.path, 120) or _root(change.after_type)
+    before, after = (
+        "" if path is None else safe(path, 120) or safe(short_type(type_), 40) or "(program)"
+        for path, type_ in ((fold.before_path, change.before_type), (fold.path, change.after_type))
+    )
     if change.status == "moved" and before and after and before != after:
         return f"{before} → {after}"
     return after or before
-
-
-def _root(type_: str) -> str:
-    return safe(short_type(type_), 40) or "(program)"
 
 
 def type_of(change: ModuleChange) -> str:
@@ -287,7 +281,7 @@ def fact_words(change: ModuleChange, masked: Figure | None, most: int = _FACTS) 
     if not chosen:  # one operand, or the result if no operand changed: the change begins here
         operands = [fact for fact in minor if fact.what != "result"]
         chosen = operands[:1] or [replace(fact, what="same input, result") for fact in minor[:1]]
-    words = dict.fromkeys(filter(None, (_WORDS[fact.kind](fact) for fact in chosen if fact.kind != "mask")))
+    words = dict.fromkeys(filter(None, (_said(fact) for fact in chosen if fact.kind != "mask")))
     if masked is not None and any(fact.kind == "mask" for fact in change.facts):
         came = masked.before == 0
         hidden = before_after("masked_flops", masked)[came]
@@ -302,61 +296,36 @@ def short_op(op: str) -> str:
     return safe(called.word if called.dialect in ("aten", "onnx") else op, 80)
 
 
-def _operator(fact: Fact) -> str:
-    names = short_op(fact.before), short_op(fact.after)
-    if names[0] == names[1]:
-        names = safe(fact.before, 80), safe(fact.after, 80)
-    return f"{names[0]} → {names[1]}"
-
-
-def _count(fact: Fact) -> str:
-    change = int(fact.after) - int(fact.before)
-    return f"{change:+,} {short_op(fact.what)}" if change else f"{short_op(fact.what)} otherwise"
-
-
-def _order(fact: Fact) -> str:
-    now, before = (f"after {safe(name, 60)}" if name else "first" for name in (fact.after, fact.before))
-    return f"runs {now} now, {before} before"
-
-
-def _sharing(fact: Fact) -> str:
-    what = safe(fact.what, 40)
-    if fact.before and fact.after:
-        return f"{what} shared with {safe(fact.after, 80)} now, with {safe(fact.before, 80)} before"
-    if fact.after:
-        return f"{what} shared with {safe(fact.after, 80)} now"
-    return f"{what} no longer shared with {safe(fact.before, 80)}"
-
-
-def _unknown(fact: Fact) -> str:
-    known = fact.after in ("0", "counted", "free")
-    return f"{short_op(fact.what) or 'cost'} {'known now' if known else 'of unknown cost now'}"
-
-
-def _change(fact: Fact) -> str:
-    return f"{safe(fact.what, 60)} {safe(fact.before, 80)} → {safe(fact.after, 80)}".strip()
-
-
-def _operand(fact: Fact) -> str:
-    what = safe(fact.what, 40)
-    return f"without {what} {safe(fact.before, 80)}" if fact.before else f"with {what} {safe(fact.after, 80)}"
-
-
-_WORDS: Mapping[str, Callable[[Fact], str]] = {
-    "type": _change,
-    "unknown": _unknown,
-    "operator": _operator,
-    "fused": lambda f: (
-        f"work of {safe(f.before, 80)} is here" if f.before else f"work is in {safe(f.after, 80)}"
-    ),
-    "heads": lambda fact: f"{fact.what} heads {safe(fact.before, 20)} → {safe(fact.after, 20)}",
-    "operand": _operand,
-    "dtype": _change,
-    "shape": _change,
-    "shared": _sharing,
-    "parameters": lambda fact: "",  # the figures say it
-    "times": lambda fact: f"runs {safe(fact.before, 40)} → {safe(fact.after, 40)} times",
-    "calls": _count,
-    "work": lambda fact: "",  # the figures say it
-    "order": _order,
-}
+def _said(fact: Fact) -> str:
+    """A difference in words; "" where the figures say it."""
+    before, after, what = (safe(text, 80) for text in (fact.before, fact.after, fact.what))
+    match fact.kind:
+        case "type" | "dtype" | "shape":
+            return f"{safe(fact.what, 60)} {before} → {after}".strip()
+        case "unknown":
+            known = fact.after in ("0", "counted", "free")
+            return f"{short_op(fact.what) or 'cost'} {'known now' if known else 'of unknown cost now'}"
+        case "operator":
+            short = short_op(fact.before), short_op(fact.after)
+            return " → ".join(short if short[0] != short[1] else (before, after))
+        case "fused":
+            return f"work of {before} is here" if before else f"work is in {after}"
+        case "heads":
+            return f"{fact.what} heads {safe(fact.before, 20)} → {safe(fact.after, 20)}"
+        case "operand":
+            what = safe(fact.what, 40)
+            return f"without {what} {before}" if before else f"with {what} {after}"
+        case "shared":
+            what = safe(fact.what, 40)
+            if not after:
+                return f"{what} no longer shared with {before}"
+            return f"{what} shared with {after} now" + (f", with {before} before" if before else "")
+        case "times":
+            return f"runs {safe(fact.before, 40)} → {safe(fact.after, 40)} times"
+        case "calls":
+            change = int(fact.after) - int(fact.before)
+            return f"{change:+,} {short_op(fact.what)}" if change else f"{short_op(fact.what)} otherwise"
+        case "order":
+            now, then = (f"after {safe(one, 60)}" if one else "first" for one in (fact.after, fact.before))
+            return f"runs {now} now, {then} before"
+    return ""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from msgspec.structs import replace
 
 from graphflops.comparison.entries import followed
-from graphflops.comparison.result import Comparison, Fold, JointSize
+from graphflops.comparison.result import Comparison, Fold
 from graphflops.dims.solving import affine
 from graphflops.render.diff import words
 from graphflops.render.diff.tables import tables
@@ -82,24 +82,22 @@ def _sizes(found: Comparison) -> Iterator[PageSize]:
         ]
         for side, name in enumerate(own):
             told[side].add(name or "")
-        yield _joint(size, own, values, infos[-1])
+        lines = [affine(each) if each is not None else None for each in (size.before_as, size.after_as)]
+        named = zip(own, lines, strict=True)
+        symbols = [
+            {} if name is None else {name: (1, 0) if line is None else line[1:]} for name, line in named
+        ]
+        shown = affine(size.computed[size.axis]) if size.axis else None
+        slope, offset = (1, 0) if shown is None else shown[1:]
+        low, high = (None if end is None else slope * end + offset for end in (size.minimum, size.maximum))
+        where = tuple(safe(axis, 60) for axis in size.where if axis != size.stated)
+        yield PageSize(
+            size.stated, (slope, offset), size.name, tuple(symbols), values, infos[-1], (low, high), where
+        )
     for side, report in enumerate(reports):
         for name in report.symbols:
             if name not in told[side]:
                 yield page_size(report, [name], [[name] if side == other else [] for other in (0, 1)])
-
-
-def _joint(
-    size: JointSize, own: Sequence[str | None], values: tuple[int | None, int | None], info: SymbolInfo
-) -> PageSize:
-    lines = [affine(each) if each is not None else None for each in (size.before_as, size.after_as)]
-    named = zip(own, lines, strict=True)
-    symbols = [{} if name is None else {name: (1, 0) if line is None else line[1:]} for name, line in named]
-    shown = affine(size.computed[size.axis]) if size.axis else None
-    slope, offset = (1, 0) if shown is None else shown[1:]
-    low, high = (None if end is None else slope * end + offset for end in (size.minimum, size.maximum))
-    where = tuple(safe(axis, 60) for axis in size.where if axis != size.stated)
-    return PageSize(size.stated, (slope, offset), size.name, tuple(symbols), values, info, (low, high), where)
 
 
 def _change(fold: Fold) -> PageChange:

@@ -96,6 +96,7 @@ const rounded = (value) => {
   const twice = quotient(plus(times(2n, value), 1n), 2n);
   return order(minus(twice, value), fraction(1n, 2n)) === 0 && twice % 2n !== 0n ? twice - 1n : twice;
 };
+const divisor = (a, b) => (whole(b) ? divisor(b, whole(a) % b) : a < 0n ? -a : a);
 const real = (name) => (value) => asNumber(Math[name](asNumber(value)));
 const logarithm2 = (value) => {
   if (isWhole(value) && value > 0n && (value & (value - 1n)) === 0n) return BigInt(bits(value) - 1);
@@ -111,6 +112,7 @@ const FUNCTIONS = {
   log2: logarithm2,
   pow: power,
   round: rounded,
+  gcd: divisor,
   bitwise_and: (a, b) => whole(a) & whole(b),
   bitwise_or: (a, b) => whole(a) | whole(b),
   bitwise_xor: (a, b) => whole(a) ^ whole(b),

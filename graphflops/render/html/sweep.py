@@ -47,11 +47,11 @@ _QUANTITIES: tuple[tuple[str, Callable[[Point], int | None], Callable[[int], str
 _SECOND = 10**12  # picoseconds, in which times are drawn
 
 
-def _picoseconds(point: Point) -> int | None:
-    return None if point.time is None else round(point.time.seconds * _SECOND)
-
-
-_TIME = ("time", _picoseconds, lambda time: seconds(time / _SECOND))
+_TIME: tuple[str, Callable[[Point], int | None], Callable[[int], str]] = (
+    "time",
+    lambda point: None if point.time is None else round(point.time.seconds * _SECOND),
+    lambda time: seconds(time / _SECOND),
+)
 
 
 def of_sweep(sweep: Sweep) -> str:
@@ -189,7 +189,17 @@ def plot(key: str, name: str, across: str, curves: Sequence[Curve], told: Callab
     values = [value for curve in curves for _, value in curve.points]
     x = Axis(sizes[0], sizes[-1], _spread(sizes))
     y, marks = _upright(values)
-    grid = _across(x, sizes)
+    kept: list[int] = []  # sizes that have room for their labels
+    for size in sizes:
+        while kept and size == sizes[-1] and kept != sizes[:1] and _x(x, size) - _x(x, kept[-1]) < _APART:
+            kept.pop()
+        if not kept or _x(x, size) - _x(x, kept[-1]) >= _APART:
+            kept.append(size)
+    grid = [
+        f'<line x1="{_x(x, size)}" x2="{_x(x, size)}" y1="{_ABOVE}" y2="{_HIGH - _BELOW}"/>'
+        f'<text x="{_x(x, size)}" y="{_HIGH - _BELOW + 16}" text-anchor="middle">{_brief(f"{size:,}")}</text>'
+        for size in kept
+    ]
     for mark in marks:
         grid.append(f'<line x1="{_LEFT}" x2="{_WIDE - _RIGHT}" y1="{_y(y, mark)}" y2="{_y(y, mark)}"/>')
         place = f'x="{_LEFT - 6}" y="{_y(y, mark) + 4:g}" text-anchor="end"'
@@ -243,23 +253,6 @@ def _x(axis: Axis, value: int) -> float:
 
 def _y(axis: Axis, value: int) -> float:
     return round(_HIGH - _BELOW - axis.share(value) * (_HIGH - _BELOW - _ABOVE), 1)
-
-
-def _across(axis: Axis, sizes: Sequence[int]) -> list[str]:
-    """A line for each size that has room for its label."""
-    kept: list[int] = []
-    for size in sizes:
-        while (
-            kept and size == sizes[-1] and kept != sizes[:1] and _x(axis, size) - _x(axis, kept[-1]) < _APART
-        ):
-            kept.pop()
-        if not kept or _x(axis, size) - _x(axis, kept[-1]) >= _APART:
-            kept.append(size)
-    return [
-        f'<line x1="{_x(axis, size)}" x2="{_x(axis, size)}" y1="{_ABOVE}" y2="{_HIGH - _BELOW}"/>'
-        f'<text x="{_x(axis, size)}" y="{_HIGH - _BELOW + 16}" text-anchor="middle">{_brief(f"{size:,}")}</text>'
-        for size in kept
-    ]
 
 
 def _brief(text: str) -> str:

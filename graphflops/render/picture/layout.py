@@ -41,7 +41,14 @@ def columns(points: Points, rows: Sequence[Sequence[int]], boxes: int, apart: fl
             root = _aligned(turned[::-1] if up else turned, near, wanted)
             draft = _spread(turned, root, extent, apart)
             drafts.append([-x for x in draft] if mirrored else draft)
-    return _balanced(drafts)
+    # They are laid over the narrowest one; of the four places of a point, the mean of the two in the middle.
+    narrow = min(drafts, key=lambda draft: max(draft, default=0) - min(draft, default=0))
+    low, high = min(narrow, default=0), max(narrow, default=0)
+    moved = []
+    for place, draft in enumerate(drafts):
+        shift = high - max(draft, default=0) if place % 2 else low - min(draft, default=0)
+        moved.append([x + shift for x in draft])
+    return [sum(sorted(four)[1:3]) / 2 for four in zip(*moved, strict=True)]
 
 
 def _alignable(points: Points, rows: Sequence[Sequence[int]], boxes: int) -> set[Pair]:
@@ -109,17 +116,6 @@ def _spread(
         for one, space in left[block].items():
             room[one] = min(room[one], x[block] - space)
     return [x[block] for block in root]
-
-
-def _balanced(drafts: Sequence[Sequence[float]]) -> list[float]:
-    """The drafts laid over the narrowest one; of the four places of a point, the mean of the two in the middle."""
-    narrow = min(drafts, key=lambda draft: max(draft, default=0) - min(draft, default=0))
-    low, high = min(narrow, default=0), max(narrow, default=0)
-    moved = []
-    for place, draft in enumerate(drafts):
-        shift = high - max(draft, default=0) if place % 2 else low - min(draft, default=0)
-        moved.append([x + shift for x in draft])
-    return [sum(sorted(four)[1:3]) / 2 for four in zip(*moved, strict=True)]
 
 
 APART = 22.0  # units between two boxes of a layer, or a box and a line

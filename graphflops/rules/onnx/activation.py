@@ -17,7 +17,7 @@ from graphflops.rules.elementwise import Promotion, elementwise, to_bool
 from graphflops.rules.onnx import values
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import axis as axis_of
-from graphflops.rules.shapes import same_elements
+from graphflops.rules.shapes import only_result, same_elements
 from graphflops.rules.softmax import log_softmax, softmax_along
 from graphflops.rules.work import WORK, Work
 from graphflops.rules.work import gelu as gelu_work
@@ -41,35 +41,9 @@ def pointwise(
 ) -> Estimate:
     """The work per element of the broadcast operands, and the contents where they are known."""
     estimate = elementwise(work, *tensors, result=result)
-    (out,) = estimate.out
-    if fold is None or not isinstance(out, TensorType):
+    if fold is None:
         return estimate
-    return replace(estimate, out=(values.folded(fold, out, *tensors),))
-
-
-def unary(name: str, row: str = "", result: Promotion = own_type, fold: Fold | None = None) -> None:
-    """Register a function of one operand, whose attributes change neither type nor work.
-
-    row: its row of the table of work, where the function has no canonical name.
-    """
-    key = f"onnx.{name}"
-    work = WORK[row or operator(key).name]
-
-    @rule(key)
-    def estimate(a: TensorType) -> Estimate:
-        """The function's work per element."""
-        return pointwise(work, a, result=result, fold=fold)
-
-
-def binary(name: str, result: Promotion = own_type, fold: Fold | None = None) -> None:
-    """Register a function of two operands."""
-    key = f"onnx.{name}"
-    work = WORK[operator(key).name]
-
-    @rule(key)
-    def estimate(a: TensorType, b: TensorType, *, axis: int | None = None) -> Estimate:
-        """The function's work per element."""
-        return pointwise(work, a, placed(a, b, axis), result=result, fold=fold)
+    return replace(estimate, out=(values.folded(fold, only_result(estimate), *tensors),))
 
 
 def placed(a: TensorType, b: TensorType, axis: int | None) -> TensorType:
@@ -81,41 +55,52 @@ def placed(a: TensorType, b: TensorType, axis: int | None) -> TensorType:
     return same_elements(b, (*b.shape, *(1,) * behind))
 
 
-unary("Abs", fold=values.magnitude)
-unary("Neg", fold=values.negate)
-unary("Sign", fold=values.sign)
-unary("Floor", fold=values.floor)
-unary("Ceil", fold=values.ceil)
-unary("Round", fold=values.nearest)
-unary("Reciprocal", fold=partial(values.divide, 1))
-unary("Sqrt", fold=values.square_root)
-for _name in ("Exp", "Log", "Erf", "Sin", "Cos", "Tan", "Asin", "Acos", "Atan", "BitwiseNot"):
-    unary(_name)
-for _name in ("Sinh", "Cosh", "Tanh", "Asinh", "Acosh", "Atanh"):
-    unary(_name)
-unary("Not", fold=partial(values.subtract, 1))
-unary("IsInf", result=to_bool)
-unary("IsNaN", result=to_bool)
-
-binary("Add", fold=values.add)
-binary("Sub", fold=values.subtract)
-binary("Mul", fold=values.multiply)
-for _relation, _name in {
-    "==": "Equal",
-    "<": "Less",
-    "<=": "LessOrEqual",
-    ">": "Greater",
-    ">=": "GreaterOrEqual",
-}.items():
-    binary(_name, to_bool, partial(values.compared, _relation))
-binary("And", fold=values.multiply)
-binary("Or", fold=values.largest)
-binary("Xor", fold=partial(values.compared, "!="))
+# Functions of one operand whose attributes change neither type nor work, and what they make of known contents.
+_UNARY: dict[str, Fold | None] = {
+    **dict.fromkeys(("Exp", "Log", "Erf", "Sin", "Cos", "Tan", "Asin", "Acos", "Atan", "BitwiseNot", "Sinh", "Cosh")),
+    **dict.fromkeys(("Tanh", "Asinh", "Acosh", "Atanh", "IsInf", "IsNaN", "LeakyRelu", "ThresholdedRelu", "HardSigmoid")),
+    **dict.fromkeys(("HardSwish", "Sigmoid", "Elu", "Selu", "Celu", "Softplus", "Softsign", "Mish")),
+    "Abs": values.magnitude, "Neg": values.negate, "Sign": values.sign, "Floor": values.floor,
+    "Ceil": values.ceil, "Round": values.nearest, "Reciprocal": partial(values.divide, 1),
+    "Sqrt": values.square_root, "Not": partial(values.subtract, 1), "Relu": partial(values.largest, 0),
+}  # fmt: skip
+_BINARY: dict[str, Fold] = {
+    "Add": values.add, "Sub": values.subtract, "Mul": values.multiply, "And": values.multiply, "Or": values.largest,
+    **{
+        name: partial(values.compared, relation)
+        for name, relation in
+        {"Equal": "==", "Less": "<", "LessOrEqual": "<=", "Greater": ">", "GreaterOrEqual": ">=", "Xor": "!="}.items()
+    },
+    **{f"Bitwise{word}": partial(call, f"bitwise_{word.lower()}") for word in ("And", "Or", "Xor")},
+}  # fmt: skip
+_TO_BOOL = ("IsInf", "IsNaN", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual")
+# The row of the table of work of experimental operators, in files of ONNX's first years, which have no canonical name.
+_EXPERIMENTAL = {
+    "Affine": "affine", "ScaledTanh": "scaled_tanh", "ParametricSoftplus": "scaled_softplus", "Scale": "mul",
+    "ImageScaler": "affine",
+}  # fmt: skip
 
 
-binary("BitwiseAnd", fold=partial(call, "bitwise_and"))
-binary("BitwiseOr", fold=partial(call, "bitwise_or"))
-binary("BitwiseXor", fold=partial(call, "bitwise_xor"))
+def unary(a: TensorType, *, work: Work, result: Promotion, fold: Fold | None) -> Estimate:
+    """The function's work per element."""
+    return pointwise(work, a, result=result, fold=fold)
+
+
+def binary(
+    a: TensorType, b: TensorType, *, axis: int | None = None, work: Work, result: Promotion, fold: Fold
+) -> Estimate:
+    """The function's work per element."""
+    return pointwise(work, a, placed(a, b, axis), result=result, fold=fold)
+
+
+for _name, _fold in {**_UNARY, **_BINARY, **dict.fromkeys(_EXPERIMENTAL)}.items():
+    _key = f"onnx.{_name}"
+    rule(_key).derived(
+        binary if _name in _BINARY else unary,
+        work=WORK[_EXPERIMENTAL.get(_name) or operator(_key).name],
+        result=to_bool if _name in _TO_BOOL else own_type,
+        fold=_fold,
+    )
 
 
 @rule("onnx.BitShift")
@@ -153,20 +138,19 @@ def only_value(x: TensorType | None) -> values.Number | None:
     return contents[0] if len(contents) == 1 else None
 
 
-def variadic(name: str, row: str, final: int, fold: Fold | None) -> None:
-    """Register a function of any number of operands, combined pair by pair, and `final` operations per result."""
-
-    def estimate(*tensors: TensorType) -> Estimate:
-        require(len(tensors) > 0, f"{name} needs at least one operand")
-        return pointwise(WORK[row].times(len(tensors) - 1).more(final), *tensors, fold=fold)
-
-    rule(f"onnx.{name}")(estimate)
+def _variadic(*tensors: TensorType, name: str, row: str, final: int, fold: Fold | None) -> Estimate:
+    # combined pair by pair, and `final` operations per result
+    require(len(tensors) > 0, f"{name} needs at least one operand")
+    return pointwise(WORK[row].times(len(tensors) - 1).more(final), *tensors, fold=fold)
 
 
-variadic("Sum", "add", 0, lambda *numbers: values.total(numbers))
-variadic("Mean", "add", WORK["div"].flops, None)
-variadic("Max", "maximum", 0, values.largest)
-variadic("Min", "minimum", 0, values.smallest)
+for _name, _row, _final, _fold in (
+    ("Sum", "add", 0, lambda *numbers: values.total(numbers)),
+    ("Mean", "add", WORK["div"].flops, None),
+    ("Max", "maximum", 0, values.largest),
+    ("Min", "minimum", 0, values.smallest),
+):
+    rule(f"onnx.{_name}").derived(_variadic, name=_name, row=_row, final=_final, fold=_fold)
 
 
 @rule("onnx.Where")
@@ -182,29 +166,13 @@ def clip(
     a: TensorType, min: TensorType | float | None = None, max: TensorType | float | None = None
 ) -> Estimate:
     """One comparison per element and bound; bounds were attributes before version 11."""
-    out = replace(a.like(), value=a.value)
-    reads, given = (
-        [a],
-        [pair for pair in ((values.largest, min), (values.smallest, max)) if pair[1] is not None],
-    )
+    out, reads = replace(a.like(), value=a.value), [a]
+    given = [pair for pair in ((values.largest, min), (values.smallest, max)) if pair[1] is not None]
     for fold, bound in given:
         limit = bound if isinstance(bound, TensorType) else TensorType((), a.dtype, value=bound)
         out = values.folded(fold, a.like(), out, limit)
         reads += [bound] if isinstance(bound, TensorType) else []
     return Estimate((out,), vector_flops=WORK["clamp"].times(len(given)).flops * a.numel, reads=tuple(reads))
-
-
-unary("Relu", fold=partial(values.largest, 0))
-for _name in ("LeakyRelu", "ThresholdedRelu", "HardSigmoid", "HardSwish", "Sigmoid"):
-    unary(_name)
-for _name in ("Elu", "Selu", "Celu", "Softplus", "Softsign", "Mish"):
-    unary(_name)
-# Experimental operators in files of ONNX's first years.
-unary("Affine", "affine")
-unary("ScaledTanh", "scaled_tanh")
-unary("ParametricSoftplus", "scaled_softplus")
-unary("Scale", "mul")
-unary("ImageScaler", "affine")
 
 
 @rule("onnx.Shrink")

@@ -80,14 +80,9 @@ class Cache:
     shared: bool = False
 
     @property
-    def before(self) -> Dim:
-        """Rows before the call."""
-        return self.keys - self.fresh.shape[-2]
-
-    @property
     def read(self) -> TensorType | None:
         """The rows of the past that are read."""
-        return None if self.past is None else rows_of(self.past, self.before)
+        return None if self.past is None else rows_of(self.past, self.keys - self.fresh.shape[-2])
 
     @property
     def present(self) -> TensorType:
@@ -110,9 +105,7 @@ def past_rows(past: TensorType | None, filled: TensorType | None, shared: bool) 
     """Rows of the past; for a buffer the number of filled rows, which may be data-dependent."""
     if past is None:
         return 0
-    if not shared:
-        return past.shape[-2]
-    return said(filled, "past_sequence_length")
+    return said(filled, "past_sequence_length") if shared else past.shape[-2]
 
 
 def attended(
@@ -323,9 +316,7 @@ def flex_attention(
     dtype = precise if softmax_precision is None else onnx_dtype(softmax_precision)
     scores = query.like((*out.shape[:-1], key.shape[-2]), dtype)
     runs = [function(scores) for function in (score_mod, prob_mod) if function is not None]
-    functions = [
-        Estimate(vector_flops=run.cost.vector_flops, transcendentals=run.cost.transcendentals) for run in runs
-    ]
+    functions = [work(run.cost.vector_flops, run.cost.transcendentals) for run in runs]
     estimate = fused((out,), problem.forward(), *functions, reads=problem.operands)
     return replace(estimate, regions=tuple((run, 0) for run in runs))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 
 from msgspec.structs import replace
 
@@ -49,23 +50,21 @@ def _picked(condition: Expr | None, a: Value, b: Value, place: int) -> Value:
             if condition is None or first is None or second is None or a.shape != b.shape:
                 return out
             return filled(out, lambda at: chosen(condition, first.at(at), second.at(at)))
-        taken = None if condition is None else _usually(condition)
-        return UnknownType(a.dtype) if taken is None else a if taken else b
+        taken = set[bool]()
+        if (
+            condition is not None
+        ):  # its value at sizes none of which is 0 or 1, if that is the same at all of them
+            names = sorted(condition.symbols)
+            tried = [dict.fromkeys(names, size) for size in _TRIED]
+            tried += [{name: size + 7 * at for at, name in enumerate(names)} for size in _TRIED]
+            taken = {bool(evaluate(condition, sizes)) for sizes in tried}
+        return UnknownType(a.dtype) if len(taken) != 1 else a if taken.pop() else b
     if isinstance(a, SequenceType) and isinstance(b, SequenceType):
         length = a.length if a.length == b.length else None
         return SequenceType(alike(a.element, b.element), length)
     if isinstance(a, OptionalType) and isinstance(b, OptionalType):
         return OptionalType(alike(a.element, b.element))
     return UnknownType()
-
-
-def _usually(condition: Expr) -> bool | None:
-    """The value of a condition on sizes if it is the same at all sizes tried, none of which is 0 or 1; else None."""
-    names = sorted(condition.symbols)
-    tried = [dict.fromkeys(names, size) for size in _TRIED]
-    tried += [{name: size + 7 * place for place, name in enumerate(names)} for size in _TRIED]
-    found = {bool(evaluate(condition, sizes)) for sizes in tried}
-    return found.pop() if len(found) == 1 else None
 
 
 # Loop and Scan
@@ -133,10 +132,7 @@ def _scanned(
     places: Sequence[int],
     output_places: Sequence[int] | None,
 ) -> Estimate:
-    lengths = [x.shape[place] for x, place in zip(scanned, places, strict=True)]
-    length = lengths[0]
-    for other in lengths[1:]:
-        length = meet(length, other)
+    length = reduce(meet, [x.shape[place] for x, place in zip(scanned, places, strict=True)])
     slices = tuple(x.view(replaced(x.shape, place)) for x, place in zip(scanned, places, strict=True))
 
     def turn(index: Dim, state: State) -> Turn:
@@ -153,19 +149,13 @@ def _scanned(
 def sequence_map(x: SequenceType, *others: Value, body: Region) -> Estimate:
     """The body once per element of the first list; further lists are read in step with it."""
     operands = (x, *others)
-    each = [listed(value) if isinstance(value, SequenceType) else None for value in operands]
-    if x.length == 0 or any(
-        isinstance(v, SequenceType) and not e for v, e in zip(operands, each, strict=True)
-    ):
+    pairs = [(value, listed(value) if isinstance(value, SequenceType) else None) for value in operands]
+    if x.length == 0 or any(isinstance(value, SequenceType) and not each for value, each in pairs):
         run = body(*(value.element if isinstance(value, SequenceType) else value for value in operands))
-        out = tuple(
-            SequenceType(value if isinstance(value, TensorType) else None, x.length) for value in run.out
-        )
+        elements = (value if isinstance(value, TensorType) else None for value in run.out)
+        out = tuple(SequenceType(element, x.length) for element in elements)
         return Estimate(out, writes=(), regions=((run, 0 if x.length is None else x.length),))
-    rows = [
-        tuple(e[at] if e else v for v, e in zip(operands, each, strict=True))
-        for at in range(len(each[0] or ()))
-    ]
-    runs = [body(*row) for row in rows]
+    turns = range(len(pairs[0][1] or ()))
+    runs = [body(*(each[at] if each else value for value, each in pairs)) for at in turns]
     out = tuple(sequence_of(values) for values in zip(*(run.out for run in runs), strict=True))
     return Estimate(out, writes=(), regions=counted(runs))

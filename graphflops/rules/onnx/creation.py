@@ -39,7 +39,7 @@ from graphflops.rules.random import multinomial as draws
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import axis as place_of
 from graphflops.rules.shapes import larger, only_result, shown, tensors_of
-from graphflops.tensor import FLOAT32, INT64, STRING, DType, TensorType, UnknownType
+from graphflops.tensor import FLOAT32, INT64, STRING, TensorType, UnknownType
 
 
 def _like(x: TensorType, dtype: int | None) -> TensorType:
@@ -84,16 +84,16 @@ def multinomial(x: TensorType, *, dtype: int = 6, sample_size: int = 1) -> Estim
 def constant(*, value: Value = None, sparse_value: Value = None, **literals: Any) -> Estimate:
     """Free: the data is in the file."""
     given = [x for x in (value, sparse_value) if x is not None]
-    given += [_literal(name, held) for name, held in literals.items()]
-    require(len(given) == 1, f"a constant has one value, not {len(given)}")
-    return free(*given, alias=False)
-
-
-def _literal(name: str, held: Any) -> TensorType:
-    """A constant written as a number or a string, or as a list of them, in an attribute `value_float`, `value_ints`, ..."""
-    dtype = {"float": FLOAT32, "int": INT64, "string": STRING}[name.removeprefix("value_").removesuffix("s")]
-    out = TensorType((len(held),) if name.endswith("s") else (), dtype)
-    return out if dtype == STRING else filled(out, lambda at: held[at[0]] if at else held)
+    count = len(given) + len(literals)
+    require(count == 1, f"a constant has one value, not {count}")
+    if given:
+        return free(*given, alias=False)
+    ((name, held),) = literals.items()  # a number or a string, or a list: `value_float`, `value_ints`, ...
+    kinds = {"float": FLOAT32, "int": INT64, "string": STRING}
+    shape = (len(held),) if name.endswith("s") else ()
+    out = TensorType(shape, kinds[name.removeprefix("value_").removesuffix("s")])
+    known = out if out.dtype == STRING else filled(out, lambda at: held[at[0]] if at else held)
+    return free(known, alias=False)
 
 
 @rule("onnx.ConstantOfShape")
@@ -118,34 +118,20 @@ def range_(start: TensorType, limit: TensorType, delta: TensorType) -> Estimate:
     if len(ends) < len(found):
         return progression(data_dependent("range"), start.dtype)
     first, last, step = ends
-    estimate = progression(_steps(first, last, step), start.dtype)
-    (out,) = tensors_of(estimate.out)
-    known = filled(out, lambda at: _term(first, step, at[0], out.dtype))
-    return Estimate((known,), vector_flops=estimate.vector_flops)
-
-
-def _steps(first: Number, last: Number, step: Number) -> Dim:
-    """How many steps fit into [first, last)."""
     require(step != 0, "a range needs a step that is not zero")
     try:
         span = subtract(last, first)
-        if not isinstance(span, float) and not isinstance(step, float):
-            count: Number = ceil_div(span, step)
-        else:
-            count = ceil(divide(span, step))
+        is_whole = not isinstance(span, float) and not isinstance(step, float)
+        fitting: Number = ceil_div(span, step) if is_whole else ceil(divide(span, step))  # type: ignore[arg-type]
+        count = larger(int(fitting) if isinstance(fitting, float) else fitting, 0)
     except (ArithmeticError, DimError, ValueError):  # an unknown fraction of symbolic sizes
-        are_open = any(isinstance(number, Expr) for number in (first, last, step))
+        are_open = any(isinstance(number, Expr) for number in ends)
         require(are_open, f"a range from {first} to {last} by {step} has no end")
-        return data_dependent("range")
-    steps = int(count) if isinstance(count, float) else count
-    return larger(steps, 0)
-
-
-def _term(first: Number, step: Number, index: int, dtype: DType) -> Number | None:
-    try:
-        return converted(add(first, multiply(index, step)), dtype)
-    except (ArithmeticError, DimError, ValueError):
-        return None
+        count = data_dependent("range")
+    estimate = progression(count, start.dtype)
+    (out,) = tensors_of(estimate.out)
+    known = filled(out, lambda at: converted(add(first, multiply(at[0], step)), out.dtype))
+    return Estimate((known,), vector_flops=estimate.vector_flops)
 
 
 @rule("onnx.OneHot")
@@ -169,5 +155,5 @@ def one_hot(indices: TensorType, depth: Numbers, values: TensorType, *, axis: in
 def eye_like(x: TensorType, *, dtype: int | None = None, k: int = 0) -> Estimate:
     """Ones on a diagonal, zeros elsewhere; of the operand only the shape matters."""
     require(x.rank == 2, f"{shown(x.shape)} is not a matrix")
-    out = x.like(dtype=None if dtype is None else onnx_dtype(dtype))
+    out = _like(x, dtype)
     return Estimate((out if out.dtype.is_floating else filled(out, lambda at: int(at[1] - at[0] == k)),))

@@ -30,18 +30,16 @@ _CODES: dict[DType, int] = {dtype: code for code, dtype in _BY_CODE.items()}
 
 def onnx_dtype(code: int) -> DType:
     """The element type of a `TensorProto.DataType`; raises DimError for a number that no ONNX version has defined."""
-    try:
-        return _BY_CODE[code]
-    except KeyError:
-        raise DimError(f"unknown element type {code}") from None
+    if code not in _BY_CODE:
+        raise DimError(f"unknown element type {code}")
+    return _BY_CODE[code]
 
 
 def onnx_code(dtype: DType) -> int:
     """The `TensorProto.DataType` of an element type; raises DimError where ONNX has none."""
-    try:
-        return _CODES[dtype]
-    except KeyError:
-        raise DimError(f"ONNX has no element type {dtype}") from None
+    if dtype not in _CODES:
+        raise DimError(f"ONNX has no element type {dtype}")
+    return _CODES[dtype]
 
 
 MOST_AXES = 256  # more axes than this: the file is damaged or malicious

@@ -30,7 +30,7 @@ from graphflops.dims import (
 )
 from graphflops.rules.onnx.entries import numbers, unknown
 from graphflops.rules.onnx.sequence import alike, common, one_of
-from graphflops.rules.onnx.values import Number, filled, known_contents
+from graphflops.rules.onnx.values import Number, Place, filled, known_contents
 from graphflops.rules.shapes import nested, tensors_of
 from graphflops.tensor import Contents, SequenceType, TensorType, UnknownType, with_sizes
 
@@ -51,23 +51,17 @@ def growth(formula: Dim, turn: str, count: Dim) -> Dim | None:
 
     None where the formula is no polynomial of the turn, or one that may fall.
     """
-    differences = _differences(formula, turn)
-    if differences is None or not all(at_least(each, 0) for each in differences[1:]):
-        return None
-    return total(_choose(count, order + 1) * each for order, each in enumerate(differences) if order > 0)
-
-
-def _differences(formula: Dim, turn: str) -> list[Dim] | None:
-    """The differences of all orders at turn 0, as far as they are not zero: Newton's form of a polynomial."""
     row = [at_turn(formula, turn, index) for index in range(_DEGREE + 3)]
-    first: list[Dim] = []
+    first: list[Dim] = []  # the differences of all orders at turn 0, while they are not zero: Newton's form
     while not all(same(value, 0) for value in row):
         if len(first) > _DEGREE:
             return None
         first.append(row[0])
         row = [after - before for before, after in pairwise(row)]
-    far = total(_choose(_FAR, place) * value for place, value in enumerate(first))
-    return first if same(far, at_turn(formula, turn, _FAR)) else None
+    far = total(_choose(_FAR, order) * each for order, each in enumerate(first))
+    if not same(far, at_turn(formula, turn, _FAR)) or not all(at_least(each, 0) for each in first[1:]):
+        return None
+    return total(_choose(count, order + 1) * each for order, each in enumerate(first) if order > 0)
 
 
 def _choose(count: Dim, taken: int) -> Dim:
@@ -76,15 +70,17 @@ def _choose(count: Dim, taken: int) -> Dim:
     return floor_div(prod(count - gone for gone in range(taken)), factorial)
 
 
-def turns_while(condition: Dim, turn: str) -> Dim | None:
+def turns_while(condition: Dim | None, turn: str) -> Dim | None:
     """How many turns are made when another follows as long as a comparison, made at the end of each, holds.
 
     None where the condition is no comparison whose sides draw nearer by the same amount in each turn.
     """
-    sides = _compared(condition)
-    if sides is None:
+    if not isinstance(condition, Expr) or len(condition.terms) != 1:
         return None
-    relation, smaller, larger = sides
+    ((atoms, coefficient),) = condition.terms.items()
+    if coefficient != 1 or len(atoms) != 1 or (relation := atoms[0].kind) not in ("<", "<=", "!="):
+        return None
+    smaller, larger = arguments(atoms[0])
     gap = [at_turn(larger - smaller, turn, index) for index in range(3)]
     nearer = gap[0] - gap[1]
     if not isinstance(nearer, int) or not same(gap[1] - gap[2], nearer):
@@ -94,17 +90,6 @@ def turns_while(condition: Dim, turn: str) -> Dim | None:
     if nearer <= 0 or at_least(-1, gap[0]):
         return 1 if nearer > 0 and relation != "!=" else None
     return (floor_div(gap[0], nearer) + 1 if relation == "<=" else ceil_div(gap[0], nearer)) + 1
-
-
-def _compared(condition: Dim) -> tuple[str, Dim, Dim] | None:
-    """Relation and sides of a formula that is nothing but a comparison."""
-    if not isinstance(condition, Expr) or len(condition.terms) != 1:
-        return None
-    ((atoms, coefficient),) = condition.terms.items()
-    if coefficient != 1 or len(atoms) != 1 or atoms[0].kind not in ("<", "<=", "!="):
-        return None
-    smaller, larger = arguments(atoms[0])
-    return atoms[0].kind, smaller, larger
 
 
 State = tuple[Value, ...]
@@ -189,12 +174,10 @@ class _Loop:
         """The carried values as formulas of the iteration, and the iteration that starts from them."""
         state, index = self.initial, symbol(self.name)
         for attempt in range(_ROUNDS):
-            turn = self.turn(index, state)
+            turn, name = self.turn(index, state), f"carried_{self.level}"
             pairs = enumerate(zip(state, turn.carried, strict=True))
             last = attempt + 2 >= _ROUNDS
-            after = tuple(
-                self.grown(old, new, f"carried_{self.level}_{place}", last) for place, (old, new) in pairs
-            )
+            after = tuple(self.grown(old, new, f"{name}_{place}", last) for place, (old, new) in pairs)
             if after == state:
                 return state, turn
             if self.tired:
@@ -266,10 +249,8 @@ class _Loop:
         """The iteration count; None if it depends on data."""
         if isinstance(goes_on, int):
             return self.limit if goes_on else 1
-        turns = None if goes_on is None else turns_while(goes_on, self.name)
-        if turns is None or self.limit is None:
-            return turns
-        return dim_min(turns, self.limit)
+        turns = turns_while(goes_on, self.name)
+        return turns if turns is None or self.limit is None else dim_min(turns, self.limit)
 
     def followed(self) -> list[Turn] | None:
         """All iterations, run one by one; None if there are too many or the last one depends on data."""
@@ -290,26 +271,28 @@ class _Loop:
 
     def seen(self, value: Value, turn: Dim) -> Value:
         """A value at one iteration; sizes without a formula become data-dependent."""
-        sizes = {self.name: turn, **{name: data_dependent(name) for name in self.open}}
-        seen: Value = with_sizes(
-            value, lambda size: size.substitute(sizes) if isinstance(size, Expr) else size
-        )
+        at = {self.name: turn, **{name: data_dependent(name) for name in self.open}}
+        seen: Value = with_sizes(value, lambda size: size.substitute(at) if isinstance(size, Expr) else size)
         return seen
 
     def stacked(self, value: Value, place: int, count: Dim) -> Value:
         """A scan output of all iterations, stacked along a new axis."""
         if not isinstance(value, TensorType):
             return UnknownType()
-        settled = (
-            unknown("scan", axis) if self.turns_in(size) else size for axis, size in enumerate(value.shape)
-        )
+        axes = enumerate(value.shape)
+        settled = (unknown("scan", axis) if self.turns_in(size) else size for axis, size in axes)
         slice_ = self.seen(value.like(settled), count)
         assert isinstance(slice_, TensorType)
         whole = self.with_axis(slice_, place, count)
         known = known_contents(value)
         if known is None or self.places:
             return whole
-        return filled(whole, lambda at: _at(known.at(at[1:]), self.name, at[0]))
+
+        def entry(at: Place) -> Number:
+            number = known.at(at[1:])
+            return number if isinstance(number, float) else at_turn(number, self.name, at[0])
+
+        return filled(whole, entry)
 
     def with_axis(self, x: TensorType, place: int, count: Dim) -> TensorType:
         """The tensor with the axis along which a result is stacked."""
@@ -350,7 +333,3 @@ def _unlike(a: Value, b: Value) -> bool:
     if isinstance(a, TensorType) and isinstance(b, TensorType):
         return a.rank != b.rank or a.dtype != b.dtype
     return type(a) is not type(b)
-
-
-def _at(number: Number, turn: str, index: int) -> Number:
-    return number if isinstance(number, float) else at_turn(number, turn, index)

@@ -16,11 +16,10 @@ from msgspec.structs import replace
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, dim_min, floor_div, meet, prod, same
 from graphflops.rules.lapack import n_log_n
-from graphflops.rules.lowprecision import weight_only
 from graphflops.rules.norm import MEAN_SQUARE, normalised
 from graphflops.rules.onnx.entries import applied, fused, sizes, work
 from graphflops.rules.operands import Operands, takes
-from graphflops.rules.quantized import DEQUANTIZE, MIN_MAX, QUANTIZE
+from graphflops.rules.quantized import DEQUANTIZE, MIN_MAX, QUANTIZE, weight_only
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import axis as axis_of
 from graphflops.rules.shapes import only_result
@@ -70,9 +69,8 @@ def mixture(
     x, router = of.named("x router_probs")
     tokens, hidden, experts = prod(x.shape[:-1]), x.shape[-1], router.shape[-1]
     used, touched = k * tokens, dim_min(experts, k * tokens)
-    sizes = [
-        floor_div(layer.packed * layer.weights.numel, experts) for layer in layers
-    ]  # weights of an expert
+    # weights of an expert
+    sizes = [floor_div(layer.packed * layer.weights.numel, experts) for layer in layers]
     packed = [size for layer, size in zip(layers, sizes, strict=True) if layer.parameters]
     inner = floor_div(sizes[1], hidden)
     widths = (floor_div(sizes[0], hidden), hidden, inner)
@@ -88,11 +86,8 @@ def mixture(
     )
     held = [tensor for layer in layers for tensor in (layer.weights, layer.bias, *layer.parameters) if tensor]
     # of those with an axis of experts so many, others whole
-    by_expert = [tensor.rank > 0 and same(tensor.shape[0], experts) for tensor in held]
-    reads = (
-        y.like((touched, *y.shape[1:])) if of_experts else y
-        for y, of_experts in zip(held, by_expert, strict=True)
-    )
+    of_experts = [y.rank > 0 and same(y.shape[0], experts) for y in held]
+    reads = (y.like((touched, *y.shape[1:])) if of else y for y, of in zip(held, of_experts, strict=True))
     return fused((x.like(),), *parts, reads=(x, router, *reads, *more))
 
 
@@ -102,20 +97,6 @@ def moe(of: Operands, **given: Any) -> Estimate:
     """The layers of the chosen experts for every token."""
     stored = map(of.named, ("fc1 fc1_bias", "fc2 fc2_bias", "fc3 fc3_bias"))
     return mixture(of, tuple(ExpertLayer(*layer) for layer in stored if layer[0] is not None), **given)
-
-
-def layers_of_few_bits(of: Operands, bits: tuple[int, ...]) -> tuple[ExpertLayer, ...]:
-    """The layers, with weights of so many bits; narrow floats are stored one to an element."""
-    stored = (
-        (of.fc1, of.fc1_bias, (of.fc1_scales, of.fc1_zero_points, of.fc1_global_scale)),
-        (of.fc2, of.fc2_bias, (of.fc2_scales, of.fc2_zero_points, of.fc2_global_scale)),
-        (of.fc3, of.fc3_bias, (of.fc3_scales, of.fc3_zero_points)),
-    )
-    return tuple(
-        ExpertLayer(*layer, layer[0].dtype.bits // (8 if layer[0].dtype.is_floating else width))
-        for layer, width in zip(stored, bits, strict=True)
-        if layer[0] is not None
-    )
 
 
 @rule("com.microsoft.QMoE", product=("x", "fc1"))
@@ -134,8 +115,19 @@ def qmoe(
     **given: Any,
 ) -> Estimate:
     """As MoE with weights of few bits, several to a byte, which become the activations' type for the products."""
+    stored = (
+        (of.fc1, of.fc1_bias, (of.fc1_scales, of.fc1_zero_points, of.fc1_global_scale)),
+        (of.fc2, of.fc2_bias, (of.fc2_scales, of.fc2_zero_points, of.fc2_global_scale)),
+        (of.fc3, of.fc3_bias, (of.fc3_scales, of.fc3_zero_points)),
+    )
     bits = (fc1_expert_weight_bits, fc2_expert_weight_bits, fc3_expert_weight_bits)
-    layers = layers_of_few_bits(of, tuple(own or expert_weight_bits for own in bits))
+    layers = tuple(  # narrow floats are stored one to an element
+        ExpertLayer(
+            *layer, layer[0].dtype.bits // (8 if layer[0].dtype.is_floating else own or expert_weight_bits)
+        )
+        for layer, own in zip(stored, bits, strict=True)
+        if layer[0] is not None
+    )
     read = of.named("router_weights fc1_act_scale fc2_act_scale fc1_act_block_scale fc2_act_block_scale")
     return mixture(of, layers, *read, **given)
 
@@ -229,10 +221,7 @@ def entering(x: TensorType, skip: TensorType | None, scale: TensorType | None) -
 
 
 def several(
-    of: Operands,
-    products: tuple[Estimate, ...],
-    out: tuple[TensorType, ...],
-    *more: Estimate,
+    of: Operands, products: tuple[Estimate, ...], out: tuple[TensorType, ...], *more: Estimate
 ) -> Estimate:
     """Several products of one input, which may be summed and normalised first; the sum is a result of its own."""
     x, skip, scale = of.named("x skip norm_scale")

@@ -128,15 +128,11 @@ def masked_max_pool(x: TensorType, mask: TensorType, **geometry: Any) -> Estimat
 # A domain with channels last: ONNX's operators on the permuted operand.
 
 
-def register_channels_last(name: str) -> None:
-    """Register an operator whose first operand, and result, have their channels at the end."""
-
-    @rule(f"com.ms.internal.nhwc.{name}")
-    def turned(x: TensorType, *operands: TensorType | None, **attributes: Any) -> Estimate:
-        """As the operator with channels after the batch."""
-        found = find(f"onnx.{name}") or find(f"com.microsoft.{name}")
-        assert found is not None
-        return moved(found.price(found.key, channels_first(x), *operands, **attributes))
+def turned(x: TensorType, *operands: TensorType | None, called: str, **attributes: Any) -> Estimate:
+    """As the operator with channels after the batch."""
+    found = find(f"onnx.{called}") or find(f"com.microsoft.{called}")
+    assert found is not None
+    return moved(found.price(found.key, channels_first(x), *operands, **attributes))
 
 
 for _name in (
@@ -144,7 +140,7 @@ for _name in (
     *("GlobalLpPool", "BatchNormalization", "InstanceNormalization", "LRN", "DepthToSpace", "SpaceToDepth"),
     *("GridSample", "QLinearConv", "QLinearAveragePool"),
 ):
-    register_channels_last(_name)
+    rule(f"com.ms.internal.nhwc.{_name}").derived(turned, called=_name)
 
 
 # Channels in blocks, whose sizes depend on the machine.

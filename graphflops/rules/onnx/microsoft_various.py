@@ -115,7 +115,7 @@ def _transformed(x: TensorType, shape: Sizes, n: Dim, half: Sizes, axes: int) ->
     """Transforms of `n` real numbers along the last axis, and complex ones along the `axes` - 1 before it."""
     require(0 < axes <= len(half), f"{axes} of {len(half)} axes cannot be transformed")
     along = range(len(half) - axes, len(half) - 1)
-    transforms = fourier.real_transform(n) * prod(half[:-1]) + fourier.complex_work(half, along)
+    transforms = fourier.transform(n, real=True) * prod(half[:-1]) + fourier.complex_work(half, along)
     return Estimate((x.like(shape),), vector_flops=transforms, reads=(x,))
 
 
@@ -213,10 +213,8 @@ def given_tensor_fill(
     shape: Numbers = None, *, extra_shape: tuple[int, ...] = (), input_as_shape: int = 0
 ) -> Estimate:
     """Free: values of an attribute, in a shape given by an attribute or by the operand."""
-    is_like = isinstance(shape, TensorType) and not input_as_shape
-    filled = (
-        shape.shape if isinstance(shape, TensorType) and is_like else asked(shape, "fill", "GivenTensorFill")
-    )
+    own = shape.shape if isinstance(shape, TensorType) and not input_as_shape else None
+    filled = asked(shape, "fill", "GivenTensorFill") if own is None else own
     return free(TensorType((*filled, *extra_shape), FLOAT32), alias=False)
 
 

@@ -40,12 +40,6 @@ def rows_and_features(x: TensorType) -> tuple[Dim, Dim]:
     return (1, x.shape[0]) if x.rank == 1 else (x.shape[0], x.shape[1])
 
 
-def transformed(scores: TensorType, post_transform: str) -> Estimate:
-    """The function that is applied to the scores."""
-    operations, functions = TRANSFORMS.get(post_transform, (0, 0))
-    return work(operations * scores.numel, functions * scores.numel)
-
-
 def scored(
     x: TensorType,
     columns: Dim,
@@ -59,7 +53,8 @@ def scored(
     """The scores of every sample, so many, after their parts; before them its class, where `strings` says of which type."""
     scores = x.like((rows_and_features(x)[0], columns), dtype)
     labels = () if strings is None else (x.like(scores.shape[:1], STRING if strings else INT64),)
-    after = transformed(scores, post_transform)
+    operations, functions = TRANSFORMS.get(post_transform, (0, 0))
+    after = work(operations * scores.numel, functions * scores.numel)
     return fused((*labels, scores), *parts, after, reads=reads, matrix_dtype=FLOAT32)
 
 

@@ -55,28 +55,21 @@ def attn_lstm(of: Operands, **attributes: Any) -> Estimate:
     x, *own = (*of,)[:-6]
     joined = x.like((*x.shape[:2], of.w.shape[-1]))  # the context is a part of the input
     estimate = lstm(joined, *own, **attributes)
-    query, keys, memory, narrowing = of.named("query_weight memory_weight memory narrowing")
-    part = work(0) if None in (query, keys, memory) else attending(x, query, keys, memory, narrowing)
-    return replace(estimate.plus(part), reads=(x, *estimate.reads[1:], *(*of,)[-6:]))
-
-
-def attending(
-    x: TensorType, query: TensorType, memory_weight: TensorType, memory: TensorType, narrow: TensorType | None
-) -> Estimate:
-    """The attention of all directions over all steps of (steps, batch, features)."""
-    directions, hidden, width = query.shape
-    rows: Dim = directions * x.shape[0] * x.shape[1]
-    places, depth = memory.shape[1], memory.shape[2]
-    keys = matmul(memory.view((1, *memory.shape)), memory_weight.view((directions, 1, depth, width)))
-    products = hidden * width + places * width + places * depth
-    if narrow is not None:
-        products += prod(narrow.shape[1:])
-    scores = rows * places
-    return Estimate(
-        matrix_flops=keys.matrix_flops + 2 * rows * products,
-        vector_flops=scores * (width + SOFTMAX),
-        transcendentals=scores * (width + 1),
-    )
+    query, weight, memory, narrowing = of.named("query_weight memory_weight memory narrowing")
+    if None not in (query, weight, memory):  # all directions over all steps of (steps, batch, features)
+        directions, hidden, width = query.shape
+        rows: Dim = directions * x.shape[0] * x.shape[1]
+        places, depth = memory.shape[1], memory.shape[2]
+        keys = matmul(memory.view((1, *memory.shape)), weight.view((directions, 1, depth, width)))
+        products = hidden * width + places * width + places * depth
+        products += 0 if narrowing is None else prod(narrowing.shape[1:])
+        scores = rows * places
+        estimate = estimate.plus(
+            matrix_flops=keys.matrix_flops + 2 * rows * products,
+            vector_flops=scores * (width + SOFTMAX),
+            transcendentals=scores * (width + 1),
+        )
+    return replace(estimate, reads=(x, *estimate.reads[1:], *(*of,)[-6:]))
 
 
 PEEPHOLES = 6  # per hidden unit: a product with the cell state and its addition for three gates
@@ -247,7 +240,12 @@ def gated_delta_net(
 ) -> Estimate:
     """As LinearAttention on packed rows (tokens, heads, width), including its gates and normalisations."""
     decay, begun = of.decay, of.initial_state
-    rows_shape, q_heads, width, heads, depth = delta_sizes(of.query, of.key, of.value, begun)
+    if of.key is not None and of.value is not None:
+        (*rows_shape, q_heads, width), (heads, depth) = of.query.shape, of.value.shape[-2:]
+    else:
+        require(begun is not None, "packed queries, keys and values need a state that tells their sizes")
+        (_, heads, depth, width), (*rows_shape, together) = begun.shape, of.query.shape
+        q_heads = floor_div(together - heads * depth, 2 * width)
     rows = prod(rows_shape)
     part = recurrence(rows, heads, width, depth, update_rule, decay.numel if decay else 0)
     gates = activated("softplus", 2, decay if gate_activation != "none" else None)  # of a sum, and scaled
@@ -267,19 +265,6 @@ def gated_delta_net(
 def activated(name: str, more: int, x: TensorType | None) -> Estimate:
     """A function of every element of a tensor that may be missing, with `more` operations on each."""
     return work(0) if x is None else applied(WORK[name].more(more), x)
-
-
-def delta_sizes(
-    query: TensorType, key: TensorType | None, value: TensorType | None, state: TensorType | None
-) -> tuple[tuple[Dim, ...], Dim, Dim, Dim, Dim]:
-    """Row axes, query heads, their width, value heads, their width; for packed operands from the state's shape."""
-    if key is not None and value is not None:
-        return query.shape[:-2], query.shape[-2], query.shape[-1], value.shape[-2], value.shape[-1]
-    require(state is not None, "packed queries, keys and values need a state that tells their sizes")
-    assert state is not None
-    _, heads, depth, width = state.shape
-    q_heads = floor_div(query.shape[-1] - heads * depth, 2 * width)
-    return query.shape[:-1], q_heads, width, heads, depth
 
 
 def convolved(x: TensorType, weight: TensorType, bias: TensorType | None, activation: str) -> Estimate:

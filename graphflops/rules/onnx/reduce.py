@@ -98,15 +98,12 @@ def gemm(
     """The product, and vector FLOPs for the remaining operations of alpha * (a @ b) + beta * c."""
     a, b, c = of
     require(a.rank == 2 and b.rank == 2, f"Gemm multiplies two matrices, not {a} and {b}")
-    product = products.matmul(_turned(a, transA), _turned(b, transB))
+    turned = (x.view(x.shape[::-1]) if transposed else x for x, transposed in ((a, transA), (b, transB)))
+    product = products.matmul(*turned)
     if c is None:
         scaled = products.additions(only_result(product)) if alpha != 1 else 0
         return replace(product, vector_flops=scaled)
     return products.add_product(c, product, beta, alpha)
-
-
-def _turned(x: TensorType, transposed: int) -> TensorType:
-    return x.view(x.shape[::-1]) if transposed else x
 
 
 class Reduction(NamedTuple):
@@ -143,8 +140,14 @@ def register(name: str, kind: Reduction) -> None:
         """So many operations per element and per result."""
         gone = literals(axes) if axes is not None else ()
         reads = (x, axes if isinstance(axes, TensorType) else None)
-        if gone is None:
-            return replace(_along_unknown(x, many(axes), keepdims == 1, kind), reads=reads)
+        if gone is None:  # data-dependent axes: the remaining sizes are unknown
+            count = many(axes)
+            require_known(count is not None or keepdims == 1, "neither the axes nor their number are known")
+            left = x.rank if keepdims == 1 or count is None else x.rank - count
+            out = x.like(unknown("reduced", place) for place in range(left))
+            flops = kind.each * x.numel + kind.final * out.numel
+            functions = kind.evaluated * x.numel + kind.evaluated_final * out.numel
+            return Estimate((out,), vector_flops=flops, transcendentals=functions, reads=reads)
         if not gone and noop_with_empty_axes == 1:  # as onnxruntime reads it
             # a reduction over no axes: only the operations before and after the sum, maximum or product
             sums = 2 if kind.evaluated else 1  # the sum, and where it is of exponentials their maximum
@@ -153,20 +156,10 @@ def register(name: str, kind: Reduction) -> None:
             same = x.like() if flops or functions else replace(x.like(), value=x.value)
             return Estimate((same,), vector_flops=flops, transcendentals=functions, reads=(x,))
         estimate = shared.reduction(x, gone, keepdims == 1, None, *kind[:4])
-        (out,) = estimate.out
-        if kind.fold is not None and isinstance(out, TensorType):
+        out = only_result(estimate)
+        if kind.fold is not None:
             out = values.reduced(kind.fold, out, x, axes_of(gone or None, x.rank))
         return replace(estimate, out=(out,), reads=reads)
-
-
-def _along_unknown(x: TensorType, count: int | None, keepdims: bool, kind: Reduction) -> Estimate:
-    """A reduction over data-dependent axes; the remaining sizes are unknown."""
-    require_known(count is not None or keepdims, "neither the axes nor their number are known")
-    left = x.rank if keepdims or count is None else x.rank - count
-    out = x.like(unknown("reduced", place) for place in range(left))
-    flops = kind.each * x.numel + kind.final * out.numel
-    functions = kind.evaluated * x.numel + kind.evaluated_final * out.numel
-    return Estimate((out,), vector_flops=flops, transcendentals=functions, reads=(x,))
 
 
 for _name, _kind in REDUCTIONS.items():
@@ -219,14 +212,11 @@ def unique(x: TensorType, *, axis: int | None = None, sorted: int = 1) -> Estima
     found = literals(x) if axis is None else None
     if found is not None:
         # the distinct values and how many there are of each, from known contents
-        ordered = bool(sorted)
         once = list(dict.fromkeys(found))
-        if ordered:
+        if sorted:
             once.sort()
-        values, counts = (
-            filled(values.like((len(once),)), lambda at: once[at[0]]),
-            filled(counts.like((len(once),)), lambda at: found.count(once[at[0]])),
-        )
+        values = filled(values.like((len(once),)), lambda at: once[at[0]])
+        counts = filled(counts.like((len(once),)), lambda at: found.count(once[at[0]]))
     return replace(apart, out=(values, counts.like(), inverse, counts))
 
 

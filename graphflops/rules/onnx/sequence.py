@@ -54,9 +54,8 @@ def alike(a: ElementType | None, b: ElementType | None) -> ElementType | None:
 def one_of(element: ElementType | None) -> ElementType | UnknownType:
     """The type of an unknown element: a size that varies is data-dependent."""
     if isinstance(element, TensorType):
-        return element.like(
-            unknown("element", at) if size is VARIES else size for at, size in enumerate(element.shape)
-        )
+        sizes = enumerate(element.shape)
+        return element.like(unknown("element", at) if size is VARIES else size for at, size in sizes)
     return UnknownType() if element is None else element
 
 
@@ -64,9 +63,8 @@ def listed(x: SequenceType) -> tuple[ElementType, ...] | None:
     """The elements one by one, if they are known or known to be equal."""
     if x.items is not None or not isinstance(x.length, int) or x.element is None or x.length > _LISTED:
         return x.items
-    return (
-        None if isinstance(x.element, TensorType) and VARIES in x.element.shape else (x.element,) * x.length
-    )
+    varies = isinstance(x.element, TensorType) and VARIES in x.element.shape
+    return None if varies else (x.element,) * x.length
 
 
 # Sequences.
@@ -146,7 +144,6 @@ def split_to_sequence(x: TensorType, split: Numbers = None, *, axis: int = 0, ke
     else:
         # many pieces, or an unknown number of them: all of one type if they are equally long
         dropped = split is None and not keepdims
-        length = x.shape[place]
         even = step is not None and mod(length, step) == 0
         width = step if even and step is not None else VARIES
         element = x.like(replaced(x.shape, place) if dropped else replaced(x.shape, place, width))

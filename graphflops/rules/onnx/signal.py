@@ -19,7 +19,7 @@ from graphflops.dims import Dim, Expr, at_least, floor_div, prod, same
 from graphflops.errors import DimError
 from graphflops.rules import resample
 from graphflops.rules import vision as shared
-from graphflops.rules.fourier import real_transform, transform, without
+from graphflops.rules.fourier import transform, without
 from graphflops.rules.onnx.entries import (
     Numbers,
     chosen_axes,
@@ -63,7 +63,7 @@ def dft(
     out = x.like((*replaced(x.shape, along, kept)[:-1], 1 if real_result else 2))
     real = real_result or x.shape[-1] == 1
     lanes = without(x.shape[:-1], along)
-    work = (real_transform if real else transform)(length) * lanes
+    work = transform(length, real=real) * lanes
     reads = (x, dft_length, axis if isinstance(axis, TensorType) else None)
     return Estimate((out,), vector_flops=work, reads=reads)
 
@@ -96,7 +96,7 @@ def stft(of: Operands, *, onesided: int = 1) -> Estimate:
     parts = 1 if of.signal.rank == 2 or of.signal.shape[2] == 1 else 2
     bins = floor_div(length, 2) + 1 if onesided else length
     windowing = 0 if of.window is None else length * parts
-    per_frame = windowing + (real_transform if parts == 1 else transform)(length)
+    per_frame = windowing + transform(length, real=parts == 1)
     out = of.signal.like((batch, frames, bins, 2))
     return Estimate((out,), vector_flops=batch * frames * per_frame, reads=(*of,))
 
@@ -187,8 +187,13 @@ def resize(
         lengths = _to_sizes(own, sizes, keep_aspect_ratio_policy)
     else:
         require(scales is not None, "neither sizes nor scales are given")
-        cropped = coordinate_transformation_mode == "tf_crop_and_resize"
-        lengths = _by_factors(own, scales, _extents(roi) if cropped else (1,) * len(own))
+        extents: Sequence[Number] | None = (1,) * len(own)
+        if coordinate_transformation_mode == "tf_crop_and_resize":
+            # the part of each axis that the region of interest covers: its starts stand first, then its ends
+            found = numbers(roi)
+            half = len(found or ()) // 2
+            extents = found and [*map(subtract, found[half:], found[:half])]
+        lengths = _by_factors(own, scales, extents)
     return _resized(x, dict(zip(places, lengths, strict=True)), mode, bool(antialias))
 
 
@@ -246,15 +251,6 @@ def _scaled(length: Dim, extent: Number, factor: Number) -> Dim | None:
     except (ArithmeticError, DimError, ValueError):
         return None
     return int(found) if isinstance(found, float) else found
-
-
-def _extents(roi: Numbers) -> list[Number] | None:
-    """The part of each axis that a region of interest covers: its starts stand first, then its ends."""
-    found = numbers(roi)
-    if found is None:
-        return None
-    starts, ends = found[: len(found) // 2], found[len(found) // 2 :]
-    return [subtract(end, start) for start, end in zip(starts, ends, strict=True)]
 
 
 # Work.

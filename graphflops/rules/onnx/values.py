@@ -36,7 +36,7 @@ from graphflops.dims.ratios import SIMPLE
 from graphflops.errors import DimError
 from graphflops.rules import shapes
 from graphflops.rules.shapes import aligned, few, in_type, nested
-from graphflops.tensor import FLOAT32, DType, TensorType, flat
+from graphflops.tensor import FLOAT32, Contents, DType, TensorType, flat
 
 Number = Union[Dim, float]
 Place = tuple[int, ...]
@@ -53,12 +53,15 @@ def folded(function: Callable[..., Number], out: TensorType, *operands: TensorTy
     def stored(*numbers: Number) -> Number:
         return converted(function(*numbers), out.dtype)
 
+    return _holding(out, lambda: aligned(stored, out.shape, known))
+
+
+def _holding(out: TensorType, contents: Callable[[], Contents | None]) -> TensorType:
+    """`out` with contents; unchanged where one of them is unknown, or a value that the program may never compute."""
     try:
-        contents = aligned(stored, out.shape, known)
-    # A value that the program may never compute, or an unknown one.
-    except (ArithmeticError, DimError, ValueError):
+        return replace(out, value=contents())
+    except (ArithmeticError, DimError, IndexError, ValueError):
         return out
-    return replace(out, value=contents)
 
 
 def reduced(
@@ -73,15 +76,15 @@ def reduced(
         kept = tuple(index for axis, index in enumerate(place) if axis not in gone)
         groups.setdefault(kept, []).append(number)
     places = product(*(range(size) for axis, size in enumerate(sizes) if axis not in gone))
-    try:
+
+    def contents() -> Contents | None:
         exact = [function(groups.get(place, [])) for place in places]
         results = [converted(number, out.dtype) for number in exact]
-    except (ArithmeticError, DimError, ValueError):
-        return out
-    # Kernels differ in what becomes of an overflow.
-    if out.dtype.kind in ("int", "uint") and results != exact:
-        return out
-    return replace(out, value=nested(iter(results), out.shape))
+        # Kernels differ in what becomes of an overflow.
+        overflows = out.dtype.kind in ("int", "uint") and results != exact
+        return out.value if overflows else nested(iter(results), out.shape)
+
+    return _holding(out, contents)
 
 
 def running(
@@ -96,11 +99,12 @@ def running(
         return out
     numbers = list(flat((x.value,)))[:: -1 if reverse else 1]
     ends = range(len(numbers)) if exclusive else range(1, len(numbers) + 1)
-    try:
+
+    def contents() -> Contents:
         results = [converted(function(numbers[:end]), out.dtype) for end in ends]
-    except (ArithmeticError, DimError, ValueError):
-        return out
-    return replace(out, value=tuple(results[:: -1 if reverse else 1]))
+        return tuple(results[:: -1 if reverse else 1])
+
+    return _holding(out, contents)
 
 
 def converted(number: Number, dtype: DType) -> Number:
@@ -127,8 +131,7 @@ def _rounded(number: float, dtype: DType) -> float:
     if dtype.name not in _PACKED:
         raise ValueError(f"contents of {dtype} are not followed")
     code = _PACKED[dtype.name]
-    (value,) = struct.unpack(code, struct.pack(code, number))
-    return float(value)
+    return float(struct.unpack(code, struct.pack(code, number))[0])
 
 
 def fraction(number: Number) -> tuple[Dim, Dim]:
@@ -206,9 +209,10 @@ largest = _of_sizes(lambda *numbers: max(numbers), dim_max)
 def compared(relation: str, a: Number, b: Number) -> Number:
     """1 where the relation holds, else 0."""
     exact = COMPARISONS[relation]
-    return _of_fractions(lambda x, y: int(exact(x, y)), lambda p, q, r, s: compare(relation, p * s, r * q))(
-        a, b
+    function = _of_fractions(
+        lambda x, y: int(exact(x, y)), lambda p, q, r, s: compare(relation, p * s, r * q)
     )
+    return function(a, b)
 
 
 def total(numbers: Sequence[Number]) -> Number:
@@ -314,16 +318,15 @@ def fixed(shape: Sequence[Dim]) -> Place | None:
 
 def filled(out: TensorType, entry: Callable[[Place], Number | None]) -> TensorType:
     """`out` with contents computed by index; unchanged if one of them is unknown."""
-    shape = fixed(out.shape)
-    if shape is None:
+    if (shape := fixed(out.shape)) is None:
         return out
-    try:
+
+    def contents() -> Contents | None:
         found = [entry(place) for place in product(*map(range, shape))]
-    except IndexError:
-        return out
-    if any(x is None for x in found):
-        return out
-    return replace(out, value=nested(iter(x for x in found if x is not None), shape))
+        known = [x for x in found if x is not None]
+        return nested(iter(known), shape) if len(known) == len(found) else out.value
+
+    return _holding(out, contents)
 
 
 def moved(x: TensorType, out: TensorType, source: Callable[[Place], Sequence[int]]) -> TensorType:

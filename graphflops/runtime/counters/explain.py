@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import permutations, product
+from itertools import islice, permutations, product
 from math import prod
 from typing import Literal
 
@@ -185,9 +185,10 @@ def tiled_work(problem: Problem, counted: RangeCount, model_flops: int) -> Tiled
     orders = [problem.jobs] if looped else permutations(problem.jobs, len(kernels))
     for order in orders:
         choices = [order] * len(kernels) if looped else [(job,) for job in order]
-        fits = [_any_fit(jobs, kernel, problem) for jobs, kernel in zip(choices, kernels, strict=True)]
-        found = [fit for fit in fits if fit]
-        if len(found) == len(fits):
+        found: list[TiledWork] = []
+        for jobs, kernel in zip(choices, kernels, strict=True):
+            found += islice((fit for job in jobs if (fit := _job_fit(job, kernel, problem))), 1)
+        if len(found) == len(kernels):
             reasons = dict.fromkeys(text for fit in found for text in fit.reasons)
             return TiledWork(sum(fit.flops for fit in found), tuple(reasons))
     return None
@@ -208,12 +209,9 @@ def smallest_tile_flops(problem: Problem, counted: RangeCount) -> int:
     return 2 * 128 * 128 * 32 * batch * len(counted.matrix_kernels) if fits else 0
 
 
-def _any_fit(jobs: Sequence[KernelJob], kernel: KernelCount, problem: Products) -> TiledWork | None:
-    return next((fit for job in jobs if (fit := _job_fit(job, kernel, problem))), None)
-
-
 def _job_fit(job: KernelJob, kernel: KernelCount, problem: Products) -> TiledWork | None:
-    if job.role != (role_of(kernel.name) or job.role):
+    role = _ROLE.search(kernel.name.lower())
+    if role and role[1] != job.role:
         return None
     if kernel.flops == problem.flops:
         return TiledWork(kernel.flops)
@@ -221,10 +219,23 @@ def _job_fit(job: KernelJob, kernel: KernelCount, problem: Products) -> TiledWor
         return TiledWork(kernel.flops, ("taps on padding skipped",))
     tile = tile_of(kernel.name)
     tiles = [tile] if tile else list(_TILES)
-    tiles += [small] if (small := instruction_of(kernel.name)) else []
+    if _GROUPED.search(
+        kernel.name
+    ):  # of one instruction, to which a kernel for several groups pads each group
+        match = _INSTRUCTION.search(kernel.name)
+        # 64 x 8 x 16: of a warp group, in half precision
+        rows, columns, depth = map(int, match.groups() if match else (64, 8, 16))
+        tiles.append(Tile(rows, columns, depth))
     found = _padded_fit(job, kernel, problem, tiles)
     if found is None and tile is not None:
-        found = _grid_fit(job, kernel, tile)
+        # Every block of the grid computes one tile, also past the sizes; or several blocks share the depth of a tile.
+        blocks = prod(kernel.grid)
+        shares = range(1, blocks + 1) if "segment_k_on" in kernel.name else (1,)
+        for way, share in product(job.ways, shares):
+            for depth in way.depth.padded(tile.depth or 1):
+                count, rest = divmod(blocks, share)
+                if not rest and kernel.flops == 2 * count * tile.rows * tile.columns * depth:
+                    return TiledWork(kernel.flops, (f"{count} tiles of {tile} launched",))
     if found is None and tile is not None and tile.cluster == (1, 1) and kernel.on_tensor_cores:
         # The names of cuDNN's kernels do not state clusters.
         pairs = [replace(tile, cluster=cluster) for cluster in ((2, 1), (1, 2))]
@@ -256,7 +267,12 @@ def _laid_out(way: MatrixProduct, tile: Tile, kernel: KernelCount) -> Iterator[t
     up_by, along = tile.cluster
     shapes = dict.fromkeys(((tile.rows, tile.columns, up_by, along), (tile.columns, tile.rows, along, up_by)))
     clusters = (False, True) if tile.cluster != (1, 1) else (False,)
-    for parts, clustered in product((1, *_parts(kernel)), clusters):
+    # into how many parts the depth may be split, by the kernel's grid
+    blocks = prod(kernel.grid)
+    split = [size for size in kernel.grid[2:] if size > 1]
+    if "splitK" in kernel.name:
+        split = [number for number in range(2, blocks + 1) if blocks % number == 0]
+    for parts, clustered in product((1, *split), clusters):
         for rows, columns, tall, wide in shapes:
             height, width = (rows * tall, columns * wide) if clustered else (rows, columns)
             words = f", in clusters of {up_by}x{along}" if clustered else ""
@@ -264,14 +280,6 @@ def _laid_out(way: MatrixProduct, tile: Tile, kernel: KernelCount) -> Iterator[t
             sizes = product(way.rows.padded(height), way.columns.padded(width), _depths(way, tile, parts))
             for m, n, k in sizes:
                 yield 2 * way.batch * m * n * k, way.batch * m * n, words
-
-
-def _parts(kernel: KernelCount) -> tuple[int, ...]:
-    """Numbers of parts into which a kernel may have split the depth, from its grid."""
-    blocks = prod(kernel.grid)
-    if "splitK" in kernel.name:
-        return tuple(number for number in range(2, blocks + 1) if blocks % number == 0)
-    return tuple(size for size in kernel.grid[2:] if size > 1)
 
 
 def _depths(way: MatrixProduct, tile: Tile, parts: int) -> Iterator[int]:
@@ -285,18 +293,6 @@ def _depths(way: MatrixProduct, tile: Tile, parts: int) -> Iterator[int]:
         part = up(-(-way.depth.length // parts), _SPLIT)
         whole, rest = divmod(way.depth.length, part)
         yield whole * up(part, step) + up(rest, step)
-
-
-def _grid_fit(job: KernelJob, kernel: KernelCount, tile: Tile) -> TiledWork | None:
-    """Every block of the grid computes one tile, also past the sizes; or several blocks share the depth of a tile."""
-    blocks = prod(kernel.grid)
-    shares = range(1, blocks + 1) if "segment_k_on" in kernel.name else (1,)
-    for way, share in product(job.ways, shares):
-        for depth in way.depth.padded(tile.depth or 1):
-            count, rest = divmod(blocks, share)
-            if not rest and kernel.flops == 2 * count * tile.rows * tile.columns * depth:
-                return TiledWork(kernel.flops, (f"{count} tiles of {tile} launched",))
-    return None
 
 
 def _attention_fit(problem: AttentionProblem, kernels: Sequence[KernelCount]) -> TiledWork | None:
@@ -360,7 +356,7 @@ _PATTERNS = (
     re.compile(r"(?:cutlass|sgemm|dgemm|gemm)\w*_(\d+)x(\d+)_()"),
 )
 _GROUPED = re.compile(r"_g([2-9]\d*|1\d+)_")
-_ROLE = re.compile(r"(fprop|dgrad|wgrad)")
+_ROLE = re.compile(r"(fprop|dgrad|wgrad)")  # the product of a convolution that a kernel computes
 _INSTRUCTION = re.compile(r"tensor(\d+)x(\d+)x(\d+)")
 
 
@@ -376,19 +372,3 @@ def tile_of(name: str) -> Tile | None:
         if match := pattern.search(name):
             return Tile(int(match[1]), int(match[2]), int(match[3]) if match[3] else None)
     return None
-
-
-def instruction_of(name: str) -> Tile | None:
-    """The tile of one instruction, to which a convolution kernel for several groups pads each group."""
-    if not _GROUPED.search(name):
-        return None
-    match = _INSTRUCTION.search(name)
-    # Of a warp group, in half precision.
-    rows, columns, depth = map(int, match.groups()) if match else (64, 8, 16)
-    return Tile(rows, columns, depth)
-
-
-def role_of(name: str) -> str:
-    """The product of a convolution that a kernel computes: fprop, dgrad or wgrad; "" if its name does not state it."""
-    match = _ROLE.search(name.lower())
-    return match[1] if match else ""

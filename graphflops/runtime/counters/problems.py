@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Union
@@ -97,7 +97,16 @@ def problem_of(row: Row, value: Value, backward: bool = False) -> Problem | None
         whole = max(1, _ALIGNED // row.inputs[0].type.dtype.bits)
         return _convolution(op, inputs, outputs, whole, backward)
     if op.kind == "attention":
-        return _attention(op, inputs, value(row.cost.masked_flops), backward)
+        first = op.parameters.index("query")  # the gradient of the result may come first
+        query, key, of_values = (*inputs[first : 3 + first], (), (), ())[:3]
+        if min(map(len, (query, key, of_values))) < 2:
+            return None
+        heads, queries, keys = prod(query[:-2]), query[-2], key[-2]
+        plain = AttentionProblem(heads, queries, keys, query[-1], of_values[-1], backward=op.is_backward)
+        hidden = queries * keys - sum(min(line + 1, keys) for line in range(queries))
+        masked = value(row.cost.masked_flops) or 0
+        causal = hidden > 0 and masked * queries * keys == plain.flops * hidden
+        return replace(plain, causal=causal, backward=backward or op.is_backward)
     if op.kind != "product" or "a" not in op.parameters:
         return None
     first = op.parameters.index("a")
@@ -183,29 +192,20 @@ def _jobs(
         if phases == 1:
             columns, depth = TiledAxis(c), TiledAxis(outputs, count)
             gradient.append(MatrixProduct(TiledAxis(wide, images), columns, depth, groups, note))
-        else:
-            gradient += _strided_gradients(images, outputs, c, groups, sides, strides, note)
+            continue
+        if wide % phases == 0 == count % phases:  # each position within a stride has its own taps
+            own, depth = TiledAxis(wide // phases, images * phases), TiledAxis(outputs, count // phases)
+            gradient.append(MatrixProduct(own, TiledAxis(c), depth, groups, note))
+        steps = list(zip(sides, strides, strict=True))
+        rows, parts = (prod(-(-side[place] // stride) for side, stride in steps) for place in (0, 2))
+        together = "; ".join(filter(None, (note, "taps padded to whole strides")))
+        columns, depth = TiledAxis(c, phases), TiledAxis(outputs, parts)
+        gradient.append(MatrixProduct(TiledAxis(rows, images), columns, depth, groups, together))
     return (
         KernelJob(tuple(output), "fprop"),
         KernelJob(tuple(gradient), "dgrad"),
         KernelJob(tuple(weight), "wgrad"),
     )
-
-
-def _strided_gradients(
-    images: int, outputs: int, channels: int, groups: int, sides: Sequence[tuple[int, int, int]],
-    strides: Sequence[int], note: str,
-) -> Iterator[MatrixProduct]:  # fmt: skip
-    """Layouts of the input's gradient of a convolution with strides."""
-    (wide, _, count), phases = (prod(sizes) for sizes in zip(*sides, strict=True)), prod(strides)
-    if wide % phases == 0 == count % phases:  # each position within a stride has its own taps
-        own = TiledAxis(wide // phases, images * phases)
-        yield MatrixProduct(own, TiledAxis(channels), TiledAxis(outputs, count // phases), groups, note)
-    steps = list(zip(sides, strides, strict=True))
-    rows, parts = (prod(-(-side[place] // stride) for side, stride in steps) for place in (0, 2))
-    together = "; ".join(filter(None, (note, "taps padded to whole strides")))
-    pixels, columns, depth = TiledAxis(rows, images), TiledAxis(channels, phases), TiledAxis(outputs, parts)
-    yield MatrixProduct(pixels, columns, depth, groups, together)
 
 
 def _inside(size: int, results: int, taps: int, stride: int) -> int:
@@ -216,19 +216,3 @@ def _inside(size: int, results: int, taps: int, stride: int) -> int:
         first, last = -(-(padding - tap) // stride), (size - 1 + padding - tap) // stride
         total += max(0, min(last, results - 1) - max(first, 0) + 1)
     return total
-
-
-def _attention(
-    op: Op, inputs: list[tuple[int, ...]], masked: int | None, backward: bool
-) -> AttentionProblem | None:
-    first = op.parameters.index("query")  # the gradient of the result may come first
-    if len(inputs) < 3 + first:
-        return None
-    query, key, value = inputs[first : 3 + first]
-    if min(map(len, (query, key, value))) < 2:
-        return None
-    heads, queries, keys = prod(query[:-2]), query[-2], key[-2]
-    plain = AttentionProblem(heads, queries, keys, query[-1], value[-1], backward=op.is_backward)
-    hidden = queries * keys - sum(min(row + 1, keys) for row in range(queries))
-    causal = hidden > 0 and (masked or 0) * queries * keys == plain.flops * hidden
-    return replace(plain, causal=causal, backward=backward or op.is_backward)

@@ -62,8 +62,7 @@ class PreparedAttention:
         """FLOPs of one tile's products: two forward, three for the query's gradient, four for the key's and value's."""
         tiles = block_lists.tiles_for(kernel, q, v, (self.blocks.rows, self.blocks.columns))
         width, value = int(q.shape[-1]), int(v.shape[-1])
-        counts = {"forward": (1, 1), "query_gradient": (2, 1), "key_gradient": (2, 2)}
-        of_keys, of_values = counts[kernel]
+        of_keys, of_values = {"forward": (1, 1), "query_gradient": (2, 1), "key_gradient": (2, 2)}[kernel]
         return 2 * tiles.rows * tiles.columns * (of_keys * width + of_values * value)
 
     def problem(self, q: Tensor, scale: float | None = None, count: int = 0) -> launch.LaunchSettings:
@@ -100,7 +99,8 @@ def prepare(
         mask, blocks = block_mask
     else:
         mask, blocks = block_mask.mask_mod, block_lists.from_block_mask(block_mask)
-    found = written(_function(score_mod), _function(mask), q.dtype, q.device, score_tensors, mask_tensors)
+    score, seen = (function_of(given) if isinstance(given, Graph) else given for given in (score_mod, mask))
+    found = written(score, seen, q.dtype, q.device, score_tensors, mask_tensors)
     each = (*blocks.by_row, *blocks.by_column)
     settings = launch.LaunchSettings(
         lists=tuple(tensor for x in each for tensor in (x.counts, x.places)),
@@ -161,10 +161,11 @@ def sdpa(q: Tensor, k: Tensor, attn_mask: Tensor | None = None, is_causal: bool 
     # Sizes of one are indexed at zero, whatever the batch entry or head.
     entry, head = (int(size > 1) for size in full.shape[:2])
     if attn_mask.dtype == torch.bool:
-        blocks = block_lists.from_mask(spread, rows, columns)
-        return prepare(
-            q, k, None, (lambda b, h, i, j, m: m[b * entry, h * head, i, j], blocks), (), (spread,)
+        seen = (
+            (lambda b, h, i, j, m: m[b * entry, h * head, i, j]),
+            block_lists.from_mask(spread, rows, columns),
         )
+        return prepare(q, k, None, seen, (), (spread,))
     return prepare(q, k, lambda s, b, h, i, j, m: s + m[b * entry, h * head, i, j], None, (spread,))
 
 
@@ -176,7 +177,3 @@ def counted(counts: Tensor) -> FlexCounts:
 def _block(length: int) -> int:
     """The size of a block: the default, or less if the length is less."""
     return max(16, min(BLOCK, 1 << max(length - 1, 0).bit_length()))
-
-
-def _function(given: Callable[..., Any] | Graph | None) -> Callable[..., Any] | None:
-    return function_of(given) if isinstance(given, Graph) else given

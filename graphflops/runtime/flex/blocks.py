@@ -128,9 +128,8 @@ def lists(chosen: Tensor) -> BlockLists:
     """The lists of the true entries of each line."""
     counts = chosen.sum(-1, dtype=torch.int32).contiguous()
     places = torch.argsort(chosen.to(torch.int8), dim=-1, descending=True, stable=True).to(torch.int32)
-    most = (
-        int(counts.max()) if counts.numel() else 0
-    )  # read from the device, as whether all follow one another
+    # read from the device, as whether all follow one another
+    most = int(counts.max()) if counts.numel() else 0
     places = places[..., : max(most, 1)].contiguous()
     steps = torch.arange(places.shape[-1], device=places.device, dtype=torch.int32)
     follows = (places == places[..., :1] + steps) | (steps >= counts[..., None])
@@ -212,16 +211,12 @@ def predicted_tiles(
     if by_column:
         length, size, tile = blocks.keys, blocks.columns, tiles.columns
     across = blocks.rows // tiles.rows if by_column else blocks.columns // tiles.columns
-    return FlexCounts(*(_executed(x, batch, heads, length, size, tile, across) for x in (full, partial)))
-
-
-def _executed(
-    given: BlockLists, batch: int, heads: int, length: int, size: int, tile: int, across: int
-) -> int:
-    counts = given.counts.cpu().long()
-    if batch % counts.shape[0] or heads % counts.shape[1]:
-        made = f"{counts.shape[0]} batch entries and {counts.shape[1]} heads"
-        raise ModelError(f"block_mask is for {made}, not {batch} and {heads}")
     starts = torch.arange(0, length, tile) // size  # the line of blocks that each line of tiles lies in
-    repeats: int = (batch // counts.shape[0]) * (heads // counts.shape[1])
-    return int(counts[..., starts].sum()) * across * repeats
+    executed = []
+    for counts in (full.counts.cpu().long(), partial.counts.cpu().long()):
+        if batch % counts.shape[0] or heads % counts.shape[1]:
+            made = f"{counts.shape[0]} batch entries and {counts.shape[1]} heads"
+            raise ModelError(f"block_mask is for {made}, not {batch} and {heads}")
+        repeats = (batch // counts.shape[0]) * (heads // counts.shape[1])
+        executed.append(int(counts[..., starts].sum()) * across * repeats)
+    return FlexCounts(*executed)

@@ -90,7 +90,13 @@ class _Writer:
             text = result.tensor("tl.int1").cast("tl.int1")
         else:  # in the type that scores are computed in
             text = result.tensor("tl.float32").cast(self.operand(Ref(self.graph.inputs[0].name)).type)
-        kept = _needed(self.lines, text)
+        kept: list[str] = []
+        wanted = set(re.findall(r"\w+", text))
+        for line in reversed(self.lines):  # those that the result needs
+            target, _, made = line.partition(" = ")
+            if target in wanted:
+                wanted.update(re.findall(r"\w+", made))
+                kept.insert(0, line)
         head = f"def {self.name}({', '.join(self.parameters)}, buffers):"
         return "\n".join(["@triton.jit", head, *(f"    {line}" for line in kept), f"    return {text}", ""])
 
@@ -141,8 +147,10 @@ class _Writer:
     def node(self, node: Node) -> None:
         op, arguments = node.operator, node.arguments()
         name = result_of(node)
-        if op.name == "flat_apply":
-            self.known[name] = self.flat_apply(node)
+        if op.name == "flat_apply":  # indexing as torch's tracer records it inside a score function
+            if len(node.args) < 5 or not str(node.args[2]).endswith("ModIndex"):
+                raise self.unknown(node)
+            self.known[name] = self.indexed(node.args[3], tuple(node.args[4:]))
         elif op.name == "index":
             self.known[name] = self.indexed(arguments["x"], arguments["index"])
         elif op.name == "select":
@@ -196,12 +204,6 @@ class _Writer:
             axes[first], axes[second] = axes[second], axes[first]
         return replace(view, axes=tuple(axes))
 
-    def flat_apply(self, node: Node) -> _Known:
-        """Indexing as torch's tracer records it inside a score function."""
-        if len(node.args) < 5 or not str(node.args[2]).endswith("ModIndex"):
-            raise self.unknown(node)
-        return self.indexed(node.args[3], tuple(node.args[4:]))
-
     def indexed(self, source: Argument, indices: Argument) -> _Known:
         view = self.view(source)
         if not isinstance(view, _View) or not isinstance(indices, tuple):
@@ -240,14 +242,3 @@ _TYPES = {
     "int64": "tl.int64", "float16": "tl.float32", "bfloat16": "tl.float32", "float32": "tl.float32",
     "float64": "tl.float64",
 }  # fmt: skip
-
-
-def _needed(lines: Sequence[str], result: str) -> list[str]:
-    kept: list[str] = []
-    wanted = set(re.findall(r"\w+", result))
-    for line in reversed(lines):
-        target, _, text = line.partition(" = ")
-        if target in wanted:
-            wanted.update(re.findall(r"\w+", text))
-            kept.append(line)
-    return kept[::-1]

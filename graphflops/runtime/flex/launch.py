@@ -129,12 +129,6 @@ def _described(
     return list(shape), [*outer[:-1], 1], [1, 1, rows, _block_width(width)]
 
 
-def describable(*tensors: Tensor) -> bool:
-    """True if the tensor copy engine accepts all tensors."""
-    aligned = all(x.data_ptr() % 16 == 0 for x in tensors)
-    return aligned and all(_regular(x.shape, x.stride(), x.element_size(), x.device) for x in tensors)
-
-
 @functools.lru_cache(4096)
 def _regular(shape: torch.Size, strides: tuple[int, ...], size: int, device: torch.device) -> bool:
     """Rows of whole elements, every other stride of 16 bytes."""
@@ -207,7 +201,10 @@ def _run(
     tiles = tiles_for(name, q, v, (problem.rows, problem.columns))
     programs = programs_of(name, tiles, q, k)
     counts = counters(programs, problem.count, q)
-    use = tiles.descriptors and describable(*loaded)
+    regular = (
+        x.data_ptr() % 16 == 0 and _regular(x.shape, x.stride(), x.element_size(), x.device) for x in loaded
+    )
+    use = tiles.descriptors and all(regular)  # the tensor copy engine accepts all tensors
     # The default of torch, unless the user lowers it.
     exact = torch.get_float32_matmul_precision() == "highest"
     constants = _constants(

@@ -87,26 +87,38 @@ def lowered(node: Node, kind: str, operand: Callable[[Argument], Value]) -> Valu
     operand: reads an argument as a value.
     """
     op, arguments = node.operator, node.arguments()
-    number = _filled(op, arguments)
-    if number is not None:
+    # the number that a call fills a tensor with
+    number = arguments.get("value") if op.kind == "creation" else None
+    if op.name in ("zeros", "zeros_like", "new_zeros", "ones", "ones_like", "new_ones"):
+        number = int("ones" in op.name)
+    if isinstance(number, (bool, int, float)):
         return full(literal(number), kind, number >= 0)
     if passes(op) or op.name == "copy":
         value = operand(arguments["source" if op.name == "copy" else "x"])
         return Value(value.tensor(kind).cast(kind), kind, value.natural)
     if op.name == "clamp":
-        bounds = [None if arguments.get(end) is None else operand(arguments[end]) for end in ("low", "high")]
-        return _clamp(operand(arguments["x"]), bounds[0], bounds[1], kind)
+        value = operand(arguments["x"])
+        text, natural = value.tensor(kind).cast(kind), value.natural
+        for end, function in (("low", "maximum"), ("high", "minimum")):
+            if arguments.get(end) is not None:
+                bound = operand(arguments[end])
+                text = f"tl.{function}({text}, {bound.cast(kind)})"
+                natural = (natural or bound.natural) if end == "low" else (natural and bound.natural)
+        return Value(text, kind, natural)
     if op.name == "pow":
         return _power(operand(arguments["a"]), arguments["b"], operand, kind)
     values = [operand(value) for value in node.args if not isinstance(value, (DType, Opaque, tuple))]
     if op.name in ("add", "sub", "rsub"):
-        return _sum(values, op.name, arguments.get("alpha", 1), kind)
+        (a, b), alpha = _texts(values, kind), arguments.get("alpha", 1)
+        b = b if alpha == 1 else f"{b} * {literal(alpha)}"
+        texts = {"add": f"{a} + {b}", "sub": f"{a} - {b}", "rsub": f"{b} - {a}"}
+        return Value(texts[op.name], kind, op.name == "add" and _natural(values) and alpha == 1)
     if op.name in ("div", "floor_divide", "remainder"):
         return _divide(values, op.name, arguments.get("rounding_mode"), kind)
     if op.name == "where":
         condition, *choices = values
-        texts = [choice.tensor(kind).cast(kind) for choice in choices]
-        return Value(f"tl.where({condition.cast('tl.int1')}, {', '.join(texts)})", kind, _natural(choices))
+        chosen = ", ".join(choice.tensor(kind).cast(kind) for choice in choices)
+        return Value(f"tl.where({condition.cast('tl.int1')}, {chosen})", kind, _natural(choices))
     return _by_table(op.name, values, kind)
 
 
@@ -128,15 +140,6 @@ def _by_table(name: str, values: Sequence[Value], kind: str) -> Value | None:
     return None
 
 
-def _sum(values: Sequence[Value], name: str, alpha: Argument, kind: str) -> Value:
-    a, b = _texts(values, kind)
-    if alpha != 1:
-        b = f"{b} * {literal(alpha)}"
-    if name == "add":
-        return Value(f"{a} + {b}", kind, _natural(values) and alpha == 1)
-    return Value(f"{b} - {a}" if name == "rsub" else f"{a} - {b}", kind)
-
-
 def _divide(values: Sequence[Value], name: str, mode: Argument, kind: str) -> Value:
     a, b = _texts(values, kind)
     whole, natural = "int" in kind, _natural(values)
@@ -151,15 +154,6 @@ def _divide(values: Sequence[Value], name: str, mode: Argument, kind: str) -> Va
     return Value(rounding.format(f"{a} / {b}"), kind, natural)
 
 
-def _clamp(value: Value, low: Value | None, high: Value | None, kind: str) -> Value:
-    text, natural = value.tensor(kind).cast(kind), value.natural
-    if low is not None:
-        text, natural = f"tl.maximum({text}, {low.cast(kind)})", natural or low.natural
-    if high is not None:
-        text, natural = f"tl.minimum({text}, {high.cast(kind)})", natural and high.natural
-    return Value(text, kind, natural)
-
-
 def _power(base: Value, exponent: Argument, operand: Callable[[Argument], Value], kind: str) -> Value | None:
     text = base.tensor(kind).cast(kind)
     if isinstance(exponent, (int, float)) and float(exponent).is_integer() and 1 <= exponent <= 8:
@@ -169,16 +163,6 @@ def _power(base: Value, exponent: Argument, operand: Callable[[Argument], Value]
     if "float" not in kind:
         return None
     return Value(f"power({text}, {operand(exponent).tensor(kind).cast(kind)})", kind)
-
-
-def _filled(op: Op, arguments: dict[str, Argument]) -> bool | int | float | None:
-    """The number that a call fills a tensor with; None for another operator."""
-    if op.name in ("zeros", "zeros_like", "new_zeros"):
-        return 0
-    if op.name in ("ones", "ones_like", "new_ones"):
-        return 1
-    value = arguments.get("value") if op.kind == "creation" else None
-    return value if isinstance(value, (bool, int, float)) else None
 
 
 def _texts(values: Sequence[Value], kind: str) -> list[str]:

@@ -23,7 +23,6 @@ from torch.overrides import TorchFunctionMode
 from graphflops.errors import ModelError, shown
 from graphflops.exporters.live import from_graph_module
 from graphflops.graph import Graph, Opaque, Ref
-from graphflops.ops import Op
 from graphflops.runtime.flex import library
 from graphflops.runtime.flex.codegen import GRADIENT, MASK, SCORE, Buffer, result_of, triton_function
 from graphflops.runtime.operators import overload_of
@@ -52,24 +51,20 @@ def function_of(graph: Graph) -> Callable[..., Any]:
     def run(*inputs: Tensor) -> Any:
         values: dict[str, Any] = dict(zip((entry.name for entry in graph.inputs), inputs, strict=True))
         for node in graph.nodes:
-            args = [_argument(argument, values) for argument in node.args]
+            op, args = node.operator, [_argument(argument, values) for argument in node.args]
             named = {name: _argument(value, values) for name, value in node.kwargs}
             kwargs = {name: value for name, value in named.items() if not isinstance(value, Opaque)}
-            values[result_of(node)] = _function(node.operator, args)(*args, **kwargs)
+            if op.name == "flat_apply" and len(args) > 4 and str(args[2]).endswith("ModIndex"):
+                values[result_of(node)] = torch.ops.aten.index.Tensor(args[3], args[4:])
+                continue
+            if op.dialect not in ("aten", "prims"):
+                raise ModelError(f"no translation of {shown(op.spelling)} to the attention kernel")
+            if (function := overload_of(op)) is None:
+                raise ModelError(f"torch has no operator {shown(op.spelling)}")
+            values[result_of(node)] = function(*args, **kwargs)
         return _argument(graph.outputs[0].value, values)
 
     return run
-
-
-def _function(op: Op, args: list[Any]) -> Callable[..., Any]:
-    if op.name == "flat_apply" and len(args) > 4 and str(args[2]).endswith("ModIndex"):
-        return lambda *args: torch.ops.aten.index.Tensor(args[3], args[4:])
-    if op.dialect not in ("aten", "prims"):
-        raise ModelError(f"no translation of {shown(op.spelling)} to the attention kernel")
-    function: Callable[..., Any] | None = overload_of(op)
-    if function is None:
-        raise ModelError(f"torch has no operator {shown(op.spelling)}")
-    return function
 
 
 def _argument(argument: Any, values: dict[str, Any]) -> Any:
@@ -90,20 +85,14 @@ class _Indexing(TorchFunctionMode):  # type: ignore[misc]
             source, key = args
             keys = key if isinstance(key, tuple) else (key,)
             if isinstance(source, torch.Tensor) and all(isinstance(k, (torch.Tensor, int)) for k in keys):
-                return _gathered(source, keys)
+                indices: list[Tensor] = []
+                for each in keys:
+                    if isinstance(each, torch.Tensor):
+                        indices.append(each)
+                    else:
+                        source = torch.ops.aten.select.int(source, len(indices), int(each))
+                return torch.ops.aten.index.Tensor(source, indices) if indices else source
         return func(*args, **(kwargs or {}))
-
-
-def _gathered(source: Tensor, keys: Sequence[Any]) -> Tensor:
-    axis = 0
-    for key in keys:
-        if isinstance(key, torch.Tensor):
-            axis += 1
-        else:
-            source = torch.ops.aten.select.int(source, axis, int(key))
-    indices = [key for key in keys if isinstance(key, torch.Tensor)]
-    gathered: Tensor = torch.ops.aten.index.Tensor(source, indices) if indices else source
-    return gathered
 
 
 def _traced(
@@ -195,8 +184,16 @@ def written(
     source = _HEAD + "\n\n".join(parts)
     key = hashlib.sha256(source.encode()).hexdigest()[:16]
     if key not in _known:
-        _known[key] = _compiled(source, key)
-    return Written(key, tuple(_plain(tensor, device) for tensor in buffers))
+        name = f"<graphflops attention {key}>"
+        space = {word: value for word, value in vars(library).items() if not word.startswith("_")}
+        space |= {"triton": triton, "tl": tl, "__name__": f"graphflops_attention_{key}"}
+        # Triton and tracebacks read the source of a function by its file name.
+        linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+        exec(compile(source, name, "exec"), space)
+        _known[key] = KernelFunctions(source, *map(space.get, ("score_mod", "score_grad", "mask_mod")))
+    # in the form that a kernel reads: on the device, booleans as bytes
+    moved = (tensor if tensor.device == device else tensor.to(device) for tensor in buffers)
+    return Written(key, tuple(x.view(torch.uint8) if x.dtype == torch.bool else x for x in moved))
 
 
 def functions(key: str) -> KernelFunctions:
@@ -210,31 +207,10 @@ def _placed(tensors: Sequence[Tensor], buffers: list[Tensor]) -> list[Buffer]:
     """Indices of a function's captured tensors among all; a tensor of several functions is passed once."""
     placed = []
     for tensor in tensors:
-        place = next((i for i, other in enumerate(buffers) if _same(other, tensor)), len(buffers))
+        views = [(x.dtype, x.device, x.data_ptr(), x.shape, x.stride()) for x in (*buffers, tensor)]
+        place = views.index(views[-1])  # of the same view of the same memory
         if place == len(buffers):
             buffers.append(tensor)
         dtype = str(tensor.dtype).removeprefix("torch.")
         placed.append(Buffer(place, tuple(tensor.shape), tuple(tensor.stride()), dtype))
     return placed
-
-
-def _same(a: Tensor, b: Tensor) -> bool:
-    """True if two tensors are the same view of the same memory."""
-    first, second = ((x.dtype, x.device, x.data_ptr(), x.shape, x.stride()) for x in (a, b))
-    return first == second
-
-
-def _plain(tensor: Tensor, device: torch.device) -> Tensor:
-    """The tensor in the form that a kernel reads: on the device, booleans as bytes."""
-    moved = tensor if tensor.device == device else tensor.to(device)
-    return moved.view(torch.uint8) if moved.dtype == torch.bool else moved
-
-
-def _compiled(source: str, key: str) -> KernelFunctions:
-    name = f"<graphflops attention {key}>"
-    helpers = {word: value for word, value in vars(library).items() if not word.startswith("_")}
-    space: dict[str, Any] = {**helpers, "triton": triton, "tl": tl, "__name__": f"graphflops_attention_{key}"}
-    # Triton and tracebacks read the source of a function by its file name.
-    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
-    exec(compile(source, name, "exec"), space)
-    return KernelFunctions(source, space.get("score_mod"), space.get("score_grad"), space.get("mask_mod"))

@@ -70,8 +70,10 @@ def _searched(name: str, kernels: Measured, device: Device) -> Table:
                 for factor in (step, 1 / step):
                     moved = {**free, constant: free[constant] * factor}
                     errors = _errors(name, {**moved, **fixed}, kernels, device)
-                    error = sum(errors) / len(errors) + _far(moved, begun)  # the mean, in octaves
-                    if error < best:
+                    octaves = [abs(log(moved[key] / begun[key])) / log(2) for key in begun]
+                    # the means, in octaves
+                    error = sum(errors) / len(errors) + _STAYS * sum(octaves) / len(octaves)
+                    if error < best and max(octaves) < _OCTAVES:
                         free, best = moved, error
             if best > before - 1e-4:
                 break
@@ -105,8 +107,3 @@ def _begun(kernels: Measured) -> tuple[Table, Table]:
 def _errors(name: str, table: Mapping[str, float], kernels: Measured, device: Device) -> list[float]:
     known = replace(device, rates={name: {"spread": 1.0, **table}})
     return [abs(log(modelled(kernel, known) or 1e-9) - log(seconds)) / log(2) for kernel, seconds in kernels]
-
-
-def _far(moved: Mapping[str, float], begun: Mapping[str, float]) -> float:
-    octaves = [abs(log(moved[key] / begun[key])) / log(2) for key in begun]
-    return _STAYS * sum(octaves) / len(octaves) if max(octaves) < _OCTAVES else float("inf")

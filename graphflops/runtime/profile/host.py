@@ -31,9 +31,23 @@ def host_benchmarks(device: str, rounds: int = _ROUNDS) -> dict[str, float]:
 
     The benchmarks take turns, so that each has a moment in which no other work slows the core that it runs on.
     """
-    calls = {**_single_calls(device), **_programs(device)}
-    counts = {name: _count(call, device) for name, call in calls.items()}
-    found: dict[str, list[float]] = {name: [] for name in calls}
+    x, image = torch.randn(16, 16, device=device), torch.randn(1, 8, 8, 8, device=device)
+    linear, norm = nn.Linear(16, 16, device=device), nn.LayerNorm(16, device=device)
+    convolution = nn.Conv2d(8, 8, 3, device=device)
+    single: dict[str, Callable[[], object]] = {
+        "addition": partial(torch.add, x, x),
+        "product": partial(torch.mm, x, x),
+        "linear_layer": partial(linear, x),
+        "normalisation_layer": partial(norm, x),
+        "convolution_layer": partial(convolution, image),
+        "view_of_tensor": partial(x.view, -1),
+    }
+    calls = {name: torch.no_grad()(call) for name, call in single.items()} | _programs(device)
+    counts, found = dict[str, int](), dict[str, list[float]]()
+    for name, call in calls.items():  # as often as fills a round
+        _seconds(call, 3, device)
+        counts[name] = max(1, int(_ROUND_SECONDS / max(_seconds(call, 5, device), 1e-7)))
+        found[name] = []
     for _ in range(rounds):
         for name, call in calls.items():
             found[name].append(_seconds(call, counts[name], device))
@@ -56,21 +70,6 @@ def scaled_host(reference: Host, measured: dict[str, float]) -> Host:
 def rounded(number: float) -> float:
     """A number with the digits that a profile has."""
     return float(f"{number:.{_DIGITS}g}")
-
-
-def _single_calls(device: str) -> dict[str, Callable[[], object]]:
-    x, image = torch.randn(16, 16, device=device), torch.randn(1, 8, 8, 8, device=device)
-    linear, norm = nn.Linear(16, 16, device=device), nn.LayerNorm(16, device=device)
-    convolution = nn.Conv2d(8, 8, 3, device=device)
-    calls: dict[str, Callable[[], object]] = {
-        "addition": partial(torch.add, x, x),
-        "product": partial(torch.mm, x, x),
-        "linear_layer": partial(linear, x),
-        "normalisation_layer": partial(norm, x),
-        "convolution_layer": partial(convolution, image),
-        "view_of_tensor": partial(x.view, -1),
-    }
-    return {name: torch.no_grad()(call) for name, call in calls.items()}
 
 
 def _programs(device: str) -> dict[str, Callable[[], object]]:
@@ -112,13 +111,6 @@ class _Attention(nn.Module):  # type: ignore[misc]
         merged = attended.transpose(1, 2).reshape(batch, length, width)
         mixed: torch.Tensor = x + self.gelu(self.out(merged))
         return mixed
-
-
-def _count(call: Callable[[], object], device: str) -> int:
-    """How often a call is made in one round."""
-    for _ in range(3):
-        call()
-    return max(1, int(_ROUND_SECONDS / max(_seconds(call, 5, device), 1e-7)))
 
 
 def _seconds(call: Callable[[], object], count: int, device: str) -> float:

@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from random import Random
 
@@ -47,7 +48,12 @@ def profile(kind: str, runtime: str, progress: Progress | None = None) -> Device
     """Measure the device of this machine. kind: "cuda" or "cpu". runtime: "torch" or "onnxruntime"."""
     _require_gpu(kind)
     others = _others(kind)
-    clock = clock_of(kind, runtime)
+    if runtime == "onnxruntime":
+        from graphflops.runtime.profile.onnx_trials import OnnxClock
+
+        clock: Clock = OnnxClock()
+    else:
+        clock = CudaClock() if kind == "cuda" else CpuClock()
     # First the host: random numbers of torch fail in a process where the capture of a CUDA graph failed.
     host = _host(kind) if runtime == "torch" else Host({})
     if kind == "cpu":
@@ -218,9 +224,18 @@ def _calibrations(
             source="measured by graphflops profile",
         )
         held_out = points[::_HELD_OUT] if len(points) >= 2 * _HELD_OUT else []
-        if held_out:
-            one = replace(one, error=_error(one, held_out))
-        if _is_useful(one, held_out, has_constants=has_constants):
+        if not held_out:
+            if not has_constants:
+                yield one
+            continue
+        # median, mean and 90th percentile of the relative error of kernels that are not among the points
+        errors = sorted(abs(interpolated(one, point[:-2]).factor / point[-1] - 1) for point in held_out)
+        last, mean = len(errors) - 1, sum(errors) / len(errors)
+        told = (errors[last // 2], mean, errors[round(0.9 * last)])
+        one = replace(one, error=tuple(map(rounded, told)))
+        # points that predict others better than constants do, and well where these were measured on such a device
+        alone = sum(abs(1 / point[-1] - 1) for point in held_out) / len(held_out)
+        if rounded(mean) < (min(alone, _USEFUL) if has_constants else alone):
             yield one
 
 
@@ -230,42 +245,12 @@ def _group(kernel: Kernel) -> tuple[str, str, str]:
 
 def _kept(found: Measured) -> Measured:
     """The kernels that are not held out, as their points are."""
-    seen: Counter[tuple[str, str, str]] = Counter()
-    kept = []
-    for kernel, seconds in found:
-        if seen[_group(kernel)] % _HELD_OUT:
-            kept.append((kernel, seconds))
-        seen[_group(kernel)] += 1
-    return kept
-
-
-def _is_useful(one: Calibration, held_out: list[tuple[float, ...]], *, has_constants: bool) -> bool:
-    """Whether points predict other kernels better than constants do, and well where these were measured on such a device."""
-    if one.error is None:
-        return not has_constants
-    alone = sum(abs(1 / point[-1] - 1) for point in held_out) / len(held_out)
-    return one.error[1] < (min(alone, _USEFUL) if has_constants else alone)
-
-
-def _error(one: Calibration, held_out: list[tuple[float, ...]]) -> tuple[float, float, float]:
-    """Median, mean and 90th percentile of the relative error of kernels that are not among the points."""
-    errors = sorted(abs(interpolated(one, point[:-2]).factor / point[-1] - 1) for point in held_out)
-    last = len(errors) - 1
-    found = errors[last // 2], sum(errors) / len(errors), errors[round(0.9 * last)]
-    return tuple(map(rounded, found))  # type: ignore[return-value]
+    seen: dict[tuple[str, str, str], count[int]] = defaultdict(count)
+    return [(kernel, seconds) for kernel, seconds in found if next(seen[_group(kernel)]) % _HELD_OUT]
 
 
 # Raised for a kernel that the device, this release of torch, or its memory does not allow.
 _REFUSED = (RuntimeError, NotImplementedError)
-
-
-def clock_of(device: str, runtime: str = "torch") -> Clock:
-    """The clock for the kernels of a library on a device."""
-    if runtime == "onnxruntime":
-        from graphflops.runtime.profile.onnx_trials import OnnxClock
-
-        return OnnxClock()
-    return CudaClock() if device == "cuda" else CpuClock()
 
 
 def _trials(clock: Clock) -> list[Trial]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, product
 from math import prod
 from typing import Any
 
@@ -76,12 +76,17 @@ def onnx_trials(clock: OnnxClock) -> Iterator[Trial]:
         yield from _product(Product(m, 16 * n, 16 * k, layout="nn"), clock)
     for batch, m, n in spread(20, (2, 64), (16, 512), (16, 512)):
         yield from _product(Product(m, n, 64, batch, layout="nn"), clock)
-    for side, channels in _IMAGES:
-        for width, is_depthwise, batch in _FILTERS:
-            yield from _convolution(batch, channels, side, width, channels if is_depthwise else 1)
-    for row in _ROWWISE:
+    for (side, channels), (width, is_depthwise, batch) in product(_IMAGES, _FILTERS):
+        yield from _convolution(batch, channels, side, width, channels if is_depthwise else 1)
+    for name, family, variant, whole, of_rows, work, attributes in _ROWWISE:
         for elements, columns in spread(12, (4096, 2**23), (32, 4096)):
-            yield _rowwise(row, max(1, elements // columns), columns)
+            rows = max(1, elements // columns)
+            shapes = ((rows, columns),) * whole + ((columns,),) * of_rows
+            read, written = sum(map(prod, shapes)), rows if name == "ReduceMean" else rows * columns
+            sizes = None if family == "elementwise" else Rows(rows, columns)
+            moved = _WIDTH * read, _WIDTH * written
+            kernel = Kernel(family, "float32", 0, work * rows * columns, *moved, sizes, variant=variant)
+            yield Trial(kernel, partial(_prepare, name, shapes, attributes, False))
 
 
 def _product(sizes: Product, clock: OnnxClock) -> Iterator[Trial]:
@@ -91,8 +96,10 @@ def _product(sizes: Product, clock: OnnxClock) -> Iterator[Trial]:
     if flops <= _MOST_FLOPS:
         read, written = sum(map(prod, shapes)), sizes.batch * sizes.m * sizes.n
         kernel = Kernel("matmul", "float32", flops, 0, _WIDTH * read, _WIDTH * written, sizes)
-        sets = clock.sets(_WIDTH * prod(shapes[1])) if sizes.batch == 1 else 1
-        yield Trial(kernel, partial(_cold, "MatMul", shapes, sets))
+        sets = range(clock.sets(_WIDTH * prod(shapes[1])) if sizes.batch == 1 else 1)
+        once = partial(_prepare, "MatMul", shapes, {}, sizes.batch == 1)
+        # whose weights are not in the cache when their turn comes
+        yield Trial(kernel, lambda: [call for _ in sets for call in once()])
 
 
 def _convolution(batch: int, channels: int, side: int, width: int, groups: int) -> Iterator[Trial]:
@@ -105,21 +112,6 @@ def _convolution(batch: int, channels: int, side: int, width: int, groups: int) 
         kernel = Kernel("convolution", "float32", flops, 0, _WIDTH * read, _WIDTH * prod(shapes[0]), sizes)
         attributes = {"group": groups, "pads": [width // 2] * 4}
         yield Trial(kernel, partial(_prepare, "Conv", shapes, attributes, True, _IN_A_ROW))
-
-
-def _rowwise(row: tuple[str, Family, str, int, int, int, dict[str, Any]], rows: int, columns: int) -> Trial:
-    name, family, variant, whole, of_rows, work, attributes = row
-    shapes = ((rows, columns),) * whole + ((columns,),) * of_rows
-    read, written = sum(map(prod, shapes)), rows if name == "ReduceMean" else rows * columns
-    sizes = None if family == "elementwise" else Rows(rows, columns)
-    moved = _WIDTH * read, _WIDTH * written
-    kernel = Kernel(family, "float32", 0, work * rows * columns, *moved, sizes, variant=variant)
-    return Trial(kernel, partial(_prepare, name, shapes, attributes, False))
-
-
-def _cold(name: str, shapes: tuple[tuple[int, ...], ...], sets: int) -> Calls:
-    """Sessions whose weights are not in the cache when their turn comes."""
-    return [call for _ in range(sets) for call in _prepare(name, shapes, {}, len(shapes[0]) == 2)]
 
 
 def _prepare(
@@ -137,18 +129,15 @@ def _prepare(
     chance = np.random.default_rng(0)
     values = dict(zip(names, (chance.standard_normal(shape, np.float32) for shape in shapes), strict=True))
     steps = [names[0], *[f"y{turn}" for turn in range(1, turns)], "y"]
-    nodes = [
-        helper.make_node(name, [before, *names[1:]], [after], **attributes)
-        for before, after in pairwise(steps)
-    ]
+    pairs = pairwise(steps)
+    nodes = [helper.make_node(name, [before, *names[1:]], [after], **attributes) for before, after in pairs]
     inputs = [helper.make_tensor_value_info(key, TensorProto.FLOAT, values[key].shape) for key in names]
     output = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
     constants = []
     if is_weight:
         weight = values.pop(names[-1])
-        constants = [
-            helper.make_tensor(names[-1], TensorProto.FLOAT, weight.shape, weight.tobytes(), raw=True)
-        ]
+        shape, data = weight.shape, weight.tobytes()
+        constants = [helper.make_tensor(names[-1], TensorProto.FLOAT, shape, data, raw=True)]
         inputs.pop()
     graph = helper.make_graph(nodes, "trial", inputs, [output], constants)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=8)

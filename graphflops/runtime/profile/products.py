@@ -28,10 +28,15 @@ _MOST_BYTES = {"cuda": 2e9, "cpu": 2e8}
 def products(clock: Clock) -> Iterator[Trial]:
     """Products in every element type that the device may have."""
     for dtype, counts in _COUNTS[clock.device].items():
+        kind = getattr(torch, dtype)
         for sizes in _sizes(dtype, counts):
-            trial = _trial(dtype, sizes, clock)
-            if trial.kernel.flops <= _MOST_FLOPS[clock.device] * (0.1 if dtype == "float32" else 1):
-                yield trial
+            m, n, k, batch = sizes.m, sizes.n, sizes.k, sizes.batch
+            read, written = batch * k * (m + n), batch * m * n
+            moved = read * kind.itemsize, written * (4 if dtype == "int8" else max(2, kind.itemsize))
+            flops = 2 * batch * m * n * k
+            kernel = Kernel("matmul", dtype, flops, 0, *moved, sizes, is_alone=clock.device == "cuda")
+            if flops <= _MOST_FLOPS[clock.device] * (0.1 if dtype == "float32" else 1):
+                yield Trial(kernel, partial(_prepare, kind, sizes, clock))
 
 
 def _sizes(dtype: str, counts: tuple[int, int, int, int]) -> Iterator[Product]:
@@ -48,18 +53,6 @@ def _sizes(dtype: str, counts: tuple[int, int, int, int]) -> Iterator[Product]:
         yield Product(m, 8 * (n // 8), 8 * (k // 8), batch, "tn" if (m + n) % 2 else "nn")
 
 
-def _trial(dtype: str, sizes: Product, clock: Clock) -> Trial:
-    kind = getattr(torch, dtype)
-    m, n, k, batch = sizes.m, sizes.n, sizes.k, sizes.batch
-    written = batch * m * n * (4 if dtype == "int8" else max(2, kind.itemsize))
-    kernel = Kernel(
-        *("matmul", dtype, 2 * batch * m * n * k, 0),
-        *(batch * k * (m + n) * kind.itemsize, written, sizes),
-        is_alone=clock.device == "cuda",
-    )
-    return Trial(kernel, partial(_prepare, kind, sizes, clock))
-
-
 def _prepare(kind: torch.dtype, sizes: Product, clock: Clock) -> Calls:
     m, n, k = sizes.m, sizes.n, sizes.k
     lead = (sizes.batch,) if sizes.batch > 1 else ()
@@ -74,16 +67,11 @@ def _prepare(kind: torch.dtype, sizes: Product, clock: Clock) -> Calls:
 
     a = matrix(m, k, sizes.layout != "nt")
     weights = [matrix(k, n, sizes.layout != "tn") for _ in range(clock.sets(weight_bytes))]
-    return [_call(kind, a, weight) for weight in weights]
-
-
-def _call(kind: torch.dtype, a: torch.Tensor, b: torch.Tensor) -> partial[torch.Tensor]:
-    if kind == torch.float8_e4m3fn:
-        one = torch.ones((), device=a.device)
-        return partial(torch._scaled_mm, a, b, one, one, out_dtype=torch.bfloat16)
-    if kind == torch.int8:
-        return partial(torch._int_mm, a, b)
-    return partial(torch.matmul, a, b)
+    if kind != torch.float8_e4m3fn:
+        multiply = torch._int_mm if kind == torch.int8 else torch.matmul
+        return [partial(multiply, a, weight) for weight in weights]
+    ones = [torch.ones((), device=a.device)] * 2
+    return [partial(torch._scaled_mm, a, weight, *ones, out_dtype=torch.bfloat16) for weight in weights]
 
 
 # Kernel, element type, forward and backward calls. A CPU has one kernel: named as what a GPU runs in this element type.
@@ -106,9 +94,16 @@ def attentions(clock: Clock) -> Iterator[Trial]:
         chance = Random(kernel + dtype)
         for index in range(forward + backward):
             sizes, is_causal = _attention_sizes(chance, kernel, index >= forward, batches)
-            trial = _attention_trial(sizes, is_causal, dtype, clock.device)
-            if trial.kernel.flops < _MOST_ATTENTION_FLOPS[clock.device] * (0.2 if dtype == "float32" else 1):
-                yield trial
+            kind, rows = getattr(torch, dtype), sizes.batch * sizes.width
+            queries = rows * sizes.heads * sizes.queries * kind.itemsize
+            keys = 2 * rows * sizes.kv_heads * sizes.keys * kind.itemsize
+            flops = int(4 * rows * sizes.heads * sizes.queries * sizes.keys * sizes.computed)
+            work = (flops, 0, queries + keys, queries)
+            if sizes.phase == "backward":
+                work = (flops * 5 // 2, 0, 3 * queries + keys, queries + keys)
+            if work[0] < _MOST_ATTENTION_FLOPS[clock.device] * (0.2 if dtype == "float32" else 1):
+                calls = partial(_attention_calls, kind, sizes, is_causal, clock.device)
+                yield Trial(Kernel("attention", dtype, *work, sizes), calls)
 
 
 def _attention_sizes(
@@ -131,18 +126,6 @@ def _attention_sizes(
     return sizes, shape == "causal"
 
 
-def _attention_trial(sizes: Attention, is_causal: bool, dtype: str, device: str) -> Trial:
-    kind = getattr(torch, dtype)
-    queries = sizes.batch * sizes.heads * sizes.queries * sizes.width * kind.itemsize
-    keys = 2 * sizes.batch * sizes.kv_heads * sizes.keys * sizes.width * kind.itemsize
-    flops = int(4 * sizes.batch * sizes.heads * sizes.queries * sizes.keys * sizes.width * sizes.computed)
-    work = (flops, 0, queries + keys, queries)
-    if sizes.phase == "backward":
-        work = (flops * 5 // 2, 0, 3 * queries + keys, queries + keys)
-    kernel = Kernel("attention", dtype, *work, sizes)
-    return Trial(kernel, partial(_attention_calls, kind, sizes, is_causal, device))
-
-
 def _attention_calls(kind: torch.dtype, sizes: Attention, is_causal: bool, device: str) -> Calls:
     q = random((sizes.batch, sizes.queries, sizes.heads, sizes.width), kind, device).transpose(1, 2)
     shape = (sizes.batch, sizes.keys, sizes.kv_heads, sizes.width)
@@ -150,20 +133,15 @@ def _attention_calls(kind: torch.dtype, sizes: Attention, is_causal: bool, devic
     if device == "cpu":
         attend = torch.nn.functional.scaled_dot_product_attention
         return [partial(attend, q, k, v, is_causal=is_causal)]
-    forward = _forward(sizes, q, k, v, is_causal)
+    ops, more = torch.ops.aten, (0.0, is_causal)
+    if sizes.kernel == "flash":
+        forward = partial(ops._scaled_dot_product_flash_attention, q, k, v, *more)
+    else:
+        name = f"_scaled_dot_product_{sizes.kernel}_attention"
+        forward = partial(getattr(ops, name), q, k, v, None, sizes.phase == "backward", *more)
     if sizes.phase == "forward":
         return [forward]
     return [_backward(sizes, q, k, v, is_causal, forward())]
-
-
-def _forward(sizes: Attention, q: Any, k: Any, v: Any, is_causal: bool) -> partial[Any]:
-    ops = torch.ops.aten
-    wants = sizes.phase == "backward"
-    if sizes.kernel == "flash":
-        return partial(ops._scaled_dot_product_flash_attention, q, k, v, 0.0, is_causal)
-    if sizes.kernel == "cudnn":
-        return partial(ops._scaled_dot_product_cudnn_attention, q, k, v, None, wants, 0.0, is_causal)
-    return partial(ops._scaled_dot_product_efficient_attention, q, k, v, None, wants, 0.0, is_causal)
 
 
 def _backward(sizes: Attention, q: Any, k: Any, v: Any, is_causal: bool, saved: Any) -> partial[Any]:
@@ -202,16 +180,46 @@ def convolutions(clock: Clock) -> Iterator[Trial]:
             if index >= forward:
                 phase = "input_gradient" if index % 2 else "weight_gradient"
             sizes, stride = _convolution_sizes(chance, phase, clock.device)
-            kernel = _convolution(sizes, dtype)
-            if kernel.flops <= _MOST_CONVOLUTION_FLOPS[clock.device]:
-                yield Trial(kernel, partial(_convolution_calls, getattr(torch, dtype), sizes, stride, clock))
+            kind, taps = getattr(torch, dtype), sizes.channels // sizes.groups * prod(sizes.filter)
+            image = sizes.batch * sizes.channels * prod(sizes.image)
+            result, weight = sizes.batch * sizes.filters * prod(sizes.result), sizes.filters * taps
+            read, written = {
+                "input_gradient": (result + weight, image),
+                "weight_gradient": (result + image, weight),
+            }.get(phase, (image + weight, result))
+            moved, flops = (read * kind.itemsize, written * kind.itemsize), 2 * result * taps
+            if flops <= _MOST_CONVOLUTION_FLOPS[clock.device]:
+                kernel = Kernel("convolution", dtype, flops, 0, *moved, sizes)
+                yield Trial(kernel, partial(_convolution_calls, kind, sizes, stride, clock))
 
 
 def _convolution_sizes(chance: Random, phase: Pass, device: str) -> tuple[Convolution, int]:
     """One convolution of a kind that models use, and its stride."""
     batch = chance.choice(_BATCHES if device == "cuda" else _BATCHES[:4])
-    make = chance.choices((_pointwise, _dense, _grouped, _stem, _sequence, _volume), (6, 8, 5, 2, 2, 1))[0]
-    rank, side, channels, filters, width, stride, groups = make(chance)
+    kinds = ("pointwise", "dense", "grouped", "stem", "sequence", "volume")
+    kind, rank, stride, groups = chance.choices(kinds, (6, 8, 5, 2, 2, 1))[0], 2, 1, 1
+    if kind in kinds[:3]:
+        side, channels = chance.choice(_IMAGES)
+    match kind:
+        case "pointwise":
+            channels *= chance.choice((1, 1, 2, 3))
+            filters, width = chance.choice((channels, 2 * channels, 4 * channels, channels // 4)), 1
+        case "dense":
+            filters, width = chance.choice((channels, channels, 2 * channels)), chance.choice((3, 3, 3, 5))
+            stride = chance.choice((1, 1, 2))
+        case "grouped":
+            groups, filters = chance.choice((channels, channels, channels, channels, 32)), channels
+            width, stride = chance.choice((3, 3, 5, 7)), chance.choice((1, 1, 2))
+        case "stem":
+            width, side, channels = chance.choice((3, 7, 4, 16)), 224, 3
+            filters, stride = chance.choice((32, 64, 96, 768)), width if width % 2 == 0 else 2
+        case "sequence":
+            rank, channels = 1, chance.choice((64, 384, 768))
+            groups, filters = channels if chance.random() < 0.3 else 1, channels
+            side, width = chance.choice((256, 1500, 3000, 16000)), chance.choice((1, 3, 7))
+        case "volume":
+            rank, channels, width = 3, chance.choice((32, 64, 128)), 3
+            side, filters = chance.choice((14, 28, 56)), channels
     pad = 0 if stride == width else width // 2
     result = (side + 2 * pad - width) // stride + 1
     is_last = chance.random() < 0.4 and rank > 1
@@ -220,55 +228,6 @@ def _convolution_sizes(chance: Random, phase: Pass, device: str) -> tuple[Convol
     is_patches = stride == width > 1
     sizes = Convolution(batch, channels, filters, *axes, groups, is_last, phase=phase, is_patches=is_patches)
     return sizes, stride
-
-
-# Each gives: spatial axes, side, channels, filters, width of the filter, stride, groups.
-def _pointwise(chance: Random) -> tuple[int, ...]:
-    side, channels = chance.choice(_IMAGES)
-    channels *= chance.choice((1, 1, 2, 3))
-    return 2, side, channels, chance.choice((channels, 2 * channels, 4 * channels, channels // 4)), 1, 1, 1
-
-
-def _dense(chance: Random) -> tuple[int, ...]:
-    side, channels = chance.choice(_IMAGES)
-    filters = chance.choice((channels, channels, 2 * channels))
-    return 2, side, channels, filters, chance.choice((3, 3, 3, 5)), chance.choice((1, 1, 2)), 1
-
-
-def _grouped(chance: Random) -> tuple[int, ...]:
-    side, channels = chance.choice(_IMAGES)
-    groups = chance.choice((channels, channels, channels, channels, 32))
-    return 2, side, channels, channels, chance.choice((3, 3, 5, 7)), chance.choice((1, 1, 2)), groups
-
-
-def _stem(chance: Random) -> tuple[int, ...]:
-    width = chance.choice((3, 7, 4, 16))
-    return 2, 224, 3, chance.choice((32, 64, 96, 768)), width, width if width % 2 == 0 else 2, 1
-
-
-def _sequence(chance: Random) -> tuple[int, ...]:
-    channels = chance.choice((64, 384, 768))
-    groups = channels if chance.random() < 0.3 else 1
-    return 1, chance.choice((256, 1500, 3000, 16000)), channels, channels, chance.choice((1, 3, 7)), 1, groups
-
-
-def _volume(chance: Random) -> tuple[int, ...]:
-    channels = chance.choice((32, 64, 128))
-    return 3, chance.choice((14, 28, 56)), channels, channels, 3, 1, 1
-
-
-def _convolution(sizes: Convolution, dtype: str) -> Kernel:
-    width = getattr(torch, dtype).itemsize
-    taps = sizes.channels // sizes.groups * prod(sizes.filter)
-    image = sizes.batch * sizes.channels * prod(sizes.image)
-    result = sizes.batch * sizes.filters * prod(sizes.result)
-    weight = sizes.filters * taps
-    flops = 2 * result * taps
-    read, written = {
-        "input_gradient": (result + weight, image),
-        "weight_gradient": (result + image, weight),
-    }.get(sizes.phase, (image + weight, result))
-    return Kernel("convolution", dtype, flops, 0, read * width, written * width, sizes)
 
 
 def _convolution_calls(kind: torch.dtype, sizes: Convolution, stride: int, clock: Clock) -> Calls:

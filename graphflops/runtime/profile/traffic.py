@@ -106,10 +106,6 @@ def _adam(x: torch.Tensor) -> Callable[[], object]:
     return partial(torch._fused_adamw_, p, g, m, v, [], steps, **numbers, amsgrad=False, maximize=False)
 
 
-def _softmax_backward(x: torch.Tensor) -> Callable[[], object]:
-    return partial(ATEN._softmax_backward_data, _same(x), torch.softmax(x, 1), 1, x.dtype)
-
-
 def _transposed(*sizes: int) -> Make:
     """A copy of rows that are so many planes, with two axes exchanged."""
     return lambda x: x.view(-1, *sizes, x.shape[1]).transpose(1, 2).contiguous
@@ -152,7 +148,12 @@ _PLANS: tuple[Plan, ...] = (
     Plan(
         "softmax", _with(torch.softmax, lambda x: 1), work=5, variant="softmax", count=14, columns=(32, 65536)
     ),
-    Plan("softmax", _softmax_backward, reads=2, work=4),
+    Plan(
+        "softmax",
+        lambda x: partial(ATEN._softmax_backward_data, _same(x), torch.softmax(x, 1), 1, x.dtype),
+        reads=2,
+        work=4,
+    ),
     Plan("copy", _with(torch.clone)),
     Plan("copy", lambda x: partial(torch.cat, [x, _same(x)]), reads=2, writes=2, variant="cat"),
     Plan("copy", lambda x: x.t().contiguous, variant="strided", sizes=_turned(2)),
@@ -223,20 +224,17 @@ def traffic(clock: Clock) -> Iterator[Trial]:
 
 
 def _trial(plan: Plan, dtype: str, rows: int, columns: int, clock: Clock) -> Trial:
-    width = getattr(torch, dtype).itemsize
-    span = rows * columns
-    read, written = int(plan.reads * span * width), int(plan.writes * span * width)
+    kind, span = getattr(torch, dtype), rows * columns
+    read, written = int(plan.reads * span * kind.itemsize), int(plan.writes * span * kind.itemsize)
     variant = plan.variant if plan.is_inner else "outer"
-    sizes = _sizes(plan, rows, columns) if plan.sizes is None else plan.sizes(rows, columns, width)
+    sizes: Sizes = Rows(rows, columns) if plan.is_inner else Rows(columns, rows, False)
+    if plan.sizes is not None:
+        sizes = plan.sizes(rows, columns, kind.itemsize)
+    elif plan.tensors:
+        each = span // plan.tensors
+        sizes = Chunks(plan.tensors * -(-each // _CHUNK), min(each, _CHUNK))
     kernel = Kernel(plan.family, dtype, 0, plan.work * span, read, written, sizes, variant)
-    return Trial(kernel, partial(_prepare, plan, getattr(torch, dtype), (rows, columns), clock))
-
-
-def _sizes(plan: Plan, rows: int, columns: int) -> Rows | Chunks:
-    if plan.tensors:
-        each = rows * columns // plan.tensors
-        return Chunks(plan.tensors * -(-each // _CHUNK), min(each, _CHUNK))
-    return Rows(rows, columns, plan.is_inner) if plan.is_inner else Rows(columns, rows, False)
+    return Trial(kernel, partial(_prepare, plan, kind, (rows, columns), clock))
 
 
 def _prepare(plan: Plan, kind: torch.dtype, shape: tuple[int, int], clock: Clock) -> Calls:

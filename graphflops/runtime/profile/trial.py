@@ -93,7 +93,12 @@ class CpuClock(_Clock):
     device, runtime = "cpu", "torch"
 
     def __init__(self) -> None:
-        self.l2_bytes = _last_cache()
+        found = list[int]()
+        for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
+            text = path.read_text().strip()
+            if text[:-1].isdigit():
+                found.append(int(text[:-1]) * {"K": 2**10, "M": 2**20}.get(text[-1:], 1))
+        self.l2_bytes = max(found, default=_CACHE)
 
     def seconds(self, calls: Calls) -> float:
         """Shortest mean time of one call: whatever else runs on the machine only makes calls longer."""
@@ -110,15 +115,6 @@ class CpuClock(_Clock):
         for index in range(count):
             calls[index % len(calls)]()
         return (time.perf_counter() - begun) / count
-
-
-def _last_cache() -> int:
-    found = []
-    for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
-        number, unit = path.read_text().strip()[:-1], path.read_text().strip()[-1:]
-        if number.isdigit():
-            found.append(int(number) * {"K": 2**10, "M": 2**20}.get(unit, 1))
-    return max(found, default=_CACHE)
 
 
 Clock = Any  # CudaClock, CpuClock or that of onnxruntime: `device`, `sets`, `seconds`
