@@ -218,13 +218,16 @@ def _moved(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     # With loads of 16 bytes where each part begins and ends at a multiple of these.
     sizes = zip(out.shape, parts[0].shape, strict=False)
     first = next((place for place, (whole, part) in enumerate(sizes) if whole != part), 0)
-    is_aligned = not any(prod(x.shape[first:]) * x.bits // 8 % _ALIGNED for x in parts)
-    joined = "cat_last" if are_last else "cat_aligned" if is_aligned else "cat"
+    runs = [prod(x.shape[first:]) * x.bits // 8 for x in parts]  # bytes that lie side by side
+    is_aligned, is_narrow = not any(run % _ALIGNED for run in runs), max(runs) < _SECTOR
+    joined = "cat_last" if are_last else "cat_aligned" if is_aligned else "cat_narrow" if is_narrow else "cat"
     variant, looked_at = joined if len(parts) > 1 else "", 0
     if call.operator.word in _OF_CHUNKS:
         variant = "chunks" if x.dtype == out.dtype else "chunks_converting"
     if not all(x.is_contiguous for x in parts):
         variant, looked_at = "joined", max(x.numel for x in parts)
+    if variant == "cat_narrow":  # each part goes through all sectors of the result
+        looked_at = len(parts) * out.full_bytes
     if joins and variant == "cat_aligned" and len(parts) > _FEW_PARTS:
         # Each part has as many blocks as the largest needs (Shape.cu of ATen); of two at most half find nothing to do.
         looked_at = len(parts) * max(x.numel for x in parts)
@@ -260,6 +263,7 @@ def _dropout(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
 _SORTING = frozenset({"sort", "argsort"})
 _SORTED_BY_WARP, _SORTED_BY_BLOCK = limits("aten_2", "sort", "warp", "block")
 (_ALIGNED,) = limits("aten_2", "copy", "aligned")
+(_SECTOR,) = limits("aten_2", "strided", "sector")
 _TRANSCENDENTAL = 3  # arithmetic operations that one takes as long as
 _JOINING = frozenset({"cat", "stack"})
 _FEW_PARTS = 2
