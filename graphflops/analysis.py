@@ -19,7 +19,7 @@ from graphflops.passes.memory import memory_use
 from graphflops.passes.price import FindFact, price
 from graphflops.passes.program import NO_TIME, CallByCall, MemoryUse, Peak, PricedProgram, ProgramTime
 from graphflops.passes.report import report, step_memory
-from graphflops.passes.sizes import labels_of, with_sizes, without_labels
+from graphflops.passes.sizes import labels_of, with_sizes
 from graphflops.report import Execution, Report, Timeline
 
 if TYPE_CHECKING:
@@ -153,8 +153,9 @@ def _priced_program(recorded: Graph, asked: _Asked) -> tuple[PricedProgram, Call
 
         stated = parsed(masks, graph)
     labels = labels_of(graph, names)
-    sizes = without_labels(dims, labels), inputs
-    priced = partial(_priced, graph, *sizes, asked.assume, step, asked.progress)
+    places = {label: place for place, label in reversed([*labels.items()])}  # its symbol, which comes first
+    sizes = {places.get(name, name): value for name, value in dims.items()}
+    priced = partial(_priced, graph, sizes, inputs, asked.assume, step, asked.progress)
     is_fused = asked.fused and asked.execution != "eager"
     program = attention.find_attentions(priced(fused=is_fused), stated)
     return with_sizes(program, labels), priced

@@ -47,6 +47,7 @@ _MODULES = {
     **dict.fromkeys(("fits", "plan", "serve", "statement"), "devices"),
     **dict.fromkeys(("history", "textconv"), "diff"),
     "profile": "validate",
+    **dict.fromkeys(("graph", "rules"), "analyze"),
 }
 
 

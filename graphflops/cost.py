@@ -134,23 +134,22 @@ CONVENTIONS = {
 
 
 class RegionRun(Protocol):
-    """One analysed nested graph at given operand types."""
+    """One analysed nested graph at given operand types: its name in its file, what it returns, flat, and what it costs.
+
+    cost, backward: of running it once, and of the gradients of that.
+    """
 
     @property
-    def name(self) -> str:
-        """The graph's name in its file."""
+    def name(self) -> str: ...
 
     @property
-    def out(self) -> tuple[Value, ...]:
-        """What it returns, flat."""
+    def out(self) -> tuple[Value, ...]: ...
 
     @property
-    def cost(self) -> Cost:
-        """What running it once costs."""
+    def cost(self) -> Cost: ...
 
     @property
-    def backward(self) -> Cost:
-        """What the gradients of running it once cost."""
+    def backward(self) -> Cost: ...
 
 
 class Region(Protocol):

@@ -90,8 +90,8 @@ class Node(Record, frozen=True):
 
     def changed(self, change: Callable[[Argument], Argument]) -> Node:
         """The call with each of its arguments changed, those in tuples too."""
-        kwargs = tuple([(name, mapped(value, change)) for name, value in self.kwargs])
-        return replace(self, args=mapped(self.args, change), kwargs=kwargs)
+        args = mapped(self.args, change)
+        return replace(self, args=args, kwargs=tuple([(key, mapped(x, change)) for key, x in self.kwargs]))
 
     def uses(self) -> Iterator[tuple[str, str]]:
         """(operand slot, value name) of every value the call reads: `0`, `2[1]` for a list's item, `mask` by keyword."""

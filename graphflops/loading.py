@@ -179,7 +179,6 @@ def saved_report(model: object) -> Report | None:
     """The report that `model` is, or that its file holds; None for anything else."""
     if not is_report(model):
         return None
-
     if isinstance(model, Report):
         return model
     assert isinstance(model, (str, os.PathLike))
@@ -203,8 +202,6 @@ def saved_report(model: object) -> Report | None:
 
 def import_rules(paths: Sequence[str]) -> None:
     """Runs the user's own rule files; RuleError names the line at which one fails."""
-    if not paths:
-        return
     import importlib.util
     import sys
 

@@ -7,7 +7,7 @@ report with predicted times. Equal calls of several layers are one finding.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -203,23 +203,17 @@ def _repeated_heads(program: _Program) -> Iterator[Waste]:
     makers = {named.name: row for row in program.report.rows for named in row.outputs}
     for use in program.report.attentions:
         if program.size(use.repeated_bytes):
-            copies = _copies([rows[name] for name in use.calls if name in rows], makers)
-            seconds = sum(row.time.seconds for row in copies if row.time is not None)
+            # The calls that only move what those of the attention read, back to the calls that compute it.
+            copies: dict[str, Row] = {}
+            waiting = [named.name for name in use.calls if name in rows for named in rows[name].inputs]
+            while waiting:
+                row = makers.get(waiting.pop())
+                is_copy = row is not None and row.node not in use.calls and operator(row.op).kind in _MOVING
+                if row is not None and is_copy and row.node not in copies:
+                    copies[row.node] = row
+                    waiting += [named.name for named in row.inputs]
+            seconds = sum(row.time.seconds for row in copies.values() if row.time is not None)
             yield Waste(rows.get(use.calls[0]), seconds, "keys and values copied for each query head")
-
-
-def _copies(calls: Sequence[Row], makers: Mapping[str, Row]) -> list[Row]:
-    """The calls that only move what these calls read, back to the calls that compute it."""
-    found: dict[str, Row] = {}
-    own = {row.node for row in calls}
-    waiting = [named.name for row in calls for named in row.inputs]
-    while waiting:
-        row = makers.get(waiting.pop())
-        if row is None or row.node in found or row.node in own or operator(row.op).kind not in _MOVING:
-            continue
-        found[row.node] = row
-        waiting += [named.name for named in row.inputs]
-    return list(found.values())
 
 
 _OF_LAYOUTS = "convert model and input once: .to(memory_format=torch.channels_last)"

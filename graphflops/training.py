@@ -59,8 +59,10 @@ class Training(Record, frozen=True):
         _choice("loss", self.loss, LOSSES)
         if self.precision is not None:
             _choice("precision", self.precision, PRECISIONS)
-        _number("accumulate", self.accumulate, 1)
-        _number("lora_rank", self.lora_rank, 0)
+        for name, least in (("accumulate", 1), ("lora_rank", 0)):
+            number = getattr(self, name)
+            if not isinstance(number, int) or isinstance(number, bool) or not least <= number < 2**31:
+                raise OptionError(f"{name} is an integer from {least} on, not {shown(str(number))}")
         for name in ("freeze", "lora_modules", "recompute", "grad_inputs"):
             given = getattr(self, name)
             names = (given,) if isinstance(given, str) else given  # one alone is as good as a tuple of one
@@ -102,8 +104,3 @@ def matched(pattern: str, paths: Collection[str]) -> set[str]:
 def _choice(name: str, value: object, choices: Sequence[str]) -> None:
     if value not in choices:
         raise OptionError(f"no {name} is called {shown(str(value))}: {', '.join(choices)}")
-
-
-def _number(name: str, value: object, least: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 2**31:
-        raise OptionError(f"{name} is an integer from {least} on, not {shown(str(value))}")

@@ -126,10 +126,7 @@ class View(Struct, eq=False, dict=True):
         found: dict[str, list[Call]] = {}
         for call in self.calls:
             for name in call.uses:
-                if name in found:
-                    found[name].append(call)
-                else:
-                    found[name] = [call]
+                found.setdefault(name, []).append(call)
         return found
 
     @cached_property

@@ -71,6 +71,30 @@ def test_a_call_on_a_number_and_one_without_results(op, device, training, tmp_pa
     assert "defect" not in printed(path, *device, *training)
 
 
+@pytest.mark.parametrize("execution", ["graph", "eager", "compiled"])
+def test_extremes_along_the_axis_that_a_number_is_taken_to_have(execution):
+    torch = pytest.importorskip("torch")
+
+    class Extreme(torch.nn.Module):
+        def forward(self, x):
+            return x.max(0), x.amin(-1), x.unfold(0, 1, 1).movedim(0, -1)
+
+    exported = torch.export.export(Extreme(), (torch.ones(()),))
+    report = analyze(exported, device="h200", execution=execution, training=True)
+    assert report.total().vector_flops == 1 + 1
+
+
+def test_a_batch_norm_of_nothing():
+    torch = pytest.importorskip("torch")
+
+    class Norm(torch.nn.Module):
+        def forward(self, x, mean, var):
+            return torch.nn.functional.batch_norm(x, mean, var, training=True)
+
+    exported = torch.export.export(Norm(), (torch.ones(0),) * 3)
+    assert analyze(exported, device="h200", execution="compiled").total().vector_flops == 0
+
+
 def test_a_training_step_over_what_a_branch_returns(tmp_path):
     torch = pytest.importorskip("torch")
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cached_property
 from typing import Any, Union
 
 from graphflops.attention.conditions import (
@@ -26,7 +25,7 @@ from graphflops.attention.elementwise import array_type
 from graphflops.base.lazy import numpy as np
 from graphflops.base.record import Record
 from graphflops.errors import GraphflopsError, ModelError
-from graphflops.graph import Graph, Input, Stored
+from graphflops.graph import Graph, Stored
 from graphflops.tensor import BFLOAT16, TensorType
 
 MOST_BYTES = 2**28  # of one stored tensor
@@ -41,6 +40,9 @@ class Constants:
         self.used: set[str] = set()  # those that some mask was found to be made of; a single number is none
         self.arrays: dict[str, Any] = {}
         self.forms: dict[str, Any] = {}
+        # What the file stores, by name, and what of it is changed after the program ran.
+        self.entries = {entry.name: entry for entry in graph.inputs if entry.role != "user"}
+        self.changed = {output.target for output in graph.outputs if output.role == "mutation"}
 
     def array(self, name: str, typed: TensorType) -> Any:
         """A stored tensor as a read-only array; None where it is not stored, too large, or not at hand.
@@ -61,16 +63,6 @@ class Constants:
                     if stored is not None and stored.shape == typed.shape and stored.dtype is typed.dtype:
                         self.arrays[name] = array_of(stored)
         return self.arrays[name]
-
-    @cached_property
-    def entries(self) -> dict[str, Input]:
-        """Inputs that the file stores, by name."""
-        return {entry.name: entry for entry in self.graph.inputs if entry.role != "user"}
-
-    @cached_property
-    def changed(self) -> set[str]:
-        """Names of the stored tensors whose contents are changed after the program ran."""
-        return {output.target for output in self.graph.outputs if output.role == "mutation"}
 
     def use(self, name: str, typed: TensorType) -> None:
         """Record that a mask is made of a stored tensor."""

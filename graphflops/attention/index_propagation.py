@@ -9,16 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any, Generic
+from typing import Any
 
 from graphflops.attention import structure
 from graphflops.attention.elementwise import OPTIONS, Function, converted, is_known, primitive
-from graphflops.attention.scopes import Domain, Evaluator, Indices, Restriction, Scope, Step, V, size_of
+from graphflops.attention.scopes import Domain, Evaluator, Indices, Restriction, Scope, Step, V
 from graphflops.base.lazy import numpy as np
-from graphflops.dims import Dim, Expr
 from graphflops.errors import GraphflopsError
 from graphflops.graph import Ref
-from graphflops.tensor import DType, TensorType
+from graphflops.tensor import TensorType
 
 _REDUCTIONS = {"any": "any", "all": "all", "sum": "sum", "amax": "max", "amin": "min", "prod": "prod"}
 
@@ -91,7 +90,6 @@ WHOLE = frozenset(_FUNCTIONS)
 # Whatever a file holds, not to follow a value is never wrong.
 NOT_FOLLOWED = (ArithmeticError, AttributeError, GraphflopsError, LookupError, TypeError, ValueError)
 _DEEPEST = 80  # steps between a mask and what it is made of
-_NO_END = 2**62  # past the end of any axis
 _ELEMENTWISE = ("elementwise", "comparison", "logic", "cast")
 
 
@@ -102,7 +100,7 @@ def is_followed(step: Step) -> bool:
     return step.priced and (computed or op.name in structure.FUNCTIONS or op.kind == "identity")
 
 
-class Propagation(Generic[V]):
+class Propagation(Evaluator[V]):
     """Index propagation over one domain."""
 
     def __init__(self, domain: Domain[V], limit: int) -> None:
@@ -265,56 +263,6 @@ class Propagation(Generic[V]):
                 given = self.domain.unknown(self.dtype_of(Ref(name))) if found is None else found
                 found = self.domain.choose(condition, given, self.value(name, at))
             return found
-
-    # Operands
-
-    def operand(self, argument: Any, at: Indices) -> V:
-        """An operand that broadcasts to the result's index, or a number."""
-        if isinstance(argument, Ref):
-            typed = self.scope.type_of(argument.name)
-            if typed is not None:
-                return self.value(argument.name, self.clipped(at[len(at) - typed.rank :], typed.shape))
-            if self.scope is self.function and argument.name in self.inputs:
-                return self.inputs[argument.name]
-            argument = size_of(self.scope, argument)
-        if isinstance(argument, (bool, int, float, Expr)):
-            return self.domain.literal(argument)
-        return self.domain.unknown(None)
-
-    def clipped(self, at: Indices, shape: tuple[Dim, ...]) -> Indices:
-        """Indices with that of an axis of size one replaced by 0: it broadcasts."""
-        zero, pairs = self.domain.zero, zip(shape, at, strict=True)
-        return tuple([zero if size == 1 else index for size, index in pairs])
-
-    def number(self, argument: Any) -> Any:
-        """An argument that is a number or list of numbers, in the call or in a small tensor."""
-        return size_of(self.scope, argument)
-
-    def type_of(self, argument: Any) -> TensorType | None:
-        """Type of an operand that is a tensor."""
-        found: TensorType | None = self.scope.type_of(argument.name) if isinstance(argument, Ref) else None
-        return found
-
-    def dtype_of(self, argument: Any) -> DType | None:
-        """Element type of an operand; None for a number."""
-        typed = self.type_of(argument)
-        return None if typed is None else typed.dtype
-
-    def result_type(self, step: Step) -> DType | None:
-        """Element type of the result."""
-        return self.dtype_of(Ref(step.result))
-
-    def span(self, start: Any, end: Any, size: Dim) -> tuple[Dim, Dim | None]:
-        """First index of a slice and the one past its last, None for the end of the axis. TypeError where not known."""
-        begin, last = (0 if start is None else self.number(start)), self.number(end)
-        if not isinstance(begin, (int, Expr)) or (end is not None and not isinstance(last, (int, Expr))):
-            raise TypeError
-        begin, last = (self.from_end(n, size) if isinstance(n, int) and n < 0 else n for n in (begin, last))
-        return begin, None if isinstance(last, int) and last >= _NO_END else last
-
-    def from_end(self, place: int, size: Dim) -> Dim:
-        """A negative index of an axis, counted from the start; one before the first is the first."""
-        return 0 if place <= -_NO_END or (isinstance(size, int) and size + place < 0) else size + place
 
     def is_open(self, name: str) -> bool:
         """True if concrete evaluation would not help either: the value is an input, or its operator is not followed."""

@@ -6,10 +6,9 @@ A `Domain` has what index propagation needs of values: numbers, indices, element
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from msgspec import Struct
 
@@ -254,33 +253,80 @@ class Restriction(Record, frozen=True, eq=False, dict=True):
 
 V = TypeVar("V")
 
+_NO_END = 2**62  # past the end of any axis
 Indices = tuple[Any, ...]  # an index for each axis; None where it is not known (the batch)
 
 
 class Evaluator(Protocol[V]):
-    """Index propagation as operators and domains use it: what each method does is said where it is (`Propagation`)."""
+    """Index propagation (`Propagation`) as operators and domains use it."""
 
     domain: Domain[V]
     scope: Scope
     before: int
 
-    def value(self, name: str, at: Indices) -> V: ...
-    def operand(self, argument: Any, at: Indices) -> V: ...
-    def clipped(self, at: Indices, shape: tuple[Dim, ...]) -> Indices: ...
-    def number(self, argument: Any) -> Any: ...
-    def type_of(self, argument: Any) -> TensorType | None: ...
-    def result_type(self, step: Step) -> DType | None: ...
-    def cast(self, step: Step, value: V) -> V | None: ...
-    def span(self, start: Any, end: Any, size: Dim) -> tuple[Dim, Dim | None]: ...
-    def from_end(self, place: int, size: Dim) -> Dim: ...
+    function: Scope | None  # that of the function which is evaluated, if it is one
+    inputs: Mapping[str, V]  # values of the inputs of a function, by name
+
+    def value(self, name: str, at: Indices) -> V:
+        """The value of that name at an index."""
+
+    def cast(self, step: Step, value: V) -> V | None:
+        """A value in the element type of a step's result."""
+
+    def operand(self, argument: Any, at: Indices) -> V:
+        """An operand that broadcasts to the result's index, or a number."""
+        if isinstance(argument, Ref):
+            typed = self.scope.type_of(argument.name)
+            if typed is not None:
+                return self.value(argument.name, self.clipped(at[len(at) - typed.rank :], typed.shape))
+            if self.scope is self.function and argument.name in self.inputs:
+                return self.inputs[argument.name]
+            argument = size_of(self.scope, argument)
+        if isinstance(argument, (bool, int, float, Expr)):
+            return self.domain.literal(argument)
+        return self.domain.unknown(None)
+
+    def clipped(self, at: Indices, shape: tuple[Dim, ...]) -> Indices:
+        """Indices with that of an axis of size one replaced by 0: it broadcasts."""
+        zero, pairs = self.domain.zero, zip(shape, at, strict=True)
+        return tuple([zero if size == 1 else index for size, index in pairs])
+
+    def number(self, argument: Any) -> Any:
+        """An argument that is a number or list of numbers, in the call or in a small tensor."""
+        return size_of(self.scope, argument)
+
+    def type_of(self, argument: Any) -> TensorType | None:
+        """Type of an operand that is a tensor."""
+        found: TensorType | None = self.scope.type_of(argument.name) if isinstance(argument, Ref) else None
+        return found
+
+    def dtype_of(self, argument: Any) -> DType | None:
+        """Element type of an operand; None for a number."""
+        typed = self.type_of(argument)
+        return None if typed is None else typed.dtype
+
+    def result_type(self, step: Step) -> DType | None:
+        """Element type of the result."""
+        return self.dtype_of(Ref(step.result))
+
+    def span(self, start: Any, end: Any, size: Dim) -> tuple[Dim, Dim | None]:
+        """First index of a slice and the one past its last, None for the end of the axis. TypeError where not known."""
+        begin, last = (0 if start is None else self.number(start)), self.number(end)
+        if not isinstance(begin, (int, Expr)) or (end is not None and not isinstance(last, (int, Expr))):
+            raise TypeError
+        begin, last = (self.from_end(n, size) if isinstance(n, int) and n < 0 else n for n in (begin, last))
+        return begin, None if isinstance(last, int) and last >= _NO_END else last
+
+    def from_end(self, place: int, size: Dim) -> Dim:
+        """A negative index of an axis, counted from the start; one before the first is the first."""
+        return 0 if place <= -_NO_END or (isinstance(size, int) and size + place < 0) else size + place
 
 
-class Domain(ABC, Generic[V]):
+class Domain(Protocol[V]):
     """One kind of value. zero: the first index of an axis."""
 
     zero: Any
 
-    @abstractmethod
     def unknown(self, dtype: DType | None) -> V:
         """An unknown value."""
 
@@ -288,23 +334,18 @@ class Domain(ABC, Generic[V]):
         """A score before its function: what it is does not tell whether the function hides it."""
         return self.unknown(None)
 
-    @abstractmethod
     def is_unknown(self, value: V) -> bool:
         """Whether part of a value is not known."""
 
-    @abstractmethod
     def literal(self, number: Any) -> V:
         """A number, size or truth value of the program."""
 
-    @abstractmethod
     def as_index(self, value: V) -> Any:
         """A value as an index; None where it cannot be one."""
 
-    @abstractmethod
     def from_index(self, index: Any, dtype: DType) -> V:
         """An index as a value."""
 
-    @abstractmethod
     def wrapped(self, index: Any, size: Dim) -> Any:
         """An index that counts from the end where it is negative, counted from the start; None where that is not known."""
 
@@ -312,27 +353,21 @@ class Domain(ABC, Generic[V]):
         """An index modulo the size of the axis that is repeated; None where that is not known."""
         return None
 
-    @abstractmethod
     def between(self, index: Any, begin: Dim, end: Dim | None) -> V:
         """Where an index is at least `begin`, and below `end` if there is one."""
 
-    @abstractmethod
     def reshaped(self, at: Indices, shape: Sequence[Dim], source: Sequence[Dim]) -> Indices | None:
         """The index before a reshape from shape `source`, given the index after it; None where it is not followed."""
 
-    @abstractmethod
     def apply(self, function: Function, values: Sequence[V | None]) -> V | None:
         """An elementwise function; None where the domain does not have it."""
 
-    @abstractmethod
     def choose(self, condition: V, yes: V, no: V) -> V:
         """`yes` where the condition holds, else `no`."""
 
-    @abstractmethod
     def stored(self, scope: Scope, name: str, typed: TensorType, at: Indices) -> V | None:
         """An element of a tensor whose contents are known; None where they are not."""
 
-    @abstractmethod
     def whole(self, evaluator: Evaluator[V], step: Step, at: Indices) -> V | None:
         """An element of the result of an operator along whole axes (a running sum, a maximum); None: not followed."""
 

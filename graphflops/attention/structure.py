@@ -278,20 +278,16 @@ def eye(p: Evaluator[Any], step: Step, at: Indices) -> Any:
     return p.cast(step, p.domain.choose(on, p.domain.literal(1), p.domain.literal(0)))
 
 
-def triangle(upper: bool | None) -> Follow:
+def triangle(p: Evaluator[Any], step: Step, at: Indices) -> Any:
     """The operand on one side of a diagonal, zero on the other."""
-
-    def follow(p: Evaluator[Any], step: Step, at: Indices) -> Any:
-        is_upper = bool(step.argument("upper", 1)) if upper is None else upper
-        diagonal = p.number(step.argument("diagonal", 0))
-        if len(at) < 2 or at[-1] is None or at[-2] is None or not isinstance(diagonal, (int, Expr)):
-            return None
-        over = at[-1] + at[-2] * -1 + -diagonal
-        inside = p.domain.between(over if is_upper else over * -1, 0, None)
-        zero = p.cast(step, p.domain.literal(0))
-        return p.domain.choose(inside, p.operand(step.argument("x"), at), zero)
-
-    return follow
+    is_upper = {"triu": True, "tril": False}.get(step.operator.name, bool(step.argument("upper", 1)))
+    diagonal = p.number(step.argument("diagonal", 0))
+    if len(at) < 2 or at[-1] is None or at[-2] is None or not isinstance(diagonal, (int, Expr)):
+        return None
+    over = at[-1] + at[-2] * -1 + -diagonal
+    inside = p.domain.between(over if is_upper else over * -1, 0, None)
+    zero = p.cast(step, p.domain.literal(0))
+    return p.domain.choose(inside, p.operand(step.argument("x"), at), zero)
 
 
 def inside(p: Evaluator[Any], step: Step, at: Indices, conditions: list[Any]) -> Indices | None:
@@ -324,5 +320,5 @@ FUNCTIONS: dict[str, Follow] = {
     "select": index_select, "index_select": index_select, "embedding": partial(index_select, name="weight"),
     "gather": gather, "gather_nd": gather_nd, "flat_apply": flat_apply, "cat": join, "stack": stack,
     "slice_scatter": scatter, "select_scatter": scatter, "arange": arange, "eye": eye,
-    "triu": triangle(True), "tril": triangle(False), "trilu": triangle(None),
+    **dict.fromkeys(("triu", "tril", "trilu"), triangle),
 }  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Union
 
@@ -33,31 +33,22 @@ class Culprit(NamedTuple):
 
 def culprits(measures: Measures, path: str, quantity: str, before: Before | None = None) -> list[Culprit]:
     """The contributions to a quantity of the model or of the module at `path`; with `before`, to its growth."""
-    if quantity == "parameters":
-        found = _holders(measures, path, before)
-    elif quantity in (*QUANTITIES, "macs"):
-        found = _callers(measures, path, quantity, before)
-    else:
-        return []
-    return sorted((culprit for culprit in found if culprit.amount > 0), key=lambda culprit: -culprit.amount)
-
-
-def _callers(measures: Measures, path: str, quantity: str, before: Before | None) -> Iterator[Culprit]:
+    lines = before.lines if before else {}
     stored, of_each = ("matrix_flops", 2) if quantity == "macs" else (quantity, 1)
-    for line in measures.lines_in(path):
-        then = before.lines.get(line.name, _NOTHING).get(stored, 0) if before else 0
+    found: list[Culprit] = []
+    if quantity == "parameters":
+        sources = {line.module: line.source for line in reversed(measures.lines)}
+        for module, count in measures.parameters_in(path).items():
+            then = lines.get(module or TOP, _NOTHING).get(stored, 0)
+            if isinstance(then, int):
+                found.append(Culprit(module or TOP, "", 0, count - then, sources.get(starred(module), "")))
+    for line in measures.lines_in(path) if stored in QUANTITIES else ():
+        then = lines.get(line.name, _NOTHING).get(stored, 0)
         now = measures.figure(getattr(line.group.cost, stored))
         if isinstance(now, int) and isinstance(then, int):
             amount = (now - then) // of_each
-            yield Culprit(line.module or TOP, line.op, line.group.calls, amount, line.source)
-
-
-def _holders(measures: Measures, path: str, before: Before | None) -> Iterator[Culprit]:
-    sources = {line.module: line.source for line in reversed(measures.lines)}
-    for module, count in measures.parameters_in(path).items():
-        then = before.lines.get(module or TOP, _NOTHING).get("parameters", 0) if before else 0
-        if isinstance(then, int):
-            yield Culprit(module or TOP, "", 0, count - then, sources.get(starred(module), ""))
+            found.append(Culprit(line.module or TOP, line.op, line.group.calls, amount, line.source))
+    return sorted((culprit for culprit in found if culprit.amount > 0), key=lambda culprit: -culprit.amount)
 
 
 SCHEMA: Literal[1] = 1
@@ -188,21 +179,17 @@ def starter(reports: Mapping[str, Report]) -> str:
     head = f"# Each limit is what was measured and {HEADROOM} % more: lower or raise it as the model needs."
     lines = [head, f"models = [{listed}]"]
     for name, report in reports.items():
-        lines += ["", "[[budget]]", f"models = {_quoted(name)}", *_limits(report)]
+        measures, is_known = Measures(report), not report.coverage.unknown
+        lines += ["", "[[budget]]", f"models = {_quoted(name)}"]
+        if measures.sizes:
+            sizes = (f"{_quoted(name)} = {size}" for name, size in measures.sizes.items())
+            lines.append(f"dims = {{{', '.join(sizes)}}}")
+        lines += ['coverage = "100 %"'] * is_known
+        for quantity in _LIMITED:
+            figure = measures.figure(measures.total(quantity))
+            if isinstance(figure, int) and (is_known or quantity == "parameters"):
+                lines.append(f"{quantity} = {_quoted(with_headroom(quantity, figure))}")
     return "".join(f"{line}\n" for line in lines)
-
-
-def _limits(report: Report) -> Iterator[str]:
-    measures = Measures(report)
-    if measures.sizes:
-        yield f"dims = {{{', '.join(f'{_quoted(name)} = {size}' for name, size in measures.sizes.items())}}}"
-    if not report.coverage.unknown:
-        yield 'coverage = "100 %"'
-    for quantity in _LIMITED:
-        figure = measures.figure(measures.total(quantity))
-        is_known = quantity == "parameters" or not report.coverage.unknown
-        if isinstance(figure, int) and is_known:
-            yield f"{quantity} = {_quoted(with_headroom(quantity, figure))}"
 
 
 def with_headroom(quantity: str, count: int) -> str:

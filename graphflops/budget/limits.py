@@ -1,4 +1,4 @@
-"""Reads budgets: a TOML file as typed limits, fully checked."""
+"""Reads budgets: a TOML file as typed limits, fully checked; and which findings of an audit it ignores."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Union
 
 import msgspec
 
 from graphflops.base.files import content
-from graphflops.base.patterns import matches_file
-from graphflops.budget.amounts import AllowedGrowth, Unit, amount, growth, percent
+from graphflops.base.patterns import matches_file, matches_module
+from graphflops.budget.amounts import amount, growth, percent
 from graphflops.budget.measure import OF_DEVICES, OF_MODULES, SERVED, UNITS, Limit
 from graphflops.errors import FileError, OptionError, shown
 from graphflops.report import Execution
+from graphflops.report.findings import Finding
 from graphflops.training import Training, changed
 
 if sys.version_info >= (3, 11):
@@ -209,11 +211,6 @@ def read(path: str) -> BudgetFile:
     return parse(content(path, "budget", _LARGEST_FILE), path)
 
 
-def table_of(path: str) -> dict[str, Any]:
-    """A whole TOML file; FileError as `read` raises it."""
-    return _toml(content(path, "budget", _LARGEST_FILE), path)
-
-
 def parse(data: bytes, path: str) -> BudgetFile:
     """The budget written in `data`; FileError as `read` raises it."""
     table = _toml(data, path)
@@ -286,9 +283,7 @@ def _budget(path: str, at: str, entry: _Entry) -> Budget:
     for quantity in OF_DEVICES:
         if getattr(entry, quantity) is not None and not entry.device:
             _wrong(path, f"{inside}{quantity}", 'needs a device: add device = "h200"')
-    coverage = None
-    if entry.coverage is not None:
-        coverage = _checked(path, f"{inside}coverage", percent, entry.coverage)
+    asked = entry.coverage
     return Budget(
         models=tuple(_listed(entry.models)),
         sizes=sizes,
@@ -297,7 +292,7 @@ def _budget(path: str, at: str, entry: _Entry) -> Budget:
             (pattern, tuple(_limits(path, f'{inside}modules."{pattern}".', quantities, OF_MODULES)))
             for pattern, quantities in entry.modules.items()
         ),
-        coverage=coverage,
+        coverage=None if asked is None else _checked(path, f"{inside}coverage", percent, asked),
         forbid=tuple(_listed(entry.forbid)),
         unknown=tuple(_listed(entry.unknown)),
     )
@@ -318,14 +313,10 @@ def _limits(path: str, inside: str, entry: _Quantities, names: Sequence[str]) ->
     for quantity in names:
         given: _Amounts | None = getattr(entry, quantity)
         for text in [] if given is None else given if isinstance(given, list) else [given]:
-            unit, is_least = UNITS[quantity], quantity in SERVED and SERVED[quantity].is_more_better
-
-            def most(text: str | float, unit: Unit = unit, is_least: bool = is_least) -> int | AllowedGrowth:
-                if isinstance(text, str) and text.lstrip().startswith("+") and not is_least:
-                    return growth(text, unit)
-                return amount(text, unit)
-
-            yield Limit(quantity, _checked(path, f"{inside}{quantity}", most, text), str(text))
+            is_least = quantity in SERVED and SERVED[quantity].is_more_better
+            is_growth = isinstance(text, str) and text.lstrip().startswith("+") and not is_least
+            reader = partial(growth if is_growth else amount, unit=UNITS[quantity])
+            yield Limit(quantity, _checked(path, f"{inside}{quantity}", reader, text), str(text))
 
 
 def _checked(path: str, at: str, reader: Callable[[Any], Any], text: object) -> Any:
@@ -352,3 +343,52 @@ def _said(message: str, whole: type[msgspec.Struct] = _File) -> tuple[str, str]:
 
 def _listed(given: str | list[str]) -> list[str]:
     return [given] if isinstance(given, str) else given
+
+
+_Names = Union[str, list[str]]
+
+
+class Ignore(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One `[[audit.ignore]]`: a finding is ignored that meets all of what is stated."""
+
+    codes: _Names = ()  # type: ignore[assignment]  # codes or how they begin
+    files: _Names = ()  # type: ignore[assignment]  # patterns of models, relative to the folder of graphflops.toml
+    modules: _Names = ()  # type: ignore[assignment]  # patterns
+
+    def ignores(self, finding: Finding, file: str) -> bool:
+        """True for a finding in the model at that path."""
+        given = (self.codes, self.files, self.modules)
+        codes, files, modules = ([names] if isinstance(names, str) else [*names] for names in given)
+        return (
+            (not codes or finding.code.startswith(tuple(codes)))
+            and (not files or any(matches_file(pattern, file) for pattern in files))
+            and (not modules or any(matches_module(pattern, finding.module) for pattern in modules))
+        )
+
+
+class _Audit(msgspec.Struct, forbid_unknown_fields=True):
+    ignore: list[Ignore] = []
+
+
+def read_ignores(path: str | None) -> Callable[[Iterable[Finding], str], list[Finding]]:
+    """What leaves out the findings of a model that a file ignores: it takes all of them, and the model's path.
+
+    Raises FileError, in one line, for a table [audit] that is wrong.
+    """
+    if path is None:
+        return lambda findings, model: [*findings]
+    try:
+        audit = msgspec.convert(_toml(content(path, "budget", _LARGEST_FILE), path).get("audit", {}), _Audit)
+    except msgspec.ValidationError as error:
+        raise FileError(f"{shown(path)}: audit: {error}") from None
+    for index, entry in enumerate(audit.ignore):
+        if not (entry.codes or entry.files or entry.modules):
+            where = f"{shown(path)}: audit.ignore[{index}]"
+            raise FileError(f"{where} ignores nothing: state codes, files or modules")
+    folder = os.path.abspath(os.path.dirname(path))
+
+    def kept(findings: Iterable[Finding], model: str) -> list[Finding]:
+        file = os.path.relpath(os.path.abspath(model), folder).replace(os.sep, "/")
+        return [one for one in findings if not any(entry.ignores(one, file) for entry in audit.ignore)]
+
+    return kept

@@ -105,18 +105,16 @@ def check(
 
     Raises FileError where the budget or the baseline cannot be read. A model that cannot be analyzed is a finding.
     """
-    chosen = _budget(budget)
+    if isinstance(budget, BudgetFile):
+        chosen = budget
+    else:
+        is_path = isinstance(budget, (str, os.PathLike))
+        chosen = limits.read(os.fspath(budget)) if is_path else limits.given(budget)  # type: ignore[arg-type]
     several = isinstance(models, (list, tuple))
     listed: list[Model] = [*models] if several else [models]  # type: ignore[list-item, misc]
     listed = listed or [*chosen.files()]
     before, revision = before_of(chosen, listed, baseline)
     return checked(chosen, listed, before, revision=revision, assume=assume, processes=processes)
-
-
-def _budget(source: BudgetSource) -> BudgetFile:
-    if isinstance(source, limits.BudgetFile):
-        return source
-    return limits.read(os.fspath(source)) if isinstance(source, (str, os.PathLike)) else limits.given(source)
 
 
 def before_of(budget: BudgetFile, models: Sequence[Model], given: str | None) -> tuple[Baseline | None, str]:
@@ -259,19 +257,15 @@ def _outcome(job: Job) -> Outcome:
 
 def _past(revision: str, models: Sequence[str]) -> dict[str, Past]:
     """Each model as it was at a revision; one that git does not know is new."""
-    commit = resolved(revision)
-    known = tracked()
+    commit, known = resolved(revision), tracked()
     paths = {model: os.path.relpath(model).replace(os.sep, "/") for model in models}
     old = {new: before for before, new in changed(commit, None, [*paths.values()]) if new is not None}
-
-    def past(path: str) -> Past:
-        if path in old:
-            return Past(commit, old[path])
-        if path.startswith("../"):  # neither list has what is outside this folder
-            return Past(commit, path)
-        return Past(commit, path, same=True) if path in known else Past(commit, None)
-
-    return {model: past(path) for model, path in paths.items()}
+    found = {}
+    for model, path in paths.items():
+        is_outside = path.startswith("../")  # of this folder: neither list has it
+        before = old.get(path, path if is_outside or path in known else None)
+        found[model] = Past(commit, before, same=path in known and path not in old and not is_outside)
+    return found
 
 
 def measures_at(model: Model, sizes: Sizes, *, assume: bool = True) -> Measures:

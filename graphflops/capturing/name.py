@@ -99,29 +99,20 @@ def parsed(text: str, choices: Choices | None = None) -> Name | None:
     texts = dict(part.split("=") for part in settings.split(",")) if settings else {}
     sizes: Mapping[str, Any] = {}
     if _CALL.fullmatch(target) and not os.path.exists(target):
-        target, sizes = _call(target)
+        wrong = f"{shown(target)}: write sizes as literals by name, as in LlamaConfig(num_hidden_layers=2)"
+        try:  # nothing is evaluated
+            call: Any = ast.parse(target, mode="eval").body
+            is_named = isinstance(call, ast.Call) and isinstance(call.func, (ast.Name, ast.Attribute))
+            given = call.keywords if is_named else []
+            sizes = {str(x.arg): ast.literal_eval(x.value) for x in given if x.arg}
+        except (SyntaxError, ValueError, MemoryError, RecursionError):
+            raise OptionError(wrong) from None
+        if not is_named or call.args or len(sizes) < len(given):
+            raise OptionError(wrong)
+        target = target.partition("(")[0]
     if not target:
         raise OptionError(f"{shown(text)}: names no model; write it as in hf:config.json or timm:resnet50")
     return Name(library, target, sizes, (choices or Choices()).with_texts(texts))
-
-
-def _call(text: str) -> tuple[str, Mapping[str, Any]]:
-    """The name and the literal arguments of `Name(size=2)`; nothing is evaluated."""
-    wrong = f"{shown(text)}: write sizes as literals by name, as in LlamaConfig(num_hidden_layers=2)"
-    try:
-        call = ast.parse(text, mode="eval").body
-        if (
-            not isinstance(call, ast.Call)
-            or call.args
-            or not isinstance(call.func, (ast.Name, ast.Attribute))
-        ):
-            raise OptionError(wrong)
-        sizes = {str(given.arg): ast.literal_eval(given.value) for given in call.keywords if given.arg}
-    except (SyntaxError, ValueError, MemoryError, RecursionError):
-        raise OptionError(wrong) from None
-    if len(sizes) < len(call.keywords):
-        raise OptionError(wrong)
-    return text.partition("(")[0], sizes
 
 
 class Example(Record, frozen=True):

@@ -214,7 +214,16 @@ class _Followed:
     def register(self, recorder: Recorder, inputs: list[tuple[str, torch.Tensor]]) -> None:
         for place, root in enumerate(self.roots):
             self.name(place)  # again: the first step may have made modules
-            shards = _shards(root)
+            shards = {}  # what `fully_shard` keeps of each parameter that a module has whole now, by its identity
+            for module in root.modules():
+                state = getattr(module, "_get_fsdp_state", lambda: None)()
+                group = getattr(state, "_fsdp_param_group", None)
+                for parameter in group.fsdp_params if group is not None else ():
+                    if parameter.offload_to_cpu:
+                        why = "keeps parameters on the CPU, which updates them: that is not recorded"
+                        raise ModelError(f"CPUOffloadPolicy {why}")
+                    if (whole := getattr(parameter, "_unsharded_param", None)) is not None:
+                        shards[id(whole)] = parameter.sharded_param
             for module in root.modules():
                 path = self.names[id(module)]
                 for name, parameter in module._parameters.items():
@@ -239,21 +248,6 @@ class _Followed:
         for root in self.roots:
             for name, parameter in root.named_parameters():
                 recorder.is_gradient(parameter.grad, plain(name))
-
-
-def _shards(root: torch.nn.Module) -> dict[int, torch.Tensor]:
-    """What `fully_shard` keeps of each parameter that a module has whole now, by the identity of the whole one."""
-    found = {}
-    for module in root.modules():
-        state = getattr(module, "_get_fsdp_state", lambda: None)()
-        group = getattr(state, "_fsdp_param_group", None)
-        for parameter in group.fsdp_params if group is not None else ():
-            if parameter.offload_to_cpu:
-                why = "keeps parameters on the CPU, which updates them: that is not recorded"
-                raise ModelError(f"CPUOffloadPolicy {why}")
-            if (whole := getattr(parameter, "_unsharded_param", None)) is not None:
-                found[id(whole)] = parameter.sharded_param
-    return found
 
 
 def plain(name: str) -> str:

@@ -58,11 +58,8 @@ def examples(name: Name, *, training: bool) -> dict[str, Example]:
 
 def _first(config: Any, *names: str) -> Any:
     """The first value that a configuration, or one in it, has under one of these names."""
-    for part in parts(config):
-        for name in names:
-            if (value := getattr(part, name, None)) is not None:
-                return value
-    return None
+    values = (getattr(part, name, None) for part in parts(config) for name in names)
+    return next((value for value in values if value is not None), None)
 
 
 def _forward(name: Name, model: Any) -> Example:
@@ -80,12 +77,16 @@ def _forward(name: Name, model: Any) -> Example:
         found = [x for x in torch.utils._pytree.tree_leaves(held) if isinstance(x, torch.Tensor)]
         return found[0] if len(found) == 1 else found
 
-    axes = {}
+    return _example(name, model, inputs, results, _axes(inputs, "pixel_values"))
+
+
+def _axes(inputs: Mapping[str, Any], without_length: str) -> Axes:
+    """The axes of inputs that may stay open; a matrix of any other kind has a length."""
+    found = {}
     for place, (kind, tensor) in enumerate(inputs.items()):
-        axes[place] = {0: "batch"}
-        if tensor.dim() == 2 and kind != "pixel_values":
-            axes[place][1] = "length"
-    return _example(name, model, inputs, results, axes)
+        has_length = tensor.dim() == 2 and kind != without_length
+        found[place] = {0: "batch", **({1: "length"} if has_length else {})}
+    return found
 
 
 def _example(
@@ -155,6 +156,8 @@ class _Steps:
         self.argument = next(name for name in _CACHES if name in taken)
         self.token = "decoder_input_ids" if self.is_encoder_decoder else "input_ids"
         self.encoded_as: Any = None  # the class of what the encoder gives
+        self.sizes = {"batch": self.chosen.batch, "context": self.chosen.context}
+        self.sizes |= {"length": self.chosen.length} if self.is_encoder_decoder else {}
         if self.argument == "cache_params" and self.chosen.cache == "static":
             raise OptionError(f"{name}: its state has one size: leave out --cache")
 
@@ -198,16 +201,9 @@ class _Steps:
             )
         return cache
 
-    def sizes(self) -> dict[str, int]:
-        chosen = self.chosen
-        sizes = {"batch": chosen.batch, "context": chosen.context}
-        if self.is_encoder_decoder:
-            sizes["length"] = chosen.length
-        return sizes
-
     def decode(self) -> Example:
         """One token for each sequence, beside a full cache: logits and the cache that it leaves."""
-        sizes = self.sizes()
+        sizes = self.sizes
         template = self.filled(sizes)
         axes = growing(template, self.filled, sizes) if self.chosen.dynamic else {}
         inputs: dict[str, Any] = {self.token: _tokens(self.chosen.batch, 1)}
@@ -232,9 +228,8 @@ class _Steps:
             kept = {id(place.value): place.value for place in _walk(template, "", 0) if _is_kept(place.value)}
             cache = copy.deepcopy(template, kept)
             if grows and "context" in self.chosen.dynamic:
-                numbers = [x for x in _walk(cache, "", 0) if type(x.value) is int]  # of tokens seen
-                for place in numbers:
-                    if place.value == sizes["context"]:
+                for place in [*_walk(cache, "", 0)]:
+                    if type(place.value) is int and place.value == sizes["context"]:  # tokens seen
                         place.put(tensors[grows[0]].shape[grows[1]])
             for place in places(cache):
                 place.put(tensors[place.name])
@@ -243,17 +238,13 @@ class _Steps:
         return _example(self.name, self.model, inputs, results, open_axes)
 
     def prefill(self) -> Example:
-        sizes = self.sizes()
-        inputs = self.prompt(sizes, 1 if self.is_encoder_decoder else self.chosen.length)
-        open_axes: dict[int, dict[int, str]] = {}
-        for place, (kind, tensor) in enumerate(inputs.items()):
-            has_length = tensor.dim() == 2 and (kind != self.token or not self.is_encoder_decoder)
-            open_axes[place] = {0: "batch", **({1: "length"} if has_length else {})}
+        inputs = self.prompt(self.sizes, 1 if self.is_encoder_decoder else self.chosen.length)
 
         def results(given: Mapping[str, Any]) -> Any:
-            return self.left(self.run(given, self.empty(sizes)))
+            return self.left(self.run(given, self.empty(self.sizes)))
 
-        return _example(self.name, self.model, inputs, results, open_axes)
+        axes = _axes(inputs, self.token if self.is_encoder_decoder else "")
+        return _example(self.name, self.model, inputs, results, axes)
 
     def left(self, output: Any) -> Any:
         cache = getattr(output, self.argument, None)

@@ -84,9 +84,10 @@ def changes(base: str, wanted: Callable[[str], bool], cache: str | None) -> Iter
 
     wanted: whether a path is meant. cache: a folder where reports of the base are kept from one run to the next.
     """
-    pairs = [(old, new) for old, new in changed(base, None, []) if wanted(new or old or "")]
-    for old, new in sorted(pairs, key=lambda pair: pair[1] or pair[0] or ""):
-        yield _change(base, old, new, cache)
+    pairs = ((new or old or "", old, new) for old, new in changed(base, None, []))
+    for path, old, new in sorted(pairs, key=lambda pair: pair[0]):
+        if wanted(path):
+            yield _change(base, old, new, cache)
 
 
 def _change(base: str, old: str | None, new: str | None, cache: str | None) -> ModelChange:
@@ -270,10 +271,11 @@ def page(
 def _sections(changes: Sequence[ModelChange], share: int) -> Iterator[str]:
     for change in changes:
         head = f"\n### {escaped(change.path)}"
+        offer = f"\n{escaped(change.offer)}\n" if change.offer else ""
         if change.error:
             yield f"{head}: not analyzed\n\n{escaped(change.error)}\n"
         elif change.comparison is not None:
-            yield f"{head}\n\n{markdown(change.comparison, limit=share)}{_offer(change)}"
+            yield f"{head}\n\n{markdown(change.comparison, limit=share)}{offer}"
         elif change.report is not None:
             report = change.report
             flops = report.value(report.total().matrix_flops)
@@ -283,13 +285,9 @@ def _sections(changes: Sequence[ModelChange], share: int) -> Iterator[str]:
             yield f"{head}: new\n\n{escaped(headline(report))} · {least}{known} FLOPs{escaped(at)}\n"
             if doubt := contradicted(report):
                 yield f"\n{escaped(doubt)}\n"
-            yield _offer(change)
+            yield offer
         else:
             yield f"{head}: gone\n"
-
-
-def _offer(change: ModelChange) -> str:
-    return f"\n{escaped(change.offer)}\n" if change.offer else ""
 
 
 def loosened(old: BudgetFile, new: BudgetFile) -> Iterator[str]:
@@ -327,22 +325,19 @@ def _of_one(old: Budget, new: Sequence[Budget]) -> Iterator[str]:
 
 def _larger(scope: str, old: Limit, new: Sequence[Limit]) -> Iterator[str]:
     others = [one for one in new if (one.quantity, one.relative) == (old.quantity, old.relative)]
+    side = "at least" if old.is_least else "at most"
+    was = f"{old.quantity}{scope} was {side} {shown(old.text, 60)}"
     if not others:
-        yield f"{old.quantity}{scope} was {_side(old)} {shown(old.text, 60)}, has no such limit now"
+        yield f"{was}, has no such limit now"
     elif not any(_as_strict(one, old) for one in others):
-        was, now = shown(old.text, 60), shown(others[0].text, 60)
-        yield f"{old.quantity}{scope} was {_side(old)} {was}, is {_side(old)} {now} now"
-
-
-def _side(limit: Limit) -> str:
-    return "at least" if limit.is_least else "at most"
+        yield f"{was}, is {side} {shown(others[0].text, 60)} now"
 
 
 def _as_strict(new: Limit, old: Limit) -> bool:
-    if isinstance(new.most, int) or isinstance(old.most, int):
-        if not isinstance(new.most, int) or not isinstance(old.most, int):
-            return False
+    if isinstance(new.most, int) and isinstance(old.most, int):
         return new.most >= old.most if new.is_least else new.most <= old.most
+    if isinstance(new.most, int) or isinstance(old.most, int):
+        return False
     return new.most.share <= old.most.share and new.most.number <= old.most.number
 
 

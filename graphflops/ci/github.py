@@ -13,8 +13,9 @@ import re
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from graphflops.base.limits import Limits, cleanly_terminated, limited
@@ -46,66 +47,6 @@ _NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 class CommentError(Exception):
     """The comment could not be written: the token lacks the permission, or the server cannot be reached."""
-
-
-@dataclass(frozen=True, slots=True)
-class PullRequest:
-    """Where to comment, and as whom."""
-
-    api: str
-    repository: str
-    number: int
-    token: str
-
-    def existing(self) -> int | None:
-        """The comment that an earlier run wrote."""
-        for place in range(1, _PAGES + 1):
-            comments = self._call("GET", f"issues/{self.number}/comments?per_page={_PER_PAGE}&page={place}")
-            if not isinstance(comments, list):
-                raise CommentError("the server's list of comments is none")
-            for one in comments:
-                if _ours(one):
-                    return int(one["id"])
-            if len(comments) < _PER_PAGE:
-                break
-        return None
-
-    def create(self, body: str) -> None:
-        self._call("POST", f"issues/{self.number}/comments", {"body": body})
-
-    def update(self, comment: int, body: str) -> None:
-        self._call("PATCH", f"issues/comments/{comment}", {"body": body})
-
-    def _call(self, method: str, path: str, body: dict[str, str] | None = None) -> Any:
-        if not self.api.startswith(("https://", "http://")) or not _NAME.fullmatch(self.repository):
-            raise CommentError(f"{self.api!r} and {self.repository!r} are no server and repository")
-        request = urllib.request.Request(
-            f"{self.api.rstrip('/')}/repos/{self.repository}/{path}",
-            None if body is None else json.dumps(body).encode(),
-            {
-                "Accept": "application/vnd.github+json",
-                "Authorization": f"Bearer {self.token}",
-                "Content-Type": "application/json",
-                "User-Agent": "graphflops",
-                "X-GitHub-Api-Version": "2022-11-28",
-            },
-            method=method,
-        )
-        try:
-            with urllib.request.urlopen(request, timeout=_SECONDS) as answer:
-                return json.loads(answer.read(_LARGEST))
-        except urllib.error.HTTPError as error:
-            raise CommentError(f"{method} {error.code} {error.reason}") from None
-        except (OSError, ValueError) as error:
-            raise CommentError(f"{method}: {error}") from None
-
-
-def _ours(comment: Any) -> bool:
-    """True if an earlier run wrote it: it begins with the mark, and its author is trusted."""
-    if not isinstance(comment, dict) or not str(comment.get("body", "")).startswith(MARK):
-        return False
-    author = comment.get("user") or {}
-    return author.get("type") == "Bot" or comment.get("author_association") in _TRUSTED
 
 
 _ANNOTATIONS = 10  # errors of one step that GitHub shows
@@ -143,19 +84,19 @@ def _run(env: Mapping[str, str]) -> int:
     notes[:0] = loose
     found = None if budget is None else _checked(budget, inputs, base, notes)
     cache = env.get("GRAPHFLOPS_CACHE") or None
-    changed = list(changes(base, _wanted(inputs, budget), cache)) if base else None
+    changed = list(changes(base, partial(_wanted, inputs, budget), cache)) if base else None
     text = page(changed, found.found if found else None, notes)
     _append(env.get("GITHUB_STEP_SUMMARY"), text)
-    _annotate(found)
-    if inputs.sarif and found is not None:
-        with open(inputs.sarif, "w", encoding="utf-8") as file:
-            file.write(sarif(found.findings, locate=located))
-    is_broken = bool(loose) or (found is not None and found.broken)
-    past = is_broken or any(change.past(inputs.threshold) for change in changed or ())
+    if found is not None:
+        _annotate(found)
+        if inputs.sarif:
+            with open(inputs.sarif, "w", encoding="utf-8") as file:
+                file.write(sarif(found.findings, locate=located))
+    broken = found is not None and found.broken
+    past = bool(loose) or broken or any(change.past(inputs.threshold) for change in changed or ())
     written = _commented(env, inputs, found_event, past, changed, found.found if found else None, notes)
     differing = sum(not change.identical for change in changed or ())
     outputs = {"changed": differing, "past-threshold": str(past).lower(), "comment": written}
-    broken = found is not None and found.broken
     outputs["broken"] = str(broken).lower()
     _append(env.get("GITHUB_OUTPUT"), "".join(f"{name}={value}\n" for name, value in outputs.items()))
     return 3 if broken and inputs.enforce else 0
@@ -197,24 +138,19 @@ def _loosened(inputs: Inputs, budget: limits.BudgetFile | None, base: str | None
     return lines
 
 
-def _wanted(inputs: Inputs, budget: limits.BudgetFile | None) -> Callable[[str], bool]:
-    """A predicate for paths: true for models that the inputs name, or else the budget."""
-
-    def wanted(path: str) -> bool:
-        if inputs.models:
-            return any(matches_file(pattern, path) for pattern in inputs.models)
-        if budget is not None and budget.models:
-            return any(matches_file(pattern, budget.name_of(path)) for pattern in budget.models)
-        return path.endswith(MODEL_SUFFIXES)
-
-    return wanted
+def _wanted(inputs: Inputs, budget: limits.BudgetFile | None, path: str) -> bool:
+    """True for a model that the inputs name, or else the budget."""
+    if inputs.models:
+        return any(matches_file(pattern, path) for pattern in inputs.models)
+    if budget is not None and budget.models:
+        return any(matches_file(pattern, budget.name_of(path)) for pattern in budget.models)
+    return path.endswith(MODEL_SUFFIXES)
 
 
 def _checked(budget: limits.BudgetFile, inputs: Inputs, base: str | None, notes: list[str]) -> Checked:
     """The budget's models against it: relative limits by the baseline that it names, or else by the base commit."""
     if inputs.models or not budget.models:
-        wanted = _wanted(inputs, budget)
-        models: Sequence[str] = sorted(path for path in tracked() if wanted(path))
+        models: Sequence[str] = sorted(path for path in tracked() if _wanted(inputs, budget, path))
     else:
         models = budget.files(tracked())
     before, revision = None, ""
@@ -236,26 +172,61 @@ def _commented(
     """Write, update or leave the comment: `created`, `updated`, `none`."""
     if run_for.pull_request is None or not inputs.token:
         return "none"
-    api = env.get("GITHUB_API_URL", "https://api.github.com")
-    place = PullRequest(api, env.get("GITHUB_REPOSITORY", ""), run_for.pull_request, inputs.token)
-    body = page(changed, found, notes, MARK)
+    call = partial(_call, env, inputs.token)
+    of_request = f"issues/{run_for.pull_request}/comments"
+    body = {"body": page(changed, found, notes, MARK)}
     try:
-        existing = place.existing()
-        if existing is not None:
-            place.update(existing, body)
-            return "updated"
+        for place in range(1, _PAGES + 1):
+            comments = call("GET", f"{of_request}?per_page={_PER_PAGE}&page={place}")
+            if not isinstance(comments, list):
+                raise CommentError("the server's list of comments is none")
+            for one in comments:
+                # That an earlier run wrote: it begins with the mark, and its author is trusted.
+                if isinstance(one, dict) and str(one.get("body", "")).startswith(MARK):
+                    is_bot = (one.get("user") or {}).get("type") == "Bot"
+                    if is_bot or one.get("author_association") in _TRUSTED:
+                        call("PATCH", f"issues/comments/{int(one['id'])}", body)
+                        return "updated"
+            if len(comments) < _PER_PAGE:
+                break
         if past:
-            place.create(body)
+            call("POST", of_request, body)
             return "created"
     except CommentError as error:
         print(f"::notice title=graphflops::no comment, see the job's summary: {_data(str(error))}")
     return "none"
 
 
-def _annotate(found: Checked | None) -> None:
+def _call(
+    env: Mapping[str, str], token: str, method: str, path: str, body: dict[str, str] | None = None
+) -> Any:
+    """What the server answers about the repository of the job; CommentError where it does not."""
+    api, repository = env.get("GITHUB_API_URL", "https://api.github.com"), env.get("GITHUB_REPOSITORY", "")
+    if not api.startswith(("https://", "http://")) or not _NAME.fullmatch(repository):
+        raise CommentError(f"{api!r} and {repository!r} are no server and repository")
+    request = urllib.request.Request(
+        f"{api.rstrip('/')}/repos/{repository}/{path}",
+        None if body is None else json.dumps(body).encode(),
+        {
+            "Accept": "application/vnd.github+json",
+            "Authorization": f"Bearer {token}",
+            "Content-Type": "application/json",
+            "User-Agent": "graphflops",
+            "X-GitHub-Api-Version": "2022-11-28",
+        },
+        method=method,
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=_SECONDS) as answer:
+            return json.loads(answer.read(_LARGEST))
+    except urllib.error.HTTPError as error:
+        raise CommentError(f"{method} {error.code} {error.reason}") from None
+    except (OSError, ValueError) as error:
+        raise CommentError(f"{method}: {error}") from None
+
+
+def _annotate(found: Checked) -> None:
     """Prints errors as annotations of the source lines that they are about, if the checkout has these."""
-    if found is None:
-        return
     files = located(source_files(found.found))
     every = ((model, finding) for model in found.found for finding in model.findings)
     errors = [(model, finding) for model, finding in every if finding.severity == "error"]

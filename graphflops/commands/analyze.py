@@ -1,4 +1,4 @@
-"""`graphflops analyze`: what a model costs."""
+"""What a model costs: `graphflops analyze`; its structure: `graph`; and by which rules its operators are priced: `rules`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from graphflops.commands import files, model_options, options
 from graphflops.errors import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
-    from graphflops.graph import Graph
     from graphflops.report import Report
 
 
@@ -97,26 +96,23 @@ def _one(
         return report
     from graphflops.derived.resize import Sweep
     from graphflops.fitting.cells import with_cells
+    from graphflops.loading import analyze as analyzed
+    from graphflops.loading import is_report, opened
 
-    report_of = _at_sizes(program, given) if report.device else None
+    report_of = None  # the analysis at other sizes by symbol; a saved report has no times at them
+    if report.device and not is_report(program):
+        found = opened(program, model_name=given["model_name"])
+        own = {name: value for name, value in given.items() if name not in files.OF_THE_FILE}
+
+        def report_of(dims: Mapping[str, int]) -> Report:
+            return analyzed(found, **{**own, "dims": {**given["dims"], **dims}})
+
     with files.Progress("predicting times") as progress:
         sweep = with_cells(Sweep.of(report, sweeps, report_of, progress))
     output.write(sweep)
     for note in sweep.notes:
         click.echo(f"graphflops: {note}", err=True)
     return report
-
-
-def _at_sizes(model: str | Graph, given: dict[str, Any]) -> Callable[[Mapping[str, int]], Report] | None:
-    """The analysis of a model at other sizes by symbol; None for a saved report, which has no times at them."""
-    from graphflops.loading import analyze as analyzed
-    from graphflops.loading import is_report, opened
-
-    if is_report(model):
-        return None
-    program = opened(model, model_name=given["model_name"])
-    options = {name: value for name, value in given.items() if name not in files.OF_THE_FILE}
-    return lambda dims: analyzed(program, **{**options, "dims": {**given["dims"], **dims}})
 
 
 def _per_item(
@@ -175,3 +171,86 @@ def _refuse(ctx: click.Context, problems: list[str]) -> None:
         click.echo(f"graphflops: strict: {problem}", err=True)
     if any(problems):
         ctx.exit(3)
+
+
+# Options that `ask` takes.
+_ASKED = (
+    *("level", "depth", "by", "tolerance", "only", "first", "last", "uses", "needs"),
+    *("path", "narrow", "stages", "unused"),
+)
+
+
+@click.command(cls=options.LimitedCommand)
+@click.argument("model", type=click.Path(), metavar="MODEL")
+@options.choice("--level", ("module", "call"), "A node for each module, or call.", default="module")
+@options.whole("--depth", "Levels of modules. Default: as deep as a page holds.")
+@options.valued("--only", "PATTERN", "These modules only: 'layers.3', 'encoder.*.attention'.")
+@options.choice(
+    "--by", ("flops", "bytes", "time", "memory"), "Colour, and balance of stages.", default="flops"
+)
+@options.valued("--from", "NAME", "With --to: what lies between, and what it costs.", "first")
+@options.valued("--to", "NAME", "A module, a call, a weight or an input.", "last")
+@options.valued("--uses", "WEIGHT", "What depends on this weight, input or call.")
+@options.valued("--needs", "MODULE", "What this module depends on.")
+@options.choice(
+    "--critical-path", ("flops", "time", "bytes"), "The longest chain of calls, by this cost.", "path"
+)
+@options.flag("--bottlenecks", "What everything passes through, the fewest bytes first.", "narrow")
+@options.whole(
+    "--cuts", "K stages of equal cost, the fewest bytes across.", most=4096, keyword="stages", metavar="K"
+)
+@options.valued(
+    "--tolerance",
+    "PERCENT",
+    "By which a stage may pass an equal share. Default: 5.",
+    type=click.FloatRange(min=0, max=1000),
+    default=5.0,
+)
+@options.flag("--unused", "Weights and inputs that nothing reads, calls that no result depends on.")
+@options.whole("--top", "Lines of the table.")
+@options.output_of("Answer")
+@options.sizes
+@options.assume
+@options.masks
+@options.execution
+@options.device
+@options.of_the_file
+def graph(model: str, output: files.Output, top: int | None, **given: Any) -> None:
+    """The structure of MODEL with its costs: as a table, a drawing, or a file for other programs; and questions to it.
+
+    \b
+    graphflops graph lm.pt2 --output lm.dot
+    graphflops graph lm.pt2 --format mermaid --depth 1
+    graphflops graph lm.pt2 --from embedding --to head
+    graphflops graph lm.pt2 --critical-path flops
+    graphflops graph lm.pt2 --cuts 4
+    """
+    output = output.of("Answer", top=top)
+    from graphflops.structure.answer import ask
+
+    asked = {name: given.pop(name) for name in _ASKED}
+    output.write(ask(files.report_of(model, **given), **asked), top=top)
+
+
+@click.command(cls=options.Command)
+@click.argument("model", type=click.Path(), required=False)
+@options.output_of("Listing")
+@options.of_the_file
+def rules(
+    model: str | None, output: files.Output, model_name: str | None, rule_files: tuple[str, ...]
+) -> None:
+    """All operators that have a rule; with MODEL, each operator of the model and the rule that prices it.
+
+    \b
+    graphflops rules model.pt2
+    graphflops rules --format csv
+    """
+    from graphflops.loading import import_rules
+    from graphflops.render import derived
+
+    if model is None:
+        import_rules(rule_files)
+        listing = derived.registered()
+    else:
+        listing = derived.used(files.report_of(model, model_name=model_name, rule_files=rule_files))
+    output.of("Listing").write(listing)

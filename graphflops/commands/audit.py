@@ -135,7 +135,7 @@ def _exit(
 def _audited(models: Sequence[str], codes: Sequence[str], **sizes: Any) -> tuple[Findings, list[str]]:
     """The findings of the files that can be read, without those that graphflops.toml ignores; an error for each other."""
     from graphflops.base.limits import next_analysis
-    from graphflops.budget.ignores import read_ignores
+    from graphflops.budget.limits import read_ignores
     from graphflops.onnx_audit.audit import audit_findings
     from graphflops.time_audit import audited, rules
 
@@ -200,7 +200,7 @@ def _fix(
 
 def _one(model: str, codes: Collection[str], sizes: Any, output: str | None, given: dict[str, bool]) -> Fixed:
     from graphflops.base.limits import next_analysis
-    from graphflops.budget.ignores import read_ignores
+    from graphflops.budget.limits import read_ignores
     from graphflops.onnx_fix.fix import fixed
     from graphflops.render.findings import fixes
 

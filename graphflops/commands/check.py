@@ -65,7 +65,15 @@ def check(
         raise FileError(f"no {CONFIGURATION} here or above: write one with graphflops check --init MODEL")
     budget = limits.read(path)
     if len(models) == 1 and models[0].rstrip("/").endswith(".parquet"):
-        _check_table(ctx, models[0], budget, output)
+        table = models[0]
+        from graphflops.scan.views import checked
+
+        findings, rows = checked(table, budget)
+        click.echo(f"{shown(table)}: {len(findings.models):,} of {rows:,} rows break the policy", err=True)
+        if findings.models or output.form or output.path:
+            _write(findings, output)
+        if findings.models:
+            ctx.exit(3)
         return
     _check(ctx, budget, models, baseline, output, update=update, **given)
 
@@ -91,17 +99,6 @@ def _check(
             files.write(baselines.to_json({**old, **result.measured}), path)
     if result.failed or result.broken:
         ctx.exit(1 if result.failed else 3)
-
-
-def _check_table(ctx: click.Context, table: str, budget: BudgetFile, output: files.Output) -> None:
-    from graphflops.scan.views import checked
-
-    findings, rows = checked(table, budget)
-    click.echo(f"{shown(table)}: {len(findings.models):,} of {rows:,} rows break the policy", err=True)
-    if findings.models or output.form or output.path:
-        _write(findings, output)
-    if findings.models:
-        ctx.exit(3)
 
 
 def _write(findings: Findings, output: files.Output) -> None:

@@ -150,23 +150,18 @@ def plan(model: str, rule_files: tuple[str, ...], output: files.Output, serve: b
         raise click.UsageError(f"--{refused[0].replace('_', '-')} is {where}")
     chosen = {name: value for name, value in given.items() if value not in (None, ())}
     if serve:
-        _serve(model, chosen, output.of("Listing"))
+        from graphflops.render.serving import layouts
+        from graphflops.serving.plan import replicas
+
+        output = output.of("Listing")
+        step, prompt = model_options.decoder(model)
+        output.write(layouts(replicas(step, **{"prefill": prompt, **chosen}), exact=output.is_exact))
         return
     rank = chosen.pop("rank", None)
     output = output.of("Plan", rank=rank)
     if "mesh" in chosen:
         chosen["mesh"] = model_options.mesh_axes(chosen["mesh"])
     output.write(computed(model_options.model(model, training=True), **chosen), rank=rank)
-
-
-def _serve(model: str, chosen: dict[str, Any], output: files.Output) -> None:
-    """Writes how many devices should share a copy of a decoder."""
-    from graphflops.render.serving import layouts
-    from graphflops.serving.plan import replicas
-
-    step, prompt = model_options.decoder(model)
-    found = replicas(step, **{"prefill": prompt, **chosen})
-    output.write(layouts(found, exact=output.is_exact))
 
 
 @click.command(cls=options.LimitedCommand)

@@ -21,18 +21,14 @@ def _choices(given: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in taken.items() if value}
 
 
-def _size(name: str, text: str, metavar: str | None = None) -> options.Option[Any]:
-    return options.whole(name, text, metavar=metavar)
-
-
 # Of a capture: the command gets those that are given as `chosen`.
 choices = options.gathered(
     "chosen",
     _choices,
-    _size("--batch", "Sequences or images. Default: 1."),
-    _size("--length", "Tokens of a prompt. Default: 128."),
-    _size("--context", "Tokens in the cache before a decode step. Default: 1024."),
-    _size("--image-size", "Height and width of images.", "PIXELS"),
+    options.whole("--batch", "Sequences or images. Default: 1.", metavar=None),
+    options.whole("--length", "Tokens of a prompt. Default: 128.", metavar=None),
+    options.whole("--context", "Tokens in the cache before a decode step. Default: 1024.", metavar=None),
+    options.whole("--image-size", "Height and width of images.", metavar="PIXELS"),
     options.choice("--dynamic", AXES, "An axis that stays open; repeatable.", multiple=True),
     options.choice("--dtype", DTYPES, "Of the parameters. Default: the library's."),
     options.choice("--phase", PHASES, "Of a decoder. Default: prefill, forward in training."),

@@ -8,6 +8,7 @@ from typing import Any, NoReturn, TypeVar
 
 import click
 
+from graphflops.base.lazy import imported
 from graphflops.commands import files
 from graphflops.errors import ModelError, OptionError, shown
 from graphflops.render import formats
@@ -116,12 +117,6 @@ def refused(text: str, expected: str) -> NoReturn:
     raise ValueError(f"{shown(text)!r} is {expected}")
 
 
-def _bytes(text: str) -> int:
-    from graphflops.budget.amounts import amount
-
-    return amount(text, "B")
-
-
 def _number(text: str) -> int:
     digits = text.strip().replace("_", "")
     if not (digits.isascii() and digits.isdecimal() and len(digits) < 20 and int(digits) <= _LARGEST_SIZE):
@@ -172,7 +167,7 @@ def _mask(text: str) -> tuple[str, str]:
     return name, kind.strip()
 
 
-BYTES = Written("SIZE", _bytes)  # `1GB`, `512 MiB`
+BYTES = Written("SIZE", lambda text: int(imported("graphflops.budget.amounts:amount")(text, "B")))  # `1GB`
 SIZES = Written("N,N", _served)  # `1,8,64`
 
 
@@ -251,13 +246,9 @@ def cut(among: Iterable[str], **texts: str) -> Option[Any]:
 
     among: what `--by` takes. texts: the help of each option.
     """
-
-    def read(given: dict[str, Any]) -> dict[str, Any]:
-        return {name: given.pop(name) or None if name == "verbose" else given.pop(name) for name in texts}
-
     return gathered(
         "cut",
-        read,
+        lambda given: {name: None if (value := given.pop(name)) is False else value for name in texts},
         choice("--by", among, texts["by"]),
         whole("--depth", texts["depth"], least=0),
         flag("--verbose", texts["verbose"], "-v"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, get_args
 
@@ -47,13 +47,12 @@ def _spend(surplus: Counter[int], kind: int, sign: int) -> bool:
 def _matched(old: list[Row], new: list[Row]) -> Iterator[RowPair]:
     """Pairs calls of the same operator in order, those of one source line first, then by position; then lists the rest."""
     for key in (lambda row: (row.op, row.source), lambda row: row.op):
-        waiting: dict[Hashable, deque[Row]] = {}
+        waiting: defaultdict[Hashable, deque[Row]] = defaultdict(deque)
         for row in new:
-            waiting.setdefault(key(row), deque()).append(row)
+            waiting[key(row)].append(row)
         rest: list[Row] = []
         for row in old:
-            same = waiting.get(key(row))
-            if same:
+            if same := waiting.get(key(row)):
                 yield row, same.popleft()
             else:
                 rest.append(row)
@@ -73,9 +72,7 @@ def facts(pairs: Iterable[RowPair], joined: JointSizes, module: tuple[str, str])
     for before, after in pairs:
         if before is not None and after is not None:
             found.update(dict.fromkeys(_facts(before, after, joined, module)))
-        else:
-            row = before or after
-            assert row is not None
+        elif row := before or after:
             came.setdefault(row.op, [0, 0])[before is None] += 1
     for op, (gone, new) in came.items():
         found[Fact("calls", str(gone), str(new), op)] = None

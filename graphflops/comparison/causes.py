@@ -114,25 +114,20 @@ def _sizes(fact: Fact, module_type: str) -> Iterator[Resized]:
 def _cause(folds: Sequence[Fold], counts: Mapping[Resized, int]) -> Cause:
     place = _place(folds)
     modules = {tuple(member.path.split(".")[: len(place)]) for fold in folds for member in fold.members}
-    return Cause(
-        tuple(folds),
-        _named(counts),
-        ".".join(place),
-        len(folds[0].members) if len(folds) == 1 else len(modules),
-        summed([fold.figures for fold in folds]),
-        summed([fold.backward for fold in folds if fold.backward]),
-    )
-
-
-def _named(counts: Mapping[Resized, int]) -> tuple[Resized, ...]:
-    """Each pair of sizes once, by its most telling noun, the most frequent first."""
     total: dict[tuple[int, int], int] = {}
     nouns: dict[tuple[int, int], str] = {}
     for size in sorted(counts, key=lambda size: _telling(size.noun)):
         total[size[:2]] = total.get(size[:2], 0) + counts[size]
         nouns.setdefault(size[:2], size.noun)
     ranked = sorted(total, key=lambda pair: (_telling(nouns[pair]) > 1, nouns[pair] == "", -total[pair]))
-    return tuple(Resized(*pair, nouns[pair]) for pair in ranked)
+    return Cause(
+        tuple(folds),
+        tuple(Resized(*pair, nouns[pair]) for pair in ranked),
+        ".".join(place),
+        len(folds[0].members) if len(folds) == 1 else len(modules),
+        summed([fold.figures for fold in folds]),
+        summed([fold.backward for fold in folds if fold.backward]),
+    )
 
 
 def _telling(noun: str) -> int:

@@ -34,7 +34,7 @@ from graphflops.dims import Dim, evaluate, total
 from graphflops.ops import operator
 from graphflops.report import Report, Row, Totals
 from graphflops.report.contradictions import contradicted
-from graphflops.tensor import DTYPES, TensorType
+from graphflops.tensor import DTYPES
 
 Ranked = TypeVar("Ranked", ModuleChange, GroupChange, Fold, Cause)
 _PARTS = tuple(q.name for q in REPORTED if q.part_of)
@@ -166,11 +166,9 @@ def _handed_over(modules: Sequence[ModuleChange]) -> Iterator[ModuleChange]:
         delta = change.figures["matrix_flops"].delta or 0
         others = by_delta.get(-delta, ()) if delta else ()
         if others and len(others) == len(by_delta[delta]):
-            other = others[by_delta[delta].index(change)].path
-            fact = Fact("fused", other, "") if delta > 0 else Fact("fused", "", other)
-            yield replace(change, facts=(fact, *change.facts))
-        else:
-            yield change
+            ends = (others[by_delta[delta].index(change)].path, "")
+            change = replace(change, facts=(Fact("fused", *ends[:: 1 if delta > 0 else -1]), *change.facts))
+        yield change
 
 
 def _rank(joined: JointSizes) -> Rank:
@@ -256,7 +254,19 @@ def _remarks(old: Report, new: Report, *, has_modules: bool) -> Iterator[Remark]
     for said in dict.fromkeys((*old.diagnostics, *new.diagnostics)):
         if said.name == "measured-busy":
             yield Remark(said.name, said.message)
-    yield from quantized(old, new)
+    # The types that more products, or fewer, compute in or have their weights in than before: `8 of 9 products`.
+    before, after = (
+        Counter(_how(row, report) for row in report.rows if row.cost.matrix_flops != 0)
+        for report in (old, new)
+    )
+    for kind in sorted({*before, *after} - {""}, key=lambda kind: (kind.startswith("weights"), kind)):
+        count, was = after[kind], before[kind]
+        if count > was:
+            earlier = f", {was:,} before" if was else ""
+            yield Remark("quantized", f"{kind}: {count:,} of {after.total():,} products{earlier}")
+        elif count < was:
+            text = f"no longer {kind}: {was - count:,} of {before.total():,} products"
+            yield Remark("quantized", text)
     if not has_modules:
         what = "one file does not say which module a call is made in"
         yield Remark("no-modules", f"{what}: only totals are compared")
@@ -266,40 +276,23 @@ _FEW = 16  # bits of what a quantizer stores, at most
 _BYTE = 8  # bits
 
 
-def quantized(old: Report, new: Report) -> Iterator[Remark]:
-    """The types that more products, or fewer, compute in or have their weights in than before: `8 of 9 products`."""
-    before, after = (
-        Counter(_how(row, report) for row in report.rows if row.cost.matrix_flops != 0)
-        for report in (old, new)
-    )
-    for what in sorted({*before, *after} - {""}, key=lambda what: (what.startswith("weights"), what)):
-        count, was = after[what], before[what]
-        if count > was:
-            earlier = f", {was:,} before" if was else ""
-            yield Remark("quantized", f"{what}: {count:,} of {after.total():,} products{earlier}")
-        elif count < was:
-            text = f"no longer {what}: {was - count:,} of {before.total():,} products"
-            yield Remark("quantized", text)
-
-
 def _how(row: Row, report: Report) -> str:
     """What is quantized in a product: its factors, its weights alone, or nothing."""
     dtype = DTYPES.get(row.matrix_dtype)
     if dtype is None or dtype.bits < _FEW or dtype.kind in ("int", "uint"):
         return f"quantized to {row.matrix_dtype.removeprefix('u')}"
-    for _, value in row.inputs:
-        if value.rank > 1 and value.dtype.bits <= _BYTE and value.dtype.kind in ("int", "uint"):
-            return f"weights quantized to int{_packed(value, row, report) or value.dtype.bits}"
-    return ""
-
-
-def _packed(weight: TensorType, row: Row, report: Report) -> int | None:
-    """Bits of each weight where bytes hold several: the rows of the first operand tell how many weights there are."""
-    x = row.inputs[0].type
-    if operator(row.op).kind != "product" or not x.dtype.is_floating or not x.rank:
-        return None
-    sizes = map(report.value, (row.cost.matrix_flops, x.shape[-1], x.numel, weight.nbytes))
-    flops, inner, elements, stored = (size or 0 for size in sizes)
-    weights = flops * inner // (2 * elements) if elements else 0
-    bits = _BYTE * stored // weights if weights else _BYTE
-    return bits if 0 < bits < _BYTE else None
+    small = (
+        x for _, x in row.inputs if x.rank > 1 and x.dtype.bits <= _BYTE and x.dtype.kind in ("int", "uint")
+    )
+    weight = next(small, None)
+    if weight is None:
+        return ""
+    bits, x = weight.dtype.bits, row.inputs[0].type
+    if operator(row.op).kind == "product" and x.dtype.is_floating and x.rank:
+        # Where bytes hold several weights, the rows of the first operand tell how many there are.
+        sizes = map(report.value, (row.cost.matrix_flops, x.shape[-1], x.numel, weight.nbytes))
+        flops, inner, elements, stored = (size or 0 for size in sizes)
+        weights = flops * inner // (2 * elements) if elements else 0
+        packed = _BYTE * stored // weights if weights else _BYTE
+        bits = packed if 0 < packed < _BYTE else bits
+    return f"weights quantized to int{bits}"

@@ -174,7 +174,15 @@ class ExportCheck:
 
     def entries(self, uniform: Callable[[str], float | None]) -> Iterator[LedgerEntry]:
         yield from self._work()
-        yield from self._element_types()
+        # Modules whose products are in another element type; integers with a scale are those of a quantizer
+        before, after = _dtypes(self.before.rows), _dtypes(self.after.rows)
+        changed = [path for path in before if path in after and before[path] != after[path]]
+        quantized = [path for path in changed if after[path] - before[path] <= _SMALL_INTEGERS]
+        other = [path for path in changed if path not in quantized]
+        kinds: dict[LedgerKind, list[str]] = {"element_types": other, "quantized": quantized}
+        for kind, paths in kinds.items():
+            sides = ({name for path in paths for name in side[path]} for side in (before, after))
+            yield from entry(kind, paths, *(", ".join(sorted(names)) for names in sides))
         yield from Matcher(self.before, self.after, uniform).entries()
         yield from self._attention()
         yield from self._aside("constants_folded", self.before.folded, self.after.folded)
@@ -237,17 +245,6 @@ class ExportCheck:
             return quantity
         values = {name: self.joined.values.get(name, _SIZE) for name in quantity.symbols}
         return evaluate(quantity, values) or 0
-
-    def _element_types(self) -> Iterator[LedgerEntry]:
-        """Modules whose products are in another element type; integers with a scale are those of a quantizer."""
-        before, after = _dtypes(self.before.rows), _dtypes(self.after.rows)
-        changed = [path for path in before if path in after and before[path] != after[path]]
-        quantized = [path for path in changed if after[path] - before[path] <= _SMALL_INTEGERS]
-        other = [path for path in changed if path not in quantized]
-        kinds: dict[LedgerKind, list[str]] = {"element_types": other, "quantized": quantized}
-        for kind, paths in kinds.items():
-            sides = ({name for path in paths for name in side[path]} for side in (before, after))
-            yield from entry(kind, paths, *(", ".join(sorted(names)) for names in sides))
 
     def _attention(self) -> Iterator[LedgerEntry]:
         """Attentions that are one operator in the program and several in the export; heads copied for them."""

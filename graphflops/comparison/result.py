@@ -83,13 +83,12 @@ class TimeChange:
         """The times of two reports; None where one has none, or where they are for different devices or executions."""
         if not old.device or (old.device, old.execution) != (new.device, new.execution):
             return None
-        times = [(old.step_time, new.step_time), (old.totals.time, new.totals.time)]
-        both = ((before, after) for before, after in times if before is not None and after is not None)
-        found = next(both, None)
-        if found is None:
-            return None
-        before, after = found
-        return TimeChange(new.device, new.execution, before.seconds, after.seconds, after.low, after.high)
+        for before, after in ((old.step_time, new.step_time), (old.totals.time, new.totals.time)):
+            if before is not None and after is not None:
+                return TimeChange(
+                    new.device, new.execution, before.seconds, after.seconds, after.low, after.high
+                )
+        return None
 
     @property
     def percent(self) -> float | None:

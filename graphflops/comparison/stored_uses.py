@@ -135,7 +135,17 @@ class Matcher:
         self._pair(lambda ours, theirs: ours.module == theirs.module and self._is_as_large(ours, theirs))
         self._pair(lambda ours, theirs: _near(ours.module, theirs.module) and ours.numel == theirs.numel)
         self._fold_norms(aside, norms)
-        self._sharing()
+        # Parameters that are one in the export, and those that are several
+        roots, stored = ({use.value: use.roots[0] for use in side.uses} for side in (self.old, self.new))
+        by_partner: dict[str, set[str]] = defaultdict(set)
+        places: dict[str, set[str]] = defaultdict(set)
+        for value, partners in self.partners.items():
+            for partner in partners:
+                by_partner[partner].add(roots[value])
+                places[roots[value]].add(stored[partner])
+        shared = [names for names in by_partner.values() if len(names) > 1]
+        self.found["weights_shared"] = sorted(plain(name) for names in shared for name in names)
+        self.found["weights_split"] = sorted(plain(root) for root, found in places.items() if len(found) > 1)
         self.found["constants_lifted"] = sorted({use.value for use in self.free})
         # Of one in `met` another value computed from it is there.
         lost = [use for use in self.left if not (use.computed and (use.roots[0], use.module) in self.met)]
@@ -260,19 +270,6 @@ class Matcher:
     def _shifts_nothing(self, norm: Row) -> bool:
         """True if the shift and the mean of a norm are stored zeros."""
         return len(norm.inputs) > 3 and all(self.uniform(named.name) == 0 for named in norm.inputs[2:4])
-
-    def _sharing(self) -> None:
-        """Parameters that are one in the export, and those that are several."""
-        roots, stored = ({use.value: use.roots[0] for use in side.uses} for side in (self.old, self.new))
-        by_partner: dict[str, set[str]] = defaultdict(set)
-        places: dict[str, set[str]] = defaultdict(set)
-        for value, partners in self.partners.items():
-            for partner in partners:
-                by_partner[partner].add(roots[value])
-                places[roots[value]].add(stored[partner])
-        shared = [names for names in by_partner.values() if len(names) > 1]
-        self.found["weights_shared"] = sorted(plain(name) for names in shared for name in names)
-        self.found["weights_split"] = sorted(plain(root) for root, found in places.items() if len(found) > 1)
 
 
 def _axes(use: ConstantUse, side: Constants) -> set[tuple[Dim, ...]]:

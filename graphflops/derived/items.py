@@ -17,7 +17,7 @@ from graphflops.dims import Dim
 from graphflops.errors import ModelError, shown
 from graphflops.open_sizes import of_report
 from graphflops.ops import operator
-from graphflops.report import Named, Report, Row
+from graphflops.report import Named, Report
 from graphflops.tensor import TensorType
 from graphflops.training import Training
 
@@ -123,27 +123,20 @@ def _uses(report: Report, inputs: Mapping[str, Named]) -> Iterator[tuple[Use, st
     for row in report.rows[: last + 1]:
         kind = operator(row.op).kind
         changing = [named.name for named in row.inputs if named.name in computed]
-        for use, operand in _read(row, kind, computed) if kind in _READING else ():
-            if operand.name in holds:
-                yield use, holds[operand.name], operand
+        found = list[tuple[Use, Named]]()
+        for index in row.inputs[1:] if kind in _READING else ():
+            if index.type.dtype.kind in _INTEGERS and kind == "gather":
+                found.append(("picks" if row.inputs[0].name in computed else "looks up", index))
+            elif index.type.dtype.kind in _INTEGERS and kind == "scatter":
+                found.append(("collects", index))
+        if kind == "convolution" and row.inputs and (seen := _BY_RANK.get(row.inputs[0].type.rank)):
+            found.append((seen, row.inputs[0]))
+        yield from ((use, holds[operand.name], operand) for use, operand in found if operand.name in holds)
         if changing:
             computed.update([named.name for named in row.outputs])
         is_of_rows = kind == "gather" and changing == [named.name for named in row.inputs[:1]]
         if (is_of_rows or kind in _KEEPING) and len(changing) == 1 and changing[0] in holds:
             holds.update((named.name, holds[changing[0]]) for named in row.outputs)
-
-
-def _read(row: Row, kind: str, computed: set[str]) -> Iterator[tuple[Use, Named]]:
-    if not row.inputs:
-        return
-    first, *others = row.inputs
-    for index in others:
-        if index.type.dtype.kind in _INTEGERS and kind == "gather":
-            yield ("picks" if first.name in computed else "looks up"), index
-        elif index.type.dtype.kind in _INTEGERS and kind == "scatter":
-            yield "collects", index
-    if kind == "convolution" and (use := _BY_RANK.get(first.type.rank)):
-        yield use, first
 
 
 _BACKWARD_OF_PRODUCT = 2  # products of a gradient for each of the forward: one for each factor

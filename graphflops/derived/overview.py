@@ -58,7 +58,21 @@ def _line(model: str, analyze: Callable[[str], Report]) -> OverviewLine:
     begun = time.perf_counter()
     try:
         report = analyze(model)
-        cost = _cost(report, time.perf_counter() - begun)
+        whole = report.step() or report.totals
+        on_device = report.memory_use[-1].device_total if report.device and report.memory_use else None
+        cost = ModelCost(
+            matrix_flops=whole.cost.matrix_flops,
+            parameters=report.parameters,
+            moved_bytes=whole.cost.read_bytes + whole.cost.written_bytes,
+            peak_bytes=whole.peak_bytes,
+            calls=report.coverage.nodes,
+            unknown=report.coverage.unknown,
+            seconds=time.perf_counter() - begun,
+            time=whole.time,
+            device_bytes=None if on_device is None else report.value(on_device),
+            values=report.values,
+            assumed=report.assumed,
+        )
     except (GraphflopsError, OSError, RecursionError, MemoryError) as error:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         reason = reason.removeprefix(f"{shown(model)}: ")  # the line has the name of the file already
@@ -67,21 +81,3 @@ def _line(model: str, analyze: Callable[[str], Report]) -> OverviewLine:
         gc.collect()  # off while a command runs, and the next model may be large
     said = [problem.message for problem in impossible(report)]
     return OverviewLine(model, cost, shown(said[0], _ERROR) if said else "")
-
-
-def _cost(report: Report, seconds: float) -> ModelCost:
-    whole = report.step() or report.totals
-    on_device = report.memory_use[-1].device_total if report.device and report.memory_use else None
-    return ModelCost(
-        matrix_flops=whole.cost.matrix_flops,
-        parameters=report.parameters,
-        moved_bytes=whole.cost.read_bytes + whole.cost.written_bytes,
-        peak_bytes=whole.peak_bytes,
-        calls=report.coverage.nodes,
-        unknown=report.coverage.unknown,
-        seconds=seconds,
-        time=whole.time,
-        device_bytes=None if on_device is None else report.value(on_device),
-        values=report.values,
-        assumed=report.assumed,
-    )

@@ -42,7 +42,13 @@ def resized(report: Report, dims: Mapping[str, int], inputs: Mapping[str, Sequen
     diagnostics = (*report.diagnostics, *outside(given, report.symbols))
     changed = replace(changed, symbols=symbols, diagnostics=diagnostics)
     refuse_impossible(changed.symbols, changed.inputs, changed.rows)
-    changed = _with_peaks(report, changed)
+    # Peaks of memory at these sizes, and the calls where they are; "" where only the model tells.
+    if changed.backward is None:
+        changed = replace(changed, totals=_at_its_peak(changed, changed.totals))
+    else:
+        kept = changed.totals.peak_node if isinstance(report.totals.peak_bytes, int) else ""
+        totals, backward = replace(changed.totals, peak_node=kept), _at_its_peak(changed, changed.backward)
+        changed = replace(changed, totals=totals, backward=backward)
     if changed.memory_use:
         from graphflops.memory.allocator import Allocator
         from graphflops.memory.ledger import at_sizes
@@ -106,15 +112,6 @@ class _Substitution:
         new = {name: self.of(part) for name, part in old.items()}
         changed = {name: part for name, part in new.items() if part is not old[name]}
         return replace(value, **changed) if changed else value  # type: ignore[type-var]
-
-
-def _with_peaks(old: Report, new: Report) -> Report:
-    """The report with its peaks of memory at its sizes, and the calls where they are; "" where only the model tells."""
-    if new.backward is None:
-        return replace(new, totals=_at_its_peak(new, new.totals))
-    kept = new.totals.peak_node if isinstance(old.totals.peak_bytes, int) else ""
-    totals, backward = replace(new.totals, peak_node=kept), _at_its_peak(new, new.backward)
-    return replace(new, totals=totals, backward=backward)
 
 
 def _without_times(report: Report) -> Report:

@@ -9,7 +9,7 @@ import itertools
 import keyword
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -117,21 +117,6 @@ COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
 def function_arity(name: str) -> int:
     """How many arguments a function in FUNCTIONS takes."""
     return 1 if name == "round" or (name in REAL_FUNCTIONS and name not in ("truediv", "double")) else 2
-
-
-def known_integer(name: str, args: Sequence[int]) -> int | None:
-    """The value of a function in FUNCTIONS where it is an integer for certain.
-
-    A float counts only at 0 and 1: everywhere else the transcendental functions have no integer values, and a
-    float that looks like one was rounded, as tanh(50) is to 1.0.
-    """
-    try:
-        value = FUNCTIONS[name](*args)
-    except (ArithmeticError, ValueError):  # no value there, or one too large
-        return None
-    if isinstance(value, float) and args[0] not in (0, 1):
-        return None
-    return int(value) if value == int(value) else None
 
 
 MAX_ATOM_TEXT = 5_000  # characters of one printed atom

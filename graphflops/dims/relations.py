@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from operator import ge
 from typing import NamedTuple
 
@@ -15,7 +15,6 @@ from graphflops.dims.atoms import (
     Terms,
     function_arity,
     is_real,
-    known_integer,
     terms_of,
 )
 from graphflops.dims.division import floor_div
@@ -226,9 +225,12 @@ def call(name: str, *args: Dim) -> Dim:
         return args[0] ** args[1]
     numbers = [arg for arg in args if isinstance(arg, int)]
     if name in FUNCTIONS and len(numbers) == len(args):
-        value = known_integer(name, numbers)
-        if value is not None:
-            return value
+        with suppress(ArithmeticError, ValueError):  # no value there, or one too large
+            value = FUNCTIONS[name](*numbers)
+            # Transcendental functions have integer values at 0 and 1 alone: a float that looks like one elsewhere was
+            # rounded, as tanh(50) is to 1.0.
+            if value == int(value) and (not isinstance(value, float) or numbers[0] in (0, 1)):
+                return int(value)
     return opaque("call", *args, name=name)
 
 

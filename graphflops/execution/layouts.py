@@ -170,7 +170,12 @@ class Layouts:
         if operator.name in _VIEWS and x and call.estimate.alias:
             return _viewed(operator, arguments, self.typed(x).shape, self.of(x), out)
         if operator.name in ("identity", "detach") and x:
-            return self.identity(operator.word, x, name, out)
+            strides = self.of(x)
+            if operator.word != "contiguous":  # `clone` keeps the order of axes
+                return self.as_operand(x, out) if operator.word.startswith(("clone", "_lazy")) else strides
+            if is_contiguous(out.shape, strides):
+                self.views.add(name)
+            return None  # else it copies
         if operator.name in _IN_ORDER_OF_OPERAND and x:
             return self.as_operand(x, out)
         if operator.kind == "attention":
@@ -208,7 +213,7 @@ class Layouts:
             is_in_order or is_normed_in_order(operator, self.typed(x))
         ):
             return False
-        read = call.tensors(self.values)[:2] if operator.kind == "convolution" else [x]
+        read = call.tensors(self.values) if operator.kind == "convolution" else [x]
         return any(self.has_channels_last(name) for name in read)
 
     def has_channels_last(self, name: str) -> bool:
@@ -224,7 +229,7 @@ class Layouts:
         operands = []
         for name in names:
             value = self.values.get(name)
-            if isinstance(value, TensorType) and 0 < value.rank <= out.rank:
+            if isinstance(value, TensorType) and value.rank <= out.rank:
                 operands.append([*map(size_hint, repeated(value.shape, self.of(name), out.shape))])
         inner_first = [*reversed(range(out.rank))]
         for place in range(1, out.rank):
@@ -244,15 +249,6 @@ class Layouts:
         if not is_alike or self.typed(name).shape[:-1] != out.shape[:-1]:
             return None
         return row_major(out.shape, order_of(self.of(name)))
-
-    def identity(self, word: str, x: str, result: str, out: TensorType) -> Strides | None:
-        """`contiguous` copies what does not lie in order; `clone` keeps the order of axes."""
-        strides = self.of(x)
-        if word == "contiguous":
-            if is_contiguous(out.shape, strides):
-                self.views.add(result)
-            return None
-        return self.as_operand(x, out) if word.startswith(("clone", "_lazy")) else strides
 
 
 def _compared(inner: int, outer: int, operands: Sequence[Sequence[int]], shape: Sequence[Dim]) -> int:
@@ -293,7 +289,7 @@ def _viewed(
         at %= len(shape) + 1
         return (*strides[:at], shape[at] * strides[at] if at < len(shape) else 1, *strides[at:])
     rank, left = len(strides), [*strides]
-    if operator.name == "movedim":
+    if operator.name == "movedim" and rank:
         source, target = arguments.get("source"), arguments.get("destination")
         if not isinstance(source, int) or not isinstance(target, int):
             return None
@@ -303,7 +299,7 @@ def _viewed(
         a, b = (arguments.get(name, place) % rank for place, name in enumerate(("axis1", "axis2")))
         rest = [stride for place, stride in enumerate(strides) if place not in (a, b)]
         return (*rest, strides[a] + strides[b])
-    if operator.name == "unfold":  # seen through windows, whose inside is the last axis
+    if operator.name == "unfold" and rank:  # seen through windows, whose inside is the last axis
         axis %= rank
         return (*strides[:axis], strides[axis] * step, *strides[axis + 1 :], strides[axis])
     lay_out = repeated if operator.name == "expand" else regrouped

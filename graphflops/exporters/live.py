@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from graphflops.errors import ModelError
 from graphflops.exporters.live_graph import Program, Scope, bound_of
 from graphflops.exporters.sources import with_modules
-from graphflops.exporters.types import collect, guards_of, with_parts
+from graphflops.exporters.types import guards_of, with_parts
 from graphflops.graph import Graph, Input, InputRole, Origin, Output, OutputRole
 
 _DEFERS = "prefer_deferred_runtime_asserts_over_guards"
@@ -125,7 +125,7 @@ def from_exported_program(exported: torch.export.ExportedProgram) -> Graph:
         types=scope.types,
         inputs=inputs,
         outputs=outputs,
-        symbols=collect(ranges, types.hints, inputs, scope.types, types.sizes()),
+        symbols=types.symbols(ranges, inputs, scope.types),
         modules=program.sources.modules,
         origin=Origin(format="live", producer=f"torch {torch.__version__.partition('+')[0]}"),
         contents=program.contents({**held, **scope.tensors}),

@@ -184,16 +184,12 @@ class Scope:
         known = () if schema is None else [x.name for x in schema.arguments if x.name in node.kwargs]
         order = dict.fromkeys((*known, *node.kwargs))
         kwargs = tuple([(name, self.argument(node.kwargs[name])) for name in order])
-        sources, entries = self.program.sources, []  # of the module stack, as a saved program spells them
+        entries = []  # of the module stack, as a saved program spells them
         for key, (path, kind) in (node.meta.get("nn_module_stack") or {}).items():
             name = kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}"
             entries.append(f"{key},{path},{name}")
-        trace = sources.shared(node.meta.get("stack_trace") or "")
-        stacks = trace, sources.stack(";".join(entries))
-        module, module_type = sources.place(stacks[1])
-        return Node(
-            node.name, op, args, kwargs, outputs, module, module_type, sources.line(stacks[0]), *stacks
-        )
+        sources = self.program.sources.of(node.meta.get("stack_trace") or "", ";".join(entries))
+        return Node(node.name, op, args, kwargs, outputs, *sources)
 
     # Results
 

@@ -11,36 +11,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from graphflops.errors import FileError, shown
+from graphflops.exporters import onnx_proto, onnx_scope
 from graphflops.exporters.onnx_modules import placed
-from graphflops.exporters.onnx_proto import (
-    GRAPH,
-    GRAPHS,
-    PLAIN,
-    SMALL,
-    TENSOR,
-    TYPE,
-    checked,
-    graphs_in,
-    kind_of,
-    named_once,
-    number_of_elements,
-    role_of,
-    state_of,
-    type_of,
-)
-from graphflops.exporters.onnx_scope import (
-    Body,
-    Call,
-    Function,
-    Functions,
-    Names,
-    Scope,
-    domain_of,
-    opsets_of,
-    ordered,
-    unknown_versions,
-    with_wanted,
-)
 from graphflops.exporters.onnx_sizes import Declared, Sizes, inferred, ranges
 from graphflops.exporters.onnx_tensors import (
     constant_of,
@@ -63,6 +35,7 @@ from graphflops.graph import (
     Output,
     Ref,
     Scalar,
+    Symbol,
     Type,
 )
 from graphflops.ops.operator import onnx_spelling
@@ -74,6 +47,7 @@ if TYPE_CHECKING:
 
 _OLDEST_IR_WITH_DEFAULTS = 4  # before it, every initializer had to be listed as an input
 _MOST_NOTES = 20  # of one kind
+_DIFFER = "readers differ in which of the two counts"
 
 
 class Program:
@@ -83,12 +57,12 @@ class Program:
         self.model = model
         self.sizes = Sizes()
         self.places = OnnxPlaces()
-        self.names = Names()
+        self.names = onnx_scope.Names()
         # None for the many files that define no function.
-        self.functions = Functions(model.functions) if model.functions else None
+        self.functions = onnx_scope.Functions(model.functions) if model.functions else None
         self.inputs: list[Input] = []
         self.types: dict[str, Type | Scalar] = {}
-        self.root = Body()
+        self.root = onnx_scope.Body()
         self._operators: dict[tuple[str, str, int | None], str] = {}
         self._memory: dict[tuple[Any, ...], str] = {}
         self._protos: dict[str, tuple[Any, str]] = {}  # see onnx_tensors.stored
@@ -101,9 +75,9 @@ class Program:
     def graph(self, origin: Origin) -> Graph:
         """The whole program."""
         model, proto = self.model, self.model.graph
-        for message in unknown_versions(model):
+        for message in onnx_scope.unknown_versions(model):
             self.note("GF209", "", message)
-        scope = Scope(self.root, opsets_of(model.opset_import))
+        scope = onnx_scope.Scope(self.root, onnx_scope.opsets_of(model.opset_import))
         kept = stored_names(proto)
         for value in proto.input:
             if value.name not in kept:
@@ -114,24 +88,24 @@ class Program:
         defaults = frozenset(value.name for value in proto.input) & kept if has_defaults else frozenset()
         self.store(proto, scope, original_names(proto), defaults)
         outputs = self.body(proto, scope)
-        stored_inputs = [
-            replace(entry, role="buffer") if entry.name in self._state and entry.role != "user" else entry
-            for entry in self.inputs
-        ]
-        nodes, inputs, modules = placed(
-            self.finished(self.root), stored_inputs, self.places.modules, self._evidence
-        )
+        for at, entry in enumerate(self.inputs):
+            if entry.name in self._state and entry.role != "user":
+                self.inputs[at] = replace(entry, role="buffer")
+        calls = self.finished(self.root)
+        nodes, inputs, modules = placed(calls, self.inputs, self.places.modules, self._evidence)
         tensors = [typed for typed in self.types.values() if isinstance(typed, TensorType)]
         open_ = [size for typed in tensors for size in typed.shape if not isinstance(size, int)]
+        symbols = self.sizes.symbols
+        stated = ranges(model, symbols, open_)
         return Graph(
             nodes=nodes,
             types=self.types,
             inputs=inputs,
             outputs=outputs,
-            symbols=self.sizes.collected(ranges(model, self.sizes.symbols, open_)),
+            symbols={name: Symbol(name, *stated[name], where=tuple(at)) for name, at in symbols.items()},
             modules=modules,
             origin=origin,
-            name=checked(proto.name),
+            name=onnx_proto.checked(proto.name),
             declared=Declared(self.root.declared, self.sizes),
             fallback_types=inferred,
             notes=tuple(note for notes in self._notes.values() for note in notes),
@@ -144,13 +118,11 @@ class Program:
         if len(said) < _MOST_NOTES:
             said.append(Note(code, node, message))
 
-    def differs(self, node: str, message: str) -> None:
-        """Note that readers of the file see two programs in it."""
-        self.note("GF130", node, f"{message}: readers differ in which of the two counts")
-
     # Stored tensors
 
-    def store(self, proto: Any, scope: Scope, targets: Mapping[str, str], defaults: frozenset[str]) -> None:
+    def store(
+        self, proto: Any, scope: onnx_scope.Scope, targets: Mapping[str, str], defaults: frozenset[str]
+    ) -> None:
         """Make the stored tensors of a graph inputs of the program.
 
         defaults: those that a caller may replace: no size, branch or trip count follows from what they hold. (An attention
@@ -159,7 +131,7 @@ class Program:
         for tensor in proto.initializer:
             typed = tensor_of(tensor, tensor.name, lambda message: self.note("GF210", "", message))
             target = targets.get(tensor.name, tensor.name)
-            role = role_of(typed, target)
+            role = onnx_proto.role_of(typed, target)
             if tensor.name in defaults:
                 typed = replace(typed, value=None)
             unique = self.store_one(tensor.name, typed, role, scope, target, memory_of(tensor))
@@ -167,14 +139,15 @@ class Program:
         for tensor in proto.sparse_initializer:
             name = tensor.values.name
             typed = sparse_of(tensor, name, lambda message: self.note("GF210", "", message))
-            self.store_one(name, typed, role_of(typed, name), scope, targets.get(name, name), ())
+            role = onnx_proto.role_of(typed, name)
+            self.store_one(name, typed, role, scope, targets.get(name, name), ())
 
     def store_one(
         self,
         name: str,
         typed: TensorType,
         role: InputRole,
-        scope: Scope,
+        scope: onnx_scope.Scope,
         target: str,
         memory: tuple[Any, ...],
     ) -> str:
@@ -185,13 +158,13 @@ class Program:
         self.types[unique] = typed
         return unique
 
-    def constant(self, call: Call, scope: Scope) -> bool:
+    def constant(self, call: onnx_scope.Call, scope: onnx_scope.Scope) -> bool:
         """Make what a Constant node holds an input of the program; False where it does not say what it holds."""
         outputs = call.node.output[:]
         if len(outputs) != 1:
             return False
         name = outputs[0]
-        held = named_once(call.attributes, call.node.name or name)
+        held = onnx_proto.named_once(call.attributes, call.node.name or name)
         if any(attribute.ref_attr_name for attribute in call.attributes):
             return False  # of a function, whose caller gives the value
         key = b"".join([attribute.SerializeToString() for attribute in held.values()])
@@ -202,7 +175,8 @@ class Program:
                 return False
             if typed.value is not None:
                 self._constants[key] = typed
-        role = "constant" if number_of_elements(typed) <= SMALL else role_of(typed, name)
+        is_small = onnx_proto.number_of_elements(typed) <= onnx_proto.SMALL
+        role = "constant" if is_small else onnx_proto.role_of(typed, name)
         unique = self.store_one(name, typed, role, scope, name, ())
         if "value" in held:
             in_program = scope.around is None and not scope.call
@@ -211,27 +185,27 @@ class Program:
 
     # Graphs
 
-    def body(self, proto: Any, scope: Scope) -> tuple[Output, ...]:
+    def body(self, proto: Any, scope: onnx_scope.Scope) -> tuple[Output, ...]:
         """Read the calls of a graph; what it returns."""
-        for call in ordered(proto.node, scope.sees):
+        for call in onnx_scope.ordered(proto.node, scope.sees):
             self.call(call, scope)
         outputs = [
-            Output(self.names.resolve(value.name, scope, f"output {checked(value.name)}"))
+            Output(self.names.resolve(value.name, scope, f"output {onnx_proto.checked(value.name)}"))
             for value in proto.output
         ]
         self.declare((*proto.value_info, *proto.output), scope)
         return tuple(outputs)
 
-    def declare(self, values: Iterable[Any], scope: Scope) -> None:
+    def declare(self, values: Iterable[Any], scope: onnx_scope.Scope) -> None:
         """Keep the types that the file states of values."""
         for value in values:
             known = scope.names.get(value.name)
             if known is not None:
                 scope.body.declared.setdefault(known.name, value)
 
-    def nested(self, proto: Any, scope: Scope, name: str) -> Graph:
+    def nested(self, proto: Any, scope: onnx_scope.Scope, name: str) -> Graph:
         """A graph in an attribute of a call."""
-        body = Body(scope.body)
+        body = onnx_scope.Body(scope.body)
         inner = replace(scope, body=body, names={}, around=scope, wanted={})
         kept = stored_names(proto)
         given = [value.name for value in proto.input if value.name not in kept]
@@ -248,21 +222,27 @@ class Program:
             declared=Declared(body.declared, self.sizes),
             fallback_types=inferred,
         )
-        self._calls[graph] = len(body.nodes) + sum(
-            self._calls[part] for node in body.nodes for _, value in node.kwargs for part in graphs_in(value)
-        )
+        values = (value for node in body.nodes for _, value in node.kwargs)
+        inside = sum(self._calls[part] for value in values for part in onnx_proto.graphs_in(value))
+        self._calls[graph] = len(body.nodes) + inside
         return graph
 
-    def finished(self, body: Body) -> tuple[Node, ...]:
-        """The calls of a graph, unused results marked as unwanted."""
-        return tuple([with_wanted(node, self.names.used) for node in body.nodes])
+    def finished(self, body: onnx_scope.Body) -> tuple[Node, ...]:
+        """The calls of a graph, results that nobody uses marked; one without a used result keeps its first."""
+        used = self.names.used
+        for place, node in enumerate(body.nodes):
+            if len(node.outputs) > 1 and not all(name in used for name in node.outputs):
+                first, *others = (name if name in used else None for name in node.outputs)
+                first = first if first or any(others) else node.outputs[0]
+                body.nodes[place] = replace(node, outputs=(first, *others))
+        return tuple(body.nodes)
 
     # Calls
 
-    def call(self, call: Call, scope: Scope) -> None:
+    def call(self, call: onnx_scope.Call, scope: onnx_scope.Scope) -> None:
         """Read a call: a Constant is a stored tensor, a function is written out, any other is one node."""
         proto, names = call.node, self.names
-        domain, kind = domain_of(proto.domain), proto.op_type
+        domain, kind = onnx_scope.domain_of(proto.domain), proto.op_type
         if kind == "Constant" and not domain and self.constant(call, scope):
             return
         name = names.of_call(proto.name or kind, scope)
@@ -274,20 +254,20 @@ class Program:
             place = (place[0] or scope.place[0], place[1] or scope.place[1], place[2] or scope.place[2])
         op = self.operator(domain, kind, scope)
         functions = self.functions
-        if functions is not None and (function := functions.find(domain, kind, proto.overload)) is not None:
+        if functions is not None and (function := functions.known.get((domain, kind, proto.overload))):
             if functions.hides(op, domain, scope.opsets.get(domain, 1)):
-                self.differs(
-                    name, f"{shown(function.name)} is a function of the file and an operator of runtimes"
-                )
+                called = shown(function.name)
+                text = f"{called} is a function of the file and an operator of runtimes: {_DIFFER}"
+                self.note("GF130", name, text)
             functions.enter(function, len(operands), scope, name)
             self.write_out(function, call, operands, scope, name, place)
             return
         attributes = tuple(self.attributes(call.attributes, scope, name).items())
         outputs = [names.define(result, scope, name) if result else None for result in proto.output[:]]
-        self._state.update(ref.name for ref in state_of(kind, operands) if ref is not None)
+        self._state.update(ref.name for ref in onnx_proto.state_of(kind, operands) if ref is not None)
         scope.body.nodes.append(Node(name, op, tuple(operands), attributes, tuple(outputs), *place))
 
-    def operator(self, domain: str, kind: str, scope: Scope) -> str:
+    def operator(self, domain: str, kind: str, scope: onnx_scope.Scope) -> str:
         """The operator with the version in force: `onnx.Softmax.13`."""
         opset = scope.opsets.get(domain)
         known = self._operators.get((domain, kind, opset))
@@ -296,27 +276,29 @@ class Program:
                 raise FileError("a call names no operator: the file is damaged")
             if opset is None and (domain or self.model.ir_version >= 3) and not scope.functions:
                 self.note("GF207", "", f"the domain {shown(domain or 'ai.onnx')} is used, but not imported")
-            known = onnx_spelling(checked(domain), checked(kind), 1 if opset is None else opset)
+            known = onnx_spelling(
+                onnx_proto.checked(domain), onnx_proto.checked(kind), 1 if opset is None else opset
+            )
             self._operators[domain, kind, opset] = known
-            outer = opsets_of(self.model.opset_import).get(domain) if scope.functions else opset
+            outer = onnx_scope.opsets_of(self.model.opset_import).get(domain) if scope.functions else opset
             if outer is not None and known != onnx_spelling(domain, kind, outer):
-                text = f"{kind} is of opset {opset} in a function, of opset {outer} around it"
-                self.differs(scope.call, text)
+                text = f"{kind} is of opset {opset} in a function, of opset {outer} around it: {_DIFFER}"
+                self.note("GF130", scope.call, text)
         return known
 
     def write_out(
         self,
-        function: Function,
-        call: Call,
+        function: onnx_scope.Function,
+        call: onnx_scope.Call,
         operands: list[Ref | None],
-        scope: Scope,
+        scope: onnx_scope.Scope,
         name: str,
         place: tuple[str, str, str],
     ) -> None:
         """Put a function's calls in the place of a call of it."""
         given = self.attributes(call.attributes, scope, name)
         results = [pair for pair in zip(function.outputs, call.node.output[:], strict=False) if pair[1]]
-        inner = Scope(
+        inner = onnx_scope.Scope(
             scope.body,
             {**scope.opsets, **function.opsets},
             names=dict.fromkeys(function.inputs),
@@ -329,7 +311,7 @@ class Program:
         for formal, operand in zip(function.inputs, operands, strict=False):
             inner.names[formal] = operand
         inner.attributes = {**self.attributes(function.proto.attribute_proto, inner, name), **given}
-        for inside in ordered(function.proto.node, inner.sees):
+        for inside in onnx_scope.ordered(function.proto.node, inner.sees):
             self.call(inside, inner)
         self.declare(function.proto.value_info, inner)
         for formal, result in results:
@@ -340,42 +322,43 @@ class Program:
 
     # Attributes
 
-    def attributes(self, protos: Iterable[Any], scope: Scope, node: str) -> dict[str, Argument]:
+    def attributes(self, protos: Iterable[Any], scope: onnx_scope.Scope, node: str) -> dict[str, Argument]:
         """The attributes of a call by name."""
         return {
             name: value
-            for name, proto in named_once(protos, node).items()
+            for name, proto in onnx_proto.named_once(protos, node).items()
             for value in self.attribute(proto, scope, node)
         }
 
-    def attribute(self, proto: Any, scope: Scope, node: str) -> tuple[Argument, ...]:
+    def attribute(self, proto: Any, scope: onnx_scope.Scope, node: str) -> tuple[Argument, ...]:
         """The value of an attribute; () for a function's attribute that is not given."""
-        kind = kind_of(proto)
+        kind = onnx_proto.kind_of(proto)
         if proto.ref_attr_name:
             if not scope.call:
-                raise FileError(
-                    f"{shown(node)} takes the attribute {shown(proto.name)} of a function that it is not in"
-                )
+                taken = f"takes the attribute {shown(proto.name)}"
+                raise FileError(f"{shown(node)} {taken} of a function that it is not in")
             if self.functions is None or proto.ref_attr_name not in scope.attributes:
                 return ()
             # the value that the function's caller gives; a graph is captured, and counted, once more
             value: Any = scope.attributes[proto.ref_attr_name]
-            for graph in graphs_in(value):
+            for graph in onnx_proto.graphs_in(value):
                 self.functions.count(self._calls[graph])
                 for captured in graph.captures:
                     self.names.use(captured, scope.body)
             return (value,)
-        plain = PLAIN.get(kind)
+        plain = onnx_proto.PLAIN.get(kind)
         if plain is not None:
             return (plain(proto),)
-        if kind == TENSOR:
+        if kind == onnx_proto.TENSOR:
             value = tensor_of(proto.t, proto.name, lambda message: self.note("GF210", node, message))
-        elif kind == GRAPH:
-            value = self.nested(proto.g, scope, checked(proto.g.name or proto.name))
-        elif kind == GRAPHS:
-            value = tuple([self.nested(g, scope, checked(g.name or proto.name)) for g in proto.graphs])
-        elif kind == TYPE:
-            value = type_of(proto.tp, lambda dim, _: self.sizes.of_value(dim))
+        elif kind == onnx_proto.GRAPH:
+            value = self.nested(proto.g, scope, onnx_proto.checked(proto.g.name or proto.name))
+        elif kind == onnx_proto.GRAPHS:
+            value = tuple(
+                [self.nested(g, scope, onnx_proto.checked(g.name or proto.name)) for g in proto.graphs]
+            )
+        elif kind == onnx_proto.TYPE:
+            value = onnx_proto.type_of(proto.tp, lambda dim, _: self.sizes.of_value(dim))
         else:
             return () if kind is None else (Opaque(proto.name),)
         return (value,)

@@ -199,9 +199,8 @@ def dtype_of(code: int) -> DType:
     try:
         return onnx_dtype(code)
     except DimError:
-        raise FileError(
-            f"element type {code} is not one of ONNX: update graphflops, or export again"
-        ) from None
+        said = f"element type {code} is not one of ONNX"
+        raise FileError(f"{said}: update graphflops, or export again") from None
 
 
 def checked(name: str | bytes) -> str:

@@ -13,7 +13,6 @@ from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from graphflops.base.record import Record
 from graphflops.errors import FileError, shown
@@ -39,9 +38,8 @@ def opsets_of(imports: Iterable[Any]) -> dict[str, int]:
         domain = domain_of(entry.domain)
         known = found.setdefault(domain, entry.version)
         if known != entry.version:
-            raise FileError(
-                f"opsets {known} and {entry.version} of {shown(domain or 'ai.onnx')} are imported"
-            )
+            both = f"{known} and {entry.version}"
+            raise FileError(f"opsets {both} of {shown(domain or 'ai.onnx')} are imported")
     return found
 
 
@@ -180,16 +178,6 @@ def _unique(name: str, taken: dict[str, int]) -> str:
             return candidate
 
 
-def with_wanted(node: Node, used: set[str]) -> Node:
-    """The call, results that nobody uses marked; one without a used result keeps its first."""
-    if len(node.outputs) < 2 or all(name in used for name in node.outputs):
-        return node
-    outputs = tuple([name if name in used else None for name in node.outputs])
-    if not any(outputs):
-        outputs = (node.outputs[0], *outputs[1:])
-    return replace(node, outputs=outputs)
-
-
 class Call(NamedTuple):
     """A NodeProto with copies of its lists: iterating protobuf's own takes twice as long."""
 
@@ -293,20 +281,16 @@ class Functions:
     """The functions of a model by operator, and what has been written out of them."""
 
     def __init__(self, protos: Iterable[Any]) -> None:
-        self._known: dict[tuple[str, str, str], Function] = {}
+        self.known: dict[tuple[str, str, str], Function] = {}  # by domain, name and overload
         for proto in protos:
             key, name = (
                 (domain_of(proto.domain), proto.name, proto.overload),
                 f"{proto.domain or 'ai.onnx'}.{proto.name}",
             )
-            if key in self._known:
+            if key in self.known:
                 raise FileError(f"the function {shown(name)} is defined twice")
-            self._known[key] = Function(proto, name, tuple(proto.input), tuple(proto.output))
+            self.known[key] = Function(proto, name, tuple(proto.input), tuple(proto.output))
         self._calls = self._operands = 0
-
-    def find(self, domain: str, kind: str, overload: str) -> Function | None:
-        """The function that defines an operator, if the file has one."""
-        return self._known.get((domain, kind, overload))
 
     def hides(self, op: str, domain: str, opset: int) -> bool:
         """Whether runtimes have an operator of that name, at the opset that the file imports."""
@@ -318,11 +302,9 @@ class Functions:
             raise FileError(f"the function {shown(function.name)} calls itself")
         if len(scope.functions) >= MOST_NESTED_CALLS:
             raise FileError(f"functions that call one another nest deeper than {MOST_NESTED_CALLS} calls")
-        if operands > len(function.inputs):
-            taken = len(function.inputs)
-            raise FileError(
-                f"{shown(name)} gives {operands} operands to {shown(function.name)}, which takes {taken}"
-            )
+        if operands > (taken := len(function.inputs)):
+            given = f"{shown(name)} gives {operands} operands"
+            raise FileError(f"{given} to {shown(function.name)}, which takes {taken}")
         self.count(1 + function.calls)
         self._operands += function.operands + len(scope.opsets)
         if self._operands > MOST_OPERANDS:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import math
 import re
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
@@ -19,10 +20,10 @@ from graphflops.cost import Value, data_dependent
 from graphflops.dims import Dim, Expr, parse_dim, symbol
 from graphflops.errors import DimError, FileError, shown
 from graphflops.exporters.onnx_proto import checked, require_holdable, type_of
-from graphflops.graph import Node, Symbol, Type
+from graphflops.graph import Node, Type
 from graphflops.ops import operator
 from graphflops.ops.onnx_versions import VERSIONS
-from graphflops.rules.onnx.entries import onnx_code
+from graphflops.rules.onnx.entries import CODES
 from graphflops.tensor import OptionalType, SequenceType, TensorType, UnknownType
 
 _SIMPLE = (int, float, str, tuple)
@@ -36,9 +37,8 @@ def inferred(node: Node, operands: Sequence[Value]) -> list[Value]:
     onnx = importlib.import_module("onnx")
     inference = importlib.import_module("onnx.shape_inference")
     try:
-        schema = onnx.defs.get_schema(
-            called.word, called.version, "" if called.dialect == "onnx" else called.dialect
-        )
+        domain = "" if called.dialect == "onnx" else called.dialect
+        schema = onnx.defs.get_schema(called.word, called.version, domain)
         inputs = [f"i{place}" if operand is not None else "" for place, operand in enumerate(operands)]
         results = [f"o{place}" for place in range(len(node.outputs))]
         known = schema.attributes
@@ -65,7 +65,7 @@ def inferred(node: Node, operands: Sequence[Value]) -> list[Value]:
 def _without_sizes(onnx: Any, value: Value) -> Any:
     helper = onnx.helper
     if isinstance(value, (TensorType, UnknownType)):
-        return helper.make_tensor_type_proto(onnx_code(value.dtype) if value.dtype else 0, None)
+        return helper.make_tensor_type_proto(CODES[value.dtype] if value.dtype else 0, None)
     if isinstance(value, SequenceType):
         return helper.make_sequence_type_proto(_without_sizes(onnx, value.element or UnknownType()))
     if isinstance(value, OptionalType):
@@ -141,15 +141,10 @@ class Sizes:
     def _parsed(self, text: str) -> Dim:
         if text.isascii() and text.isdigit() and len(text) < 20:
             return int(text)
-        if not _NAME.fullmatch(text) and not _JOINED.fullmatch(text):
-            try:
-                size = parse_dim(text)
-            except DimError:
-                pass
-            else:
-                if isinstance(size, Expr) or size >= 0:
-                    return size
-        return symbol(self.named(text))
+        size = None if _NAME.fullmatch(text) or _JOINED.fullmatch(text) else _parsed(text)
+        if size is None or (isinstance(size, int) and size < 0):
+            return symbol(self.named(text))
+        return size
 
     def named(self, text: str) -> str:
         """An identifier for a size, the file's own text where that is one; different texts get different names."""
@@ -167,13 +162,6 @@ class Sizes:
             self._taken.setdefault(name, 1)
             self._names[text] = name
         return name
-
-    def collected(self, ranges: Mapping[str, tuple[int | None, int | None]]) -> dict[str, Symbol]:
-        """Every symbol of the inputs, with the inclusive range that the file states for it."""
-        return {
-            name: Symbol(name, *ranges.get(name, (None, None)), where=tuple(where))
-            for name, where in self.symbols.items()
-        }
 
 
 class Declared(Mapping[str, object]):
@@ -206,14 +194,15 @@ def _number(size: int, where: str) -> int:
     return size
 
 
-def ranges(model: Any, names: Collection[str], sizes: Iterable[Dim]) -> dict[str, Range]:
-    """Inclusive ranges of the named sizes; a size for which the file states none is left out.
+def ranges(model: Any, names: Collection[str], sizes: Iterable[Dim]) -> Mapping[str, Range]:
+    """Inclusive ranges of the named sizes, those for which the file states none open.
 
     sizes: of the inputs' axes. The file states ranges under the exporter's names: `4*h` is its `4*s18` if each is the only
     size of that form. Names that cannot be matched so get a range that holds all ranges left over.
     """
     stated = _stated(model)
-    found = {name: stated[name] for name in names if name in stated}
+    found = defaultdict[str, Range](lambda: (None, None))
+    found.update({name: stated[name] for name in names if name in stated})
     rest = [name for name in names if name not in stated]
     known = {key: sizes for key, sizes in stated.items() if _OF_INPUTS.fullmatch(key) and key not in names}
     if rest and known:
@@ -243,14 +232,14 @@ def _stated(model: Any) -> dict[str, Range]:
     return found
 
 
-def _parsed(text: str) -> Dim:
+def _parsed(text: str) -> Dim | None:
     try:
         return parse_dim(text)
     except DimError:
-        return 0
+        return None
 
 
-def _patterns(sizes: Iterable[Dim], names: Collection[str]) -> Mapping[Dim, set[str]]:
+def _patterns(sizes: Iterable[Dim | None], names: Collection[str]) -> Mapping[Dim, set[str]]:
     """By form of an expression in one symbol (`4*?`): the names that occur in it. Plain symbols are left out."""
     found: dict[Dim, set[str]] = {}
     for size in sizes:

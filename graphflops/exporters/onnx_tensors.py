@@ -17,19 +17,7 @@ from typing import Any, NamedTuple
 
 from graphflops.dims import at_least, prod
 from graphflops.errors import FileError, shown
-from graphflops.exporters.onnx_proto import (
-    DROPPED,
-    EXTERNAL,
-    FIELDS,
-    checked,
-    decode_error,
-    dtype_of,
-    fields,
-    messages,
-    number_of_elements,
-    require_axes,
-    require_holdable,
-)
+from graphflops.exporters import onnx_proto
 from graphflops.graph import Stored
 from graphflops.rules.shapes import nested
 from graphflops.tensor import DType, TensorType
@@ -51,13 +39,13 @@ def stored(path: str, proto: Any, name: str) -> Stored | None:
     name: its name in the program's own graph, "" where it is in another.
     Raises FileError where the data is not as long as its type needs.
     """
-    if proto is None or proto.data_location == EXTERNAL:
+    if proto is None or proto.data_location == onnx_proto.EXTERNAL:
         return None
-    dtype, shape = dtype_of(proto.data_type), tuple(proto.dims)
+    dtype, shape = onnx_proto.dtype_of(proto.data_type), tuple(proto.dims)
     if dtype.bits % 8 or dtype.kind in ("complex", "other"):
         return None
     try:
-        if any(entry.key == DROPPED for entry in proto.external_data):
+        if any(entry.key == onnx_proto.DROPPED for entry in proto.external_data):
             memory = _in_file(path, name, dtype) if name and path else None
         else:
             memory = _held(proto, dtype)
@@ -80,11 +68,11 @@ def _in_file(path: str, name: str, dtype: DType) -> memoryview | None:
         data = memoryview(whole)
         try:
             begin, end = _place(data, name.encode())
-            raw = [field for field in fields(data, begin, end) if field[0] == _RAW]
+            raw = [field for field in onnx_proto.fields(data, begin, end) if field[0] == _RAW]
             if raw:
                 return memoryview(bytearray(data[slice(*raw[-1][1:3])]))
-            proto = messages().TensorProto.FromString(bytes(data[begin:end]))
-        except (IndexError, ValueError, decode_error()):
+            proto = onnx_proto.messages().TensorProto.FromString(bytes(data[begin:end]))
+        except (IndexError, ValueError, onnx_proto.decode_error()):
             return None
         finally:
             data.release()
@@ -93,15 +81,15 @@ def _in_file(path: str, name: str, dtype: DType) -> memoryview | None:
 
 def _place(data: memoryview, name: bytes) -> tuple[int, int]:
     """Begin and end of a tensor of the program's own graph; raises ValueError if there is none of that name."""
-    for number, at, end, _ in fields(data, 0, len(data)):
-        for inner, start, stop, _ in fields(data, at, end) if number == _GRAPH else ():
+    for number, at, end, _ in onnx_proto.fields(data, 0, len(data)):
+        for inner, start, stop, _ in onnx_proto.fields(data, at, end) if number == _GRAPH else ():
             stated = partial(_is, data, start, stop)
             if inner == _INITIALIZER and stated(_TENSOR_NAME, name):
                 return start, stop
             if inner == _NODE and stated(_OUTPUT, name) and stated(_OP_TYPE, b"Constant"):
-                for part, first, last, _ in fields(data, start, stop):
+                for part, first, last, _ in onnx_proto.fields(data, start, stop):
                     if part == _ATTRIBUTE and _is(data, first, last, _ATTRIBUTE_NAME, b"value"):
-                        for tensor, left, right, _ in fields(data, first, last):
+                        for tensor, left, right, _ in onnx_proto.fields(data, first, last):
                             if tensor == _ATTRIBUTE_TENSOR:
                                 return left, right
     raise ValueError
@@ -109,7 +97,7 @@ def _place(data: memoryview, name: bytes) -> tuple[int, int]:
 
 def _is(data: memoryview, at: int, end: int, number: int, text: bytes) -> bool:
     """True if a field of a message is that text; of one stated twice the last counts, as for every reader of protobuf."""
-    stated = [data[a:b] for found, a, b, _ in fields(data, at, end) if found == number]
+    stated = [data[a:b] for found, a, b, _ in onnx_proto.fields(data, at, end) if found == number]
     return bool(stated) and stated[-1] == text
 
 
@@ -121,7 +109,7 @@ def _held(proto: Any, dtype: DType) -> memoryview:
     """
     if proto.HasField("raw_data"):
         return memoryview(bytearray(proto.raw_data))
-    name, width = FIELDS.get(dtype.name, "int32_data"), max(dtype.bits // 8, 1)
+    name, width = onnx_proto.FIELDS.get(dtype.name, "int32_data"), max(dtype.bits // 8, 1)
     numbers = array.array(_OF_FIELDS[name], getattr(proto, name))
     if dtype.kind == "bool":
         return memoryview(bytearray(map(bool, numbers)))
@@ -139,7 +127,7 @@ def _held(proto: Any, dtype: DType) -> memoryview:
 
 MOST_INTEGERS = 64  # elements of a tensor whose contents are kept
 MOST_FLOATS = 16
-HOLD = frozenset({"raw_data", "int32_data", *FIELDS.values()})
+HOLD = frozenset({"raw_data", "int32_data", *onnx_proto.FIELDS.values()})
 _WIDTHS = {"raw_data": 1, "float_data": 4, "double_data": 8}  # bytes of an entry; an integer takes one to ten
 _ELSEWHERE = "another file"
 _NAMES = "bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 bfloat16 float32 float64"
@@ -156,11 +144,11 @@ class _Place(NamedTuple):
 
 def tensor_of(proto: Any, name: str, complain: Complain) -> TensorType:
     """The type of a stored tensor, with its contents if it is small and stored in the file itself."""
-    checked(name), checked(proto.name)
-    bare = TensorType(_sizes(proto, name), dtype_of(proto.data_type))
+    onnx_proto.checked(name), onnx_proto.checked(proto.name)
+    bare = TensorType(_sizes(proto, name), onnx_proto.dtype_of(proto.data_type))
     assert isinstance(bare.nbytes, int)
-    require_holdable(f"tensor {shown(name)}", list(proto.dims), bare.nbytes)
-    places, dtype, elements = _places(proto), bare.dtype, number_of_elements(bare)
+    onnx_proto.require_holdable(f"tensor {shown(name)}", list(proto.dims), bare.nbytes)
+    places, dtype, elements = _places(proto), bare.dtype, onnx_proto.number_of_elements(bare)
     if problem := _contradiction(proto, bare, places):
         complain(f"tensor {shown(name)} is {bare}, {problem}")
         return bare
@@ -212,7 +200,7 @@ def constant_of(attributes: Mapping[str, Any], name: str, complain: Complain) ->
             values = tuple(getattr(attribute, word)) if is_list else getattr(attribute, field)
             shape = (len(values),) if is_list else ()
             small = dtype != 8 and len(shape and values) <= MOST_INTEGERS
-            return TensorType(shape, dtype_of(dtype), value=values if small else None)
+            return TensorType(shape, onnx_proto.dtype_of(dtype), value=values if small else None)
     return None
 
 
@@ -232,14 +220,14 @@ def stored_names(graph: Any) -> frozenset[str]:
 def memory_of(tensor: Any) -> tuple[Any, ...]:
     """Location of a tensor's data in another file, equal for tensors that share it; () if the file states none."""
     entries = {entry.key: entry.value for entry in tensor.external_data}
-    if tensor.data_location != EXTERNAL or entries.keys().isdisjoint(("offset", "length")):
+    if tensor.data_location != onnx_proto.EXTERNAL or entries.keys().isdisjoint(("offset", "length")):
         return ()
     return tuple(entries.get(key, "") for key in ("location", "offset", "length"))
 
 
 def _sizes(proto: Any, name: str) -> tuple[int, ...]:
     """The shape that a dense or sparse tensor states."""
-    require_axes(len(proto.dims))
+    onnx_proto.require_axes(len(proto.dims))
     if any(size < 0 for size in proto.dims):
         raise FileError(f"tensor {shown(name)} has a negative size: {list(proto.dims)}")
     return tuple(proto.dims)
@@ -257,12 +245,12 @@ def _places(proto: Any) -> list[_Place]:
     ]
     entries = [(entry.key, entry.value) for entry in proto.external_data]
     for key, text in entries:
-        if key == DROPPED:
+        if key == onnx_proto.DROPPED:
             field, _, length = text.partition(":")
             nbytes, width = _number(length), _WIDTHS.get(f"{field}_data")
             entries_in = (-(-nbytes // 10), nbytes) if width is None else (nbytes // width, nbytes // width)
             found.append(_Place(f"{field}_data", *entries_in))
-    if proto.data_location == EXTERNAL:
+    if proto.data_location == onnx_proto.EXTERNAL:
         told = _number(dict(entries).get("length", ""))  # where none is told, the rest of the file
         found.append(_Place(_ELSEWHERE, told, told or 2**63))
     return found
@@ -277,14 +265,14 @@ def _contradiction(proto: Any, tensor: TensorType, places: Sequence[_Place]) -> 
 
     A tensor without data is a weight that somebody left out, if it is not one that decides on sizes.
     """
-    nbytes, elements, dtype = tensor.nbytes, number_of_elements(tensor), tensor.dtype
+    nbytes, elements, dtype = tensor.nbytes, onnx_proto.number_of_elements(tensor), tensor.dtype
     assert isinstance(nbytes, int)
     if len(places) > 1:
         return f"but has data twice: in {places[0].name} and in {places[1].name}"
     if not places:
         decides = dtype.kind in ("int", "uint", "bool") and elements and _is_small(tensor)
         return f"{nbytes} bytes, but its data in the file has 0" if decides else ""
-    place, own = places[0], FIELDS.get(dtype.name, "int32_data")
+    place, own = places[0], onnx_proto.FIELDS.get(dtype.name, "int32_data")
     keys = [entry.key for entry in proto.external_data]
     if place.name == _ELSEWHERE and len({*keys}) < len(keys):
         return "but tells twice where its data is in another file"

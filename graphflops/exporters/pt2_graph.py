@@ -22,7 +22,7 @@ from graphflops.exporters.pt2_values import (
     results,
 )
 from graphflops.exporters.sources import with_modules
-from graphflops.exporters.types import collect, guards_of, with_parts
+from graphflops.exporters.types import guards_of, with_parts
 from graphflops.graph import (
     Argument,
     Graph,
@@ -60,7 +60,7 @@ def graph_of(
     if shared is None:
         inputs = with_aliases(inputs, nodes, scope.types)
     ranges = {name: (r.min_val, r.max_val) for name, r in decoded.range_constraints.items()}
-    symbols = collect(ranges, program.types.hints, inputs, scope.types, program.types.sizes())
+    symbols = program.types.symbols(ranges, inputs, scope.types)
     return Graph(
         nodes=with_modules(nodes, inputs, outputs),
         types=scope.types,
@@ -171,7 +171,6 @@ class Scope:
     def nodes(self) -> tuple[Node, ...]:
         """All calls, in program order, each checked to use only what is defined before it."""
         program = self.program
-        line, place, shared = program.sources.line, program.sources.place, program.sources.shared
         self.node_names.update(self.refs)
         built = []
         for index, raw in enumerate(self.graph.nodes):
@@ -187,9 +186,8 @@ class Scope:
                 self.node_names.add(name)
             except FileError as error:
                 raise FileError(f"node {shown(node.name or f'#{index}')} ({shown(op)}): {error}") from None
-            stacks = shared(node.metadata.stack_trace), program.sources.stack(node.metadata.nn_module_stack)
-            module, module_type = place(stacks[1])
-            built.append(Node(name, op, args, kwargs, outputs, module, module_type, line(stacks[0]), *stacks))
+            sources = program.sources.of(node.metadata.stack_trace, node.metadata.nn_module_stack)
+            built.append(Node(name, op, args, kwargs, outputs, *sources))
         return tuple(built)
 
     def arranged(self, op: str, node: schema.Node) -> list[schema.NamedArgument]:

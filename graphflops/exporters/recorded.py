@@ -42,7 +42,7 @@ from graphflops.graph import (
     Storage,
 )
 from graphflops.ops.operator import operator, orders
-from graphflops.tensor import DTYPES
+from graphflops.tensor import DTYPES, flat
 
 _GUESSES = "the step reads numbers from its data, which a recording lacks: they are taken to be 1, masks to choose all"
 _COMPILED = "parts are for torch.compile: they are recorded as they run without it, call by call"
@@ -210,8 +210,8 @@ def _check(step: RecordedStep) -> None:
         require(0 <= call.hooked <= _LARGEST, f"call {place} has {call.hooked} hooks before it")
         most = max(map(len, orders(step.operators[call.operator])), default=len(call.args))
         require(len(call.args) <= most, f"call {place} has {len(call.args)} operands of {most}")
-        for given in (*call.args, *call.kwargs.values()):
-            _check_argument(given, defined, place)
+        are_right = all(_is_right(x, defined) for x in flat((*call.args, *call.kwargs.values())))
+        require(are_right, f"call {place} has an argument that is none, or a value that is not made yet")
         for result in call.results:
             if result is not None:
                 _define(result, defined, step, f"call {place}")
@@ -235,19 +235,16 @@ def _define(value: int, defined: set[int], step: RecordedStep, where: str) -> No
     defined.add(value)
 
 
-def _check_argument(given: Any, defined: set[int], place: int) -> None:
-    if isinstance(given, list):
-        for item in given:
-            _check_argument(item, defined, place)
-    elif isinstance(given, dict):
-        kind, what = next(iter(given.items())) if len(given) == 1 else ("", None)
-        if kind == "v":
-            is_right = isinstance(what, int) and what in defined
-        elif kind == "f":
-            is_right = what in ("inf", "-inf", "nan")
-        else:
-            is_right = isinstance(what, str) and (kind == "o" or (kind == "d" and what in DTYPES))
-        require(is_right, f"call {place} has an argument that is none, or a value that is not made yet")
+def _is_right(given: Any, defined: set[int]) -> bool:
+    """Whether an argument is one that a file has, of values that are made already."""
+    if not isinstance(given, dict):
+        return True
+    kind, what = next(iter(given.items())) if len(given) == 1 else ("", None)
+    if kind == "v":
+        return isinstance(what, int) and what in defined
+    if kind == "f":
+        return what in ("inf", "-inf", "nan")
+    return isinstance(what, str) and (kind == "o" or (kind == "d" and what in DTYPES))
 
 
 def _check_mesh(step: RecordedStep) -> None:

@@ -60,12 +60,14 @@ class Sources:
         self._places: dict[str, tuple[str, str]] = {"": ("", "")}
         self._texts: dict[str, str] = {}
 
-    def shared(self, text: str) -> str:
-        return self._texts.setdefault(text, text)
-
     def stack(self, recorded: str) -> str:
         """A module stack, shared; "" where torch records that a call, such as the size of an input, is in no module."""
-        return "" if recorded.endswith(_NO_STACK) else self.shared(recorded)
+        return "" if recorded.endswith(_NO_STACK) else self._texts.setdefault(recorded, recorded)
+
+    def of(self, trace: str, stack: str) -> tuple[str, str, str, str, str]:
+        """The module of a call and its type, its line of code, and both texts, which calls share: as a `Node` has them."""
+        module, kind = self.place(own := self.stack(stack))
+        return module, kind, self.line(trace), self._texts.setdefault(trace, trace), own
 
     def line(self, trace: str) -> str:
         """The innermost line of the user's own code, `model.py:17`; "" where the trace names none.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Sequence
-from itertools import chain
 from math import prod
 from pathlib import Path
 from typing import Any, Optional
@@ -18,7 +17,7 @@ import msgspec
 from graphflops.errors import FileError
 from graphflops.graph import HOST_KINDS, InputRole, Phase, StorageKind
 from graphflops.ops.operator import Op, operator
-from graphflops.tensor import DTYPES
+from graphflops.tensor import DTYPES, flat
 
 FORMAT = 1
 MEMBER = "graphflops_step/step.json"  # by which the archive is recognised
@@ -165,9 +164,7 @@ def require(holds: bool, problem: str) -> None:
 
 def values_in(given: Any) -> list[int]:
     """The values of an argument, in order."""
-    if isinstance(given, dict):
-        return [given["v"]] if "v" in given else []
-    return [*chain.from_iterable(map(values_in, given))] if isinstance(given, list) else []
+    return [item["v"] for item in flat((given,)) if isinstance(item, dict) and "v" in item]
 
 
 def operands(step: RecordedStep, call: RecordedCall) -> set[int]:

@@ -82,8 +82,41 @@ class Types:
             if (low is not None and value < low) or (high is not None and value > high):
                 yield f"the example of {shown(name, 80)} is {value:,}, outside of its range"
 
-    def sizes(self) -> list[Dim]:
-        return [size for tensor in self._tensors.values() for size in tensor.shape]
+    def symbols(
+        self,
+        ranges: Mapping[str, tuple[int | None, int | None]],
+        inputs: Iterable[Input],
+        types: Mapping[str, TensorType | Scalar],
+    ) -> dict[str, Symbol]:
+        """Every symbol in a range or a size, those of the inputs first and in their order.
+
+        ranges: inclusive ranges by symbol; one for an expression (`2*s5`) says nothing that its symbol's does not.
+        """
+        bare, within = _axes(inputs, types)
+        names = {name: None for axes in (bare, within) for name in axes}
+        sizes = (size for tensor in self._tensors.values() for size in tensor.shape)
+        exprs = [size for size in (*sizes, *self.hints) if isinstance(size, Expr)]
+        names.update({name: None for size in exprs for name in sorted(size.symbols)})
+        names.update({name: None for name in ranges if name.isidentifier()})
+        # Examples: as recorded where a symbol stands alone, else solved from `2*s5 = 8`.
+        single = [(size, hint) for size, hint in self.hints.items() if isinstance(size, Expr)]
+        of_one = [(min(size.symbols), size, hint) for size, hint in single if len(size.symbols) == 1]
+        examples = {name: hint for name, size, hint in of_one if size is symbol(name)}
+        for name, size, hint in of_one:
+            if name not in examples and affine(size) and (found := solution(size, hint)) is not None:
+                examples[name] = found
+        symbols = {}
+        for name in names:
+            low, high = ranges.get(name, (None, None))
+            where = (*bare.get(name, ()), *within.get(name, ()))
+            symbols[name] = Symbol(
+                name,
+                minimum=None if low is None or low <= -_UNBOUNDED else low,
+                maximum=None if high is None or high >= _UNBOUNDED else high,
+                hint=examples.get(name) if where else None,  # no caller passes a size that is of no input
+                where=where,
+            )
+        return symbols
 
 
 def storage(shape: Sequence[Dim], strides: Sequence[int | None], role: str = "") -> Dim | None:
@@ -108,47 +141,6 @@ def memory_order(shape: Sequence[Dim], strides: Sequence[int | None]) -> tuple[i
             return None
         step = step * shape[axis]
     return None if order == tuple(range(len(shape))) else order
-
-
-def collect(
-    ranges: Mapping[str, tuple[int | None, int | None]],
-    hints: Mapping[Dim, int],
-    inputs: Iterable[Input],
-    types: Mapping[str, TensorType | Scalar],
-    sizes: Iterable[Dim],
-) -> dict[str, Symbol]:
-    """Every symbol in a range or a size, those of the inputs first and in their order.
-
-    ranges: inclusive ranges by symbol; one for an expression (`2*s5`) says nothing that its symbol's does
-    not. hints: example values of sizes; sizes: every distinct size of the program.
-    """
-    bare, within = _axes(inputs, types)
-    names = {name: None for axes in (bare, within) for name in axes}
-    for size in (*sizes, *hints):
-        if isinstance(size, Expr):
-            names.update(dict.fromkeys(sorted(size.symbols)))
-    names.update({name: None for name in ranges if name.isidentifier()})
-    # Examples: as recorded where a symbol stands alone, else solved from `2*s5 = 8`.
-    exprs = [
-        (size, hint) for size, hint in hints.items() if isinstance(size, Expr) and len(size.symbols) == 1
-    ]
-    examples = {str(size): hint for size, hint in exprs if size == symbol(min(size.symbols))}
-    for size, hint in exprs:
-        (name,) = size.symbols
-        if name not in examples and affine(size) and (found := solution(size, hint)) is not None:
-            examples[name] = found
-    symbols = {}
-    for name in names:
-        low, high = ranges.get(name, (None, None))
-        where = (*bare.get(name, ()), *within.get(name, ()))
-        symbols[name] = Symbol(
-            name,
-            minimum=None if low is None or low <= -_UNBOUNDED else low,
-            maximum=None if high is None or high >= _UNBOUNDED else high,
-            hint=examples.get(name) if where else None,  # no caller passes a size that is of no input
-            where=where,
-        )
-    return symbols
 
 
 def _axes(

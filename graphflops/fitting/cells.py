@@ -167,7 +167,7 @@ def known_of(cell: Cell) -> dict[str, float]:
     return {name: found for name, found in every.items() if found is not None}
 
 
-_LENGTHS = (1024, 2048, 4096, 8192, 16_384, 32_768, 65_536, 131_072)
+LENGTHS = (1024, 2048, 4096, 8192, 16_384, 32_768, 65_536, 131_072)
 _FEWEST_AXES = 3
 _MOST_REQUESTS = 2**20
 
@@ -271,17 +271,6 @@ def _states(report: Report, caches: Container[str], batches: Container[Dim]) -> 
             back.remove(value)
             found.append(value)
     return found
-
-
-def requests_within(
-    report: Report, entry: PhaseMemory, cache: KvCache, limit: int
-) -> Iterator[tuple[int, int]]:
-    """Lengths of the cache, each with the most requests of that length that fit into `limit` bytes together."""
-    if not (cache.batch and cache.lengths):
-        return
-    for length in _LENGTHS:
-        if is_open_for(report, cache, length):
-            yield length, most_requests(report, entry, cache, length, limit)
 
 
 def is_open_for(report: Report, cache: KvCache, length: int) -> bool:

@@ -18,7 +18,7 @@ from graphflops.devices import Device, complete, published
 from graphflops.devices import device as device_named
 from graphflops.dims.solving import first_from
 from graphflops.errors import GraphflopsError, OptionError
-from graphflops.fitting.cells import Cell, KvCache, cell_of, kv_cache, requests_within
+from graphflops.fitting.cells import LENGTHS, Cell, KvCache, cell_of, is_open_for, kv_cache, most_requests
 from graphflops.fitting.varied_size import SPARE, VariedSize, room
 from graphflops.loading import Model, opened
 from graphflops.memory.allocator import ExpandableAllocator
@@ -127,7 +127,12 @@ def _detailed(
     report, of_first, first = found.report, found.verdicts[0], devices[0]
     if (cache := kv_cache(report)) is not None:
         free = int((1 - SPARE) * room(first))
-        requests = requests_within(report, on_device(report.memory_use[-1], first), cache, free)
+        entry, lengths = (
+            on_device(report.memory_use[-1], first),
+            LENGTHS if cache.batch and cache.lengths else (),
+        )
+        known = [length for length in lengths if is_open_for(report, cache, length)]
+        requests = [(length, most_requests(report, entry, cache, length, free)) for length in known]
         found = replace(found, cache=cache, requests=tuple(requests))
     if found.varied:
         largest = of_first.largest or size.sizes.start
@@ -168,19 +173,15 @@ def verdict(size: VariedSize, device: Device) -> Verdict:
     found = Verdict(device.name, device.memory_bytes, *size.needed(device))
     if not size.name:
         return found
-    count = _count(size, device)
-    largest = size.sizes[count - 1] if count else 0
-    return replace(found, largest=largest, is_bounded=count == len(size.sizes))
-
-
-def _count(size: VariedSize, device: Device) -> int:
-    """How many of the sizes, from the least one on, the phase fits with."""
+    # How many of the sizes, from the least one on, the phase fits with.
     most = len(size.sizes)
     low, high = 0, min(size.start(device), most)
     while high <= most and size.is_within(size.sizes[high - 1], device):
         low, high = high, 2 * high
     ends = low + 1, min(high, most + 1)
-    return first_from(*ends, lambda count: not size.is_within(size.sizes[count - 1], device)) - 1
+    count = first_from(*ends, lambda count: not size.is_within(size.sizes[count - 1], device)) - 1
+    largest = size.sizes[count - 1] if count else 0
+    return replace(found, largest=largest, is_bounded=count == most)
 
 
 _ADAM = ("adam", "adamw")

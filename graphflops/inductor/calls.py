@@ -112,9 +112,9 @@ class ForwardLowering(Lowering):
             return
         elements = self.elements(of.names[0])
         wide, inner = f"{call.node.name} operand", f"{call.node.name} in float32"
-        self.add(of, "pointwise", {wide: elements * FLOAT_BYTES}, of.operands[:1], elements, instructions=1)
+        self.add(of, "pointwise", {wide: elements * FLOAT_BYTES}, of.operands, elements, instructions=1)
         more |= {"moved": frozenset((wide,)), "instructions": _INTERPOLATING}
-        self.add(of, "pointwise", {inner: self.elements(out) * FLOAT_BYTES}, (wide, *of.operands[1:]), **more)
+        self.add(of, "pointwise", {inner: self.elements(out) * FLOAT_BYTES}, (wide,), **more)
         self.joint.labels[inner] = (out, "value")
         self.add(of, "pointwise", of.made, (inner,), instructions=1, moved=frozenset())
 
@@ -144,7 +144,7 @@ class ForwardLowering(Lowering):
         x, out = self.typed(of.names[0]), self.typed(of.made[0])
         axes = of.call.node.arguments().get("axes")
         given = axes if isinstance(axes, tuple) else (axes,) if isinstance(axes, int) else ()
-        keeps_last = bool(given) and all(isinstance(at, int) and at % x.rank < x.rank - 1 for at in given)
+        keeps_last = bool(given) and {*range(x.rank - 1), *range(-x.rank, -1)}.issuperset(given)
         if out.rank == x.rank:
             keeps_last = bool(x.rank) and out.shape[-1] == x.shape[-1] and x.shape[-1] != 1
         is_inner = not (keeps_last or (x.rank >= IMAGE_RANK and self.channels_last))
@@ -165,7 +165,7 @@ class ForwardLowering(Lowering):
         mask = self.save(of, "mask", f"{of.call.node.name} mask")
         self.add(of, "pointwise", {random: count * FLOAT_BYTES}, (), recomputable=False, is_random=True)
         self.add(of, "pointwise", {mask: count}, (random,))
-        self.add(of, "pointwise", of.made[:1], (*of.operands[:1], mask))
+        self.add(of, "pointwise", of.made[:1], (*of.operands, mask))
 
     def pooling(self, of: Lowered) -> None:
         """A small window is read by a pointwise kernel; of a maximum its position in the window is kept, in a byte."""
@@ -178,11 +178,11 @@ class ForwardLowering(Lowering):
         sizes = window if isinstance(window, tuple) else (window,) * len(spatial)
         count = math.prod(size for size in sizes if isinstance(size, int))
         more = {"recomputable": False, "window": count}
-        self.add(of, "pointwise", of.made[:1], of.operands[:1], **more)
+        self.add(of, "pointwise", of.made[:1], of.operands, **more)
         if operator.name == "max_pool" and of.call.gradient is not None:
             kept = self.save(of, "positions", f"{of.call.node.name} positions")
             size = out.numel * (1 if count < _MOST_WINDOW else INDEX_BYTES)
-            self.add(of, "pointwise", {kept: size}, of.operands[:1], **more)
+            self.add(of, "pointwise", {kept: size}, of.operands, **more)
 
 
 def places_of_interpolation(call: PricedCall, rank: int) -> int:
@@ -272,8 +272,8 @@ class BackwardLowering(GradientLowering):
                 continue
             parts = self.sums[both]
             for part, other in zip(parts, reversed(parts), strict=True):
-                op = ops[place[part]]
-                if op.node in products and op.kind == "extern" and len(users[part]) == 1:
+                op = ops[place[part]] if part in place else None  # it is none of a gradient from outside
+                if op is not None and op.node in products and op.kind == "extern" and len(users[part]) == 1:
                     ops[place[both]] = replace(op, outputs=(both,), reads=(*op.reads, other))
                     ops[place[part]] = replace(op, outputs=(), reads=())
                     break
@@ -335,7 +335,7 @@ class BackwardLowering(GradientLowering):
 
     def pooling(self, of: Lowered) -> None:
         """An operator that the partitioner does not fuse. It is given the operand, of which it reads the shape."""
-        reads = (*of.incoming, *of.operands[:1], *of.beside.values())
+        reads = (*of.incoming, *of.operands, *of.beside.values())
         more: dict[str, Any] = {"recomputable": False} if of.beside else {"allocates": True}
         for tensor in of.fresh.values():
             self.add(of, "pointwise" if of.beside else "extern", (tensor,), reads, **more)

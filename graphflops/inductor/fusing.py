@@ -193,11 +193,6 @@ class _Formula(Record, frozen=True):
     loads: int  # for each element
     computed: frozenset[tuple[str, int]]  # what is computed for it, with the instructions for each element
 
-    @property
-    def instructions(self) -> int:
-        """Instructions for each element, loads included."""
-        return self.loads + sum(count for _, count in self.computed)
-
 
 def realized(ops: Sequence[Op], outputs: Container[str]) -> tuple[list[Op], dict[str, Op]]:
     """The operators whose results are stored, each with the stored tensors that it is computed from.
@@ -212,6 +207,7 @@ def realized(ops: Sequence[Op], outputs: Container[str]) -> tuple[list[Op], dict
         inside = tuple([name for name in op.reads if name in formulas])
         formula = _formula(op, formulas, inside)
         readers = [user for name in op.outputs for user in users.get(name, ())]
+        instructions = formula.loads + sum(count for _, count in formula.computed)  # for each element
         is_shared = len(readers) > 1 or any(user.reads_twice for user in readers)
         is_lone = op.kind != "pointwise" or op.is_alone or op.adds or op.is_random or op.part_bytes != 0
         is_stored = (
@@ -219,7 +215,7 @@ def realized(ops: Sequence[Op], outputs: Container[str]) -> tuple[list[Op], dict
             or any(name in outputs for name in op.outputs)
             or any(not user.is_fusible or user.part_bytes != 0 for user in readers)
             or (formula.loads > 1 and any(user.window > 1 for user in readers))
-            or (formula.instructions > _MOST_INSTRUCTIONS and (is_shared or formula.loads > 1))
+            or (instructions > _MOST_INSTRUCTIONS and (is_shared or formula.loads > 1))
             or formula.loads > (_MOST_READ_SHARED if is_shared else _MOST_READ)
         )
         if not is_stored:

@@ -62,19 +62,21 @@ def product_gradient(back: GradientLowering, of: Lowered) -> None:
     operands = [of.beside.get(f"operand {place}", tensor) for place, tensor in enumerate(of.operands)]
     added = [ref.name for key in ("bias", "c") if isinstance(ref := call.node.arguments().get(key), Ref)]
     wide, views = low.elements(call.node.outputs[0]), _reshaped(low, of, operands)
-    is_padded = padded_columns(call, low.values) is not None
+    columns, out = padded_columns(call, low.values), low.typed(call.node.outputs[0] or "")
     for place, tensor in of.fresh.items():
         if of.names[place] in added:
             count = low.elements(of.names[place])
             kind: Any = "reduction" if count < wide else "pointwise"
-            back.add(of, kind, (tensor,), of.incoming[:1], wide, kept=count, is_inner=False)
+            back.add(of, kind, (tensor,), of.incoming, wide, kept=count, is_inner=False)
             continue
         others = [operands[other] for other in sorted(call.gradient.operands) if other != place]
-        reads = [*of.incoming[:1], *others]
-        if is_padded:
-            reads[0] = _padded_copy(back, of, reads[0], padded_rows(call, low.values))
+        reads = [*of.incoming, *others]
+        if columns is not None:  # the rows of the copy begin at lines of memory
+            size = prod(out.shape[:-1]) * (-(-columns * HALF // 8 // _LINE_BYTES) * _LINE_BYTES)
+            reads[0] = _padded_copy(back, of, reads[0], size)
             if place == 0:
                 reads[1:] = [_padded_copy(back, of, x, low.nbytes(of.names[1])) for x in others]
+        is_padded = columns is not None
         more: dict[str, Any] = {"workspace": back.workspace(of), "views": views, "is_padded": is_padded}
         back.add(of, "extern", (tensor,), reads, **more)
 
@@ -132,7 +134,7 @@ def convolution(low: Lowering, of: Lowered) -> None:
         low.extern(of)
         return
     reads = list(of.operands[:2])
-    bias = of.operands[2:3] if isinstance(call.node.arguments().get("bias"), Ref) else ()
+    bias = of.operands[2:] if isinstance(call.node.arguments().get("bias"), Ref) else ()
     workspace: Dim
     is_last = low.channels_last and is_turned(call, low.values, is_copied=low.training)
     if is_last:
@@ -170,13 +172,13 @@ def convolution_gradient(back: GradientLowering, of: Lowered) -> None:
         workspace = dim_max(workspace, kernels.backward_bytes(call, low.execution.layouts, is_other))
     own = [tensor for place, tensor in of.fresh.items() if place < 2]
     if own:
-        back.add(of, "extern", own, (*of.incoming[:1], *operands), workspace=workspace, allocates=True)
+        back.add(of, "extern", own, (*of.incoming, *operands), workspace=workspace, allocates=True)
     wide = low.elements(call.node.outputs[0])
     order = {"is_inner": not low.channels_last, "in_order": False}
     for place, tensor in of.fresh.items():
         if place >= 2:
             kept = low.elements(of.names[place])
-            back.add(of, "reduction", (tensor,), of.incoming[:1], wide, kept=kept, **order)
+            back.add(of, "reduction", (tensor,), of.incoming, wide, kept=kept, **order)
 
 
 def _padded_image(low: Lowering, of: Lowered) -> Dim:
@@ -319,7 +321,7 @@ def padded_inner(call: PricedCall, values: Values) -> int | None:
     """The inner size of batched products after padding; None where it is a multiple of 8, or padding adds too much."""
     operands = [values[name] for name in call.tensors(values)[:2]]
     tensors = [one for one in operands if isinstance(one, TensorType) and one.rank > 2]
-    if call.node.operator.name == "linear" or len(tensors) < 2 or tensors[0].dtype.bits != HALF:
+    if len(tensors) < 2 or tensors[0].dtype.bits != HALF:
         return None
     inner, columns = tensors[0].shape[-1], tensors[1].shape[-1]
     if not isinstance(inner, int) or inner % _ALIGNED == 0 or columns == 1:
@@ -338,7 +340,7 @@ def aligned_bytes(shape: Sequence[Dim], bits: int) -> int | None:
     None where that is already so, or where a size is open. Source: `_pad_strides` in torch/_inductor/ir.py.
     """
     sizes = [size for size in shape if isinstance(size, int)]
-    if len(sizes) < len(shape) or not sizes or 0 in sizes:
+    if len(sizes) < len(shape) or 0 in sizes:
         return None
     line, stride, last, is_aligned = _LINE_BYTES * 8 // bits, 1, 0, True
     for size in reversed(sizes):
@@ -347,12 +349,3 @@ def aligned_bytes(shape: Sequence[Dim], bits: int) -> int | None:
         last += (size - 1) * stride
         stride *= size
     return None if is_aligned else (last + 1) * bits // 8
-
-
-def padded_rows(call: PricedCall, values: Values) -> Dim:
-    """Bytes of a copy of a result with padded columns, or of its gradient: its rows begin at lines of memory."""
-    columns = padded_columns(call, values)
-    out = values[call.node.outputs[0] or ""]
-    if columns is None or not isinstance(out, TensorType):
-        return 0
-    return prod(out.shape[:-1]) * (-(-columns * HALF // 8 // _LINE_BYTES) * _LINE_BYTES)

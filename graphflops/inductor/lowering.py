@@ -141,10 +141,8 @@ class Lowered(Struct):
     fresh: dict[int, str] = {}  # those of operands that it computes, by place
 
     def op(self, kind: OpKind, outputs: Iterable[str], reads: Sequence[str], count: int, **more: Any) -> Op:
-        if self.parts:
-            more.setdefault("parts", {name: self.parts[name] for name in reads if name in self.parts})
-        if self.outer:
-            more.setdefault("outer", self.outer.intersection(reads))
+        more.setdefault("parts", {name: self.parts[name] for name in reads if name in self.parts})
+        more.setdefault("outer", self.outer.intersection(reads))
         return Op(kind, tuple(outputs), tuple(reads), count, self.call.row, self.call.node.name, **more)
 
 

@@ -41,11 +41,11 @@ def normalisation(low: Lowering, of: Lowered) -> None:
         return
     shape, given, groups = low.typed(of.names[0]).shape, arguments.get("shape"), arguments.get("groups")
     if operator.name == "batch_norm":
-        rows: Dim = shape[1]
+        rows: Dim = prod(shape[1:2])  # a tensor without elements may have one axis
     elif isinstance(groups, int):
         rows = shape[0] * groups
     else:
-        rows = prod(shape[: -len(given)] if isinstance(given, tuple) and given else shape[:-1])
+        rows = prod(shape[: -len(given)] if isinstance(given, tuple) else shape[:-1])
     is_inner = not (low.channels_last and (operator.has("images") or "group" in operator.name))
     statistics = _statistics(low, of, rows, is_inner=is_inner)
     low.add(of, "pointwise", normed, (*of.operands, statistics))
@@ -59,7 +59,7 @@ def softmax(low: Lowering, of: Lowered) -> None:
     statistics = _rows_statistics(low, of)
     size = aligned_bytes(out.shape, out.dtype.bits) or out.nbytes
     wide = low.joint.number(prod(x.shape))
-    low.add(of, "pointwise", {of.made[0]: size}, (*of.operands[:1], statistics), wide)
+    low.add(of, "pointwise", {of.made[0]: size}, (*of.operands, statistics), wide)
 
 
 def _rows_statistics(low: Lowering, of: Lowered) -> str:
@@ -97,18 +97,18 @@ def normalisation_gradient(back: GradientLowering, of: Lowered) -> None:
         _of_groups(back, of, statistics)
         return
     wide = back.forward.elements(of.names[0])
-    normed = (*of.incoming[:1], *of.operands[:1], *([statistics] if statistics else []))
+    normed = (*of.incoming, *of.operands[:1], *([statistics] if statistics else []))
     is_batch, is_last = operator.name == "batch_norm", back.forward.channels_last
     order = {"is_inner": is_batch and not is_last, "in_order": False}
     added = {place: tensor for place, tensor in of.fresh.items() if place > 0}
     for place, tensor in added.items():
-        reads = normed if place == min(1, len(of.names) - 1) else of.incoming[:1]
+        reads = normed if place == 1 else of.incoming
         kept = back.forward.elements(of.names[place])
         back.add(of, "reduction", (tensor,), reads, wide, kept=kept, **order)
     if 0 not in of.fresh:
         return
     if statistics is None:
-        reads = (*of.incoming[:1], *of.operands[1:])
+        reads = (*of.incoming, *of.operands[1:])
     else:
         reads = (*normed, *of.operands[1:2])
         is_shared = is_batch and len(added) > 1
@@ -131,10 +131,10 @@ def _of_groups(back: GradientLowering, of: Lowered, statistics: str) -> None:
     """Two sums of each channel, and from these those of groups, of weight and bias; the operand's gradient in two parts."""
     x = back.forward.typed(of.names[0])
     wide, channels = back.forward.elements(of.names[0]), back.joint.number(prod(x.shape[:2]))
-    normed, weight = (*of.incoming[:1], *of.operands[:1]), of.operands[1:2]
+    normed, weight = (*of.incoming, *of.operands[:1]), of.operands[1:2]
     sums = [back.new(of.names[0], prod(x.shape[:2]) * FLOAT_BYTES) for _ in range(2)]
     is_inner = not back.forward.channels_last
-    for tensor, reads in zip(sums, (normed, of.incoming[:1]), strict=True):
+    for tensor, reads in zip(sums, (normed, of.incoming), strict=True):
         back.add(of, "reduction", (tensor,), reads, wide, kept=channels, is_inner=is_inner)
     for place, tensor in of.fresh.items():
         if place > 0:
@@ -152,7 +152,7 @@ def _of_groups(back: GradientLowering, of: Lowered, statistics: str) -> None:
 def softmax_gradient(back: GradientLowering, of: Lowered) -> None:
     """The sum of each row of gradient times result, and the gradient."""
     rank, wide = back.forward.typed(of.names[0]).rank, back.forward.elements(of.names[0])
-    reads, is_inner = (*of.incoming[:1], *back.read(of)), axis_of(of.call, rank) == rank - 1
+    reads, is_inner = (*of.incoming, *back.read(of)), axis_of(of.call, rank) == rank - 1
     for tensor in of.fresh.values():
         sums = _sums(back, of, of.call.node.name, reads, wide, is_inner=is_inner)
         back.add(of, "pointwise", (tensor,), (*reads, sums), wide)
@@ -236,7 +236,7 @@ def attention_gradient(back: GradientLowering, of: Lowered) -> None:
     """One call for all gradients of a fused kernel; else four products with the gradient of a softmax between them."""
     found = back.forward.execution.attention(of.call)
     if found is None or found.is_fused:
-        reads = (*of.incoming[:1], *of.operands[:3], *of.results[:1], *of.beside.values())
+        reads = (*of.incoming, *of.operands[:3], *of.results[:1], *of.beside.values())
         workspace = back.workspace(of) if found is None else found.backward
         back.add(of, "extern", of.fresh.values(), reads, workspace=workspace, allocates=True)
         return
@@ -246,7 +246,7 @@ def attention_gradient(back: GradientLowering, of: Lowered) -> None:
     made = {use: back.new(of.call.node.name, sizes[kept[source]]) for use, source in _UNFUSED.items()}
     softmax = (made["probabilities"], kept["probabilities"], *([kept["mask"]] if "mask" in kept else []))
     weights = kept["weights"]
-    back.add(of, "pointwise", (made["result"],), of.incoming[:1])
+    back.add(of, "pointwise", (made["result"],), of.incoming)
     back.add(of, "extern", (made["value"],), (made["result"], weights), views=frozenset((weights,)))
     back.add(of, "extern", (made["probabilities"],), (made["result"], kept["value"]))
     back.add(of, "reduction", (made["sums"],), softmax, space, kept=rows)

@@ -44,7 +44,7 @@ from graphflops.execution.strides import (
 )
 from graphflops.graph import Ref, tensor_type
 from graphflops.kernels.choices import limits
-from graphflops.kernels.gradient_formulas import lies_as_gradient
+from graphflops.kernels.gradient_formulas import gradient_kernels
 from graphflops.ops import Op
 from graphflops.passes.program import PricedCall
 from graphflops.tensor import DType, TensorType
@@ -342,7 +342,20 @@ class GradientLayouts:
 
     @by_form
     def _is_alike(self, call: PricedCall, place: int) -> bool:
-        return lies_as_gradient(call, place, self.values)
+        """Whether the gradient of an operand lies in memory as that of the result does, else as the operand.
+
+        A kernel's result lies as the first tensor that it reads; a masked copy is made in row-major order.
+        """
+        found = gradient_kernels(call, place, self.values)
+        if found is None or found.formula.is_fused or not found.launches:
+            return found is None or not found.formula.is_like_operand
+        name: str | int = len(found.launches) - 1
+        while isinstance(name, int):
+            launch = found.launches[name]
+            if not launch.operands or (launch.function == "masked_fill" and not launch.is_in_place):
+                return False
+            name = launch.operands[0]
+        return name == "g"
 
     def _of_product(self, call: PricedCall, out: TensorType, strides: Strides) -> list[Strides]:
         """BLAS reads no repeated operand: each product copies it; rows that do not lie evenly apart are copied once."""

@@ -62,23 +62,6 @@ def gradient_kernels(call: PricedCall, place: int, values: Mapping[str, Value]) 
     return GradientKernels(formula, found, {**named, "out": outputs[0] or ""})
 
 
-def lies_as_gradient(call: PricedCall, place: int, values: Mapping[str, Value]) -> bool:
-    """Whether the gradient of an operand lies in memory as that of the result does, else as the operand.
-
-    A kernel's result lies as the first tensor that it reads; a masked copy is made in row-major order.
-    """
-    found = gradient_kernels(call, place, values)
-    if found is None or found.formula.is_fused or not found.launches:
-        return found is None or not found.formula.is_like_operand
-    name: str | int = len(found.launches) - 1
-    while isinstance(name, int):
-        launch = found.launches[name]
-        if not launch.operands or (launch.function == "masked_fill" and not launch.is_in_place):
-            return False
-        name = launch.operands[0]
-    return name == "g"
-
-
 def axes_of(operator: Op, operand: Sequence[Dim], rank: int) -> range:
     """The axes of a result of this rank along which an operand lies: the last; parameters of a PReLU lie along channels."""
     is_of_channels = operator.name == "prelu" and len(operand) == 1 < rank

@@ -16,14 +16,12 @@ from msgspec.structs import replace
 
 from graphflops.execution.composed_gradients import gradient_calls
 from graphflops.graph import Ref
-from graphflops.kernels.attention import attention_backward
+from graphflops.kernels import attention, cudnn, images, products, rowwise
 from graphflops.kernels.beside import is_converted_before
 from graphflops.kernels.call import ConcreteCall, Tensor, Work
 from graphflops.kernels.choices import limits
-from graphflops.kernels.cudnn import convolution_backward
 from graphflops.kernels.gathered import added_sorted, rows_taken
 from graphflops.kernels.gradient_formulas import GradientKernels, axes_of, gradient_kernels
-from graphflops.kernels.images import columns, image, interpolation_backward, is_cubic, pooling_backward
 from graphflops.kernels.kernel import Family, Kernel, Rows
 from graphflops.kernels.lower import forward_kernels, kernels_inside
 from graphflops.kernels.moved import (
@@ -44,8 +42,6 @@ from graphflops.kernels.moved import (
     spread,
     sum_to,
 )
-from graphflops.kernels.products import product_backward, recurrent_backward
-from graphflops.kernels.rowwise import loss_backward, norm_backward, weight_norm
 from graphflops.ops.operator import Op, by_name, operator, orders
 from graphflops.passes.program import Backward
 from graphflops.rules.formula import REDUCING, SCANNING
@@ -153,11 +149,6 @@ def backward_kernels(call: ConcreteCall) -> list[Kernel]:
         return _selected(call)
     lower = _BY_NAME.get(operator.name) or _BACKWARD.get(operator.kind, _other_backward)
     return lower(call) or ([] if operator.parameters else _other_backward(call))
-
-
-def _wanted(call: ConcreteCall) -> list[Tensor]:
-    assert call.gradient is not None
-    return [call.operands[place] for place, _ in call.gradient.gradients if place < len(call.operands)]
 
 
 @on_operand
@@ -268,8 +259,8 @@ def _selected(call: ConcreteCall) -> list[Kernel]:
 
 def _resampling_backward(call: ConcreteCall) -> list[Kernel]:
     word = call.operator.word
-    is_known = is_cubic(word) or "nearest" in word or "linear" in word
-    return interpolation_backward(call) if is_known else _other_backward(call)
+    is_known = images.is_cubic(word) or "nearest" in word or "linear" in word
+    return images.interpolation_backward(call) if is_known else _other_backward(call)
 
 
 def _gather_backward(call: ConcreteCall) -> list[Kernel]:
@@ -317,13 +308,14 @@ def _movement_backward(call: ConcreteCall) -> list[Kernel]:
     A constant padding is cut off by one of negative width, which fills its result first.
     """
     assert call.gradient is not None
-    name, out, wanted = call.operator.name, call.out, _wanted(call)
+    name, out, gradients = call.operator.name, call.out, call.gradient.gradients
+    wanted = [call.operands[place] for place, _ in gradients if place < len(call.operands)]
     if call.operator.word in _JOINING:  # views, of which those of another element type are converted
         return [_converted(x, out) for x in wanted if out is not None and x.dtype != out.dtype]
     if name == "repeat" and out is not None:
         return [_summed(call, out, x) for x in wanted]
     is_filled = name == "pad" and call.arguments.get("mode") in (None, "constant")
-    copied = [call.operands[place] for place, has_memory in call.gradient.gradients if has_memory]
+    copied = [call.operands[place] for place, has_memory in gradients if has_memory]
     return [*(map(fill, wanted) if is_filled else ()), *map(copy, copied)]
 
 
@@ -363,11 +355,11 @@ _SELECTING = frozenset({"median", "nanmedian", "kthvalue", "mode", "cummax", "cu
 _FAMILY_OF_BACKWARD: Mapping[str, Family] = {"resampling": "pool", "dropout": "elementwise", "scan": "scan"}
 _BY_NAME: Mapping[str, Lowering] = by_name(
     {
-        "col2im": on_operand(lambda call, x, out: columns(call, out, x)),
-        "im2col": on_operand(lambda call, x, out: image(call, out, x)),
+        "col2im": on_operand(lambda call, x, out: images.columns(call, out, x)),
+        "im2col": on_operand(lambda call, x, out: images.image(call, out, x)),
         "pixel_shuffle": on_operand(lambda call, x, out: [shuffled(x)]),
         "roll": forward_kernels,  # the gradient is turned back
-        "weight_norm": weight_norm,
+        "weight_norm": rowwise.weight_norm,
     }
 )
 _BACKWARD: Mapping[str, Lowering] = {
@@ -379,16 +371,16 @@ _BACKWARD: Mapping[str, Lowering] = {
     "gather": _gather_backward,
     "scatter": _scatter_backward,
     "reduction": _reduction_backward,
-    "pooling": pooling_backward,
-    "loss": loss_backward,
+    "pooling": images.pooling_backward,
+    "loss": rowwise.loss_backward,
     "resampling": _resampling_backward,
     "scan": _reduction_backward,
     "softmax": _softmax_backward,
     "sort": _selected,
-    "product": product_backward,
-    "convolution": convolution_backward,
-    "normalisation": norm_backward,
-    "attention": attention_backward,
-    "recurrent": recurrent_backward,
+    "product": products.product_backward,
+    "convolution": cudnn.convolution_backward,
+    "normalisation": rowwise.norm_backward,
+    "attention": attention.attention_backward,
+    "recurrent": products.recurrent_backward,
     "collective": collective_backward,
 }

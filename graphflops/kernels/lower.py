@@ -11,13 +11,9 @@ from msgspec.structs import replace
 from graphflops.execution.composed_gradients import kernel_calls
 from graphflops.execution.composites import Inside
 from graphflops.execution.strides import regrouped
-from graphflops.kernels.attention import attention
+from graphflops.kernels import attention, cudnn, foreach, gathered, images, products, rowwise
 from graphflops.kernels.call import ConcreteCall, Tensor
 from graphflops.kernels.choices import chosen, library, limits
-from graphflops.kernels.cudnn import convolution
-from graphflops.kernels.foreach import foreach
-from graphflops.kernels.gathered import gathered
-from graphflops.kernels.images import columns, image, interpolation, pooling
 from graphflops.kernels.kernel import IMAGE_RANK, INDEX_BYTES, Kernel, Rows
 from graphflops.kernels.moved import (
     PAIRED,
@@ -41,8 +37,6 @@ from graphflops.kernels.moved import (
     softmax_kernel,
     sum_to,
 )
-from graphflops.kernels.products import product, recurrent
-from graphflops.kernels.rowwise import loss, norm, weight_norm
 from graphflops.ops.operator import by_name
 from graphflops.passes.program import PricedCall
 
@@ -234,10 +228,10 @@ def _moved(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     return [Kernel("copy", out.dtype, 0, looked_at, *call.cost.moved, variant=variant)]
 
 
-def _as_rows(images: Tensor) -> Tensor:
+def _as_rows(x: Tensor) -> Tensor:
     """Images with their channels as the last axis."""
-    shape, steps = ((*each[:1], *each[2:], each[1]) for each in (images.shape, images.strides))
-    return replace(images, shape=shape, strides=steps)
+    shape, steps = ((*each[:1], *each[2:], each[1]) for each in (x.shape, x.strides))
+    return replace(x, shape=shape, strides=steps)
 
 
 def _other(call: ConcreteCall) -> list[Kernel]:
@@ -275,14 +269,14 @@ _ONLY_EXPORTED = frozenset({"lift_fresh_copy"})
 _COPIED_FIRST = frozenset({"masked_fill"})  # in row-major order, then changed in place
 _BY_NAME: Mapping[str, Lowering] = by_name(
     {
-        "col2im": on_operand(image),
+        "col2im": on_operand(images.image),
         "fourier": _transformed,
-        "im2col": on_operand(columns),
+        "im2col": on_operand(images.columns),
         "pad": _pad,
         "pixel_shuffle": on_operand(lambda call, x, out: [shuffled(x)]),
         "roll": _rolled,
-        "weight_norm": weight_norm,
-        "weight_norm_backward": weight_norm,
+        "weight_norm": rowwise.weight_norm,
+        "weight_norm_backward": rowwise.weight_norm,
     }
 )
 _FORWARD: Mapping[str, Lowering] = {
@@ -292,22 +286,22 @@ _FORWARD: Mapping[str, Lowering] = {
     "cast": on_operand(lambda call, x, out: [] if call.estimate.alias else [copy_to(out, x)]),
     "creation": _filled,
     "movement": _moved,
-    "gather": gathered,
+    "gather": gathered.gathered,
     "scatter": scatter,
     "reduction": _reduced,
     "scan": partial(of_rows, "scan"),
     "sort": _sorted,
-    "product": product,
-    "convolution": convolution,
-    "pooling": pooling,
-    "loss": loss,
-    "resampling": interpolation,
-    "normalisation": norm,
+    "product": products.product,
+    "convolution": cudnn.convolution,
+    "pooling": images.pooling,
+    "loss": rowwise.loss,
+    "resampling": images.interpolation,
+    "normalisation": rowwise.norm,
     "softmax": _softmax,
-    "attention": attention,
-    "recurrent": recurrent,
+    "attention": attention.attention,
+    "recurrent": products.recurrent,
     "random": partial(of_rows, "random"),
     "dropout": _dropout,
     "collective": collective,
-    "foreach": foreach,
+    "foreach": foreach.foreach,
 }

@@ -200,8 +200,12 @@ class _Model(NamedTuple):
         latency, rate = between_nodes().latency_seconds, self.inside * self.network.rate
         floor, step = self.rates["floor"] * 1e-6, self.rates["step"] * 1e-6
         turns = 2 if self.kind == "all_reduce" else 1
-        if "long" in self.rates:
-            return self._each_to_each(floor, latency["ring"]["short"])
+        if (
+            "long" in self.rates
+        ):  # between all pairs, or one message to another node: by shares of the network links
+            near = 0.0 if self.kind == "send" else self.sent * (self.inside - 1) / (self.group - 1)
+            moved = max(near / self._link(max(self.inside, 2)), (self.sent - near) / self.network.rate)
+            return floor + self.rates["long"] * 1e-6 + latency["ring"]["short"] + moved
         fast = self._link(self.inside) if self.inside > 1 else rate
         short = self.sent / min(self.bandwidth * self.rates["small"], _HALF * rate)
         streamed = self._streamed(self.sent, min(fast, rate))
@@ -218,16 +222,6 @@ class _Model(NamedTuple):
             long = max(crossing, min(spread, streamed)) + hops * latency["tree"]["long"]
             found += [floor + (self.inside - 1) * step + moved for moved in (short, long)]
         return min(found)
-
-    def _each_to_each(self, floor: float, hop: float) -> float:
-        """An exchange between all pairs, or one message to another node: each device by its share of the network links."""
-        away = self.sent
-        near = 0.0
-        if self.kind != "send":
-            near = self.sent * (self.inside - 1) / (self.group - 1)
-            away = self.sent - near
-        moved = max(near / self._link(max(self.inside, 2)), away / self.network.rate)
-        return floor + self.rates["long"] * 1e-6 + hop + moved
 
     def _link(self, devices: int) -> float:
         """Bytes per second that one device sends around a ring of so many: fewer have fewer ways to one another."""

@@ -64,7 +64,7 @@ def at_sizes(entry: PhaseMemory, values: Values, allocator: Allocator, rows: Seq
     """
     timeline = entry.timeline
     sizes = evaluated(timeline, values)
-    moment = _most(timeline, sizes, values)
+    moment = peak_moment(timeline, values, sizes)
     row = timeline.rows[moment]
     parts: dict[str, list[Dim]] = {name: [] for name in ENTRIES.values()}
     for held in timeline.held:
@@ -87,13 +87,9 @@ def at_sizes(entry: PhaseMemory, values: Values, allocator: Allocator, rows: Seq
     return replace(peak, allocated_peak=allocated, reserved_peak=reserved, device_total=whole)
 
 
-def peak_moment(timeline: Timeline, values: Values) -> int:
-    """The moment at which most is alive; a size without a value is taken to be large."""
-    return _most(timeline, evaluated(timeline, values), values)
-
-
-def _most(timeline: Timeline, sizes: Sequence[int | None], values: Mapping[str, int]) -> int:
-    """The same. sizes: by entry."""
+def peak_moment(timeline: Timeline, values: Values, sizes: Sequence[int | None] | None = None) -> int:
+    """The moment at which most is alive; a size without a value is taken to be large. sizes: by entry, where known."""
+    sizes = evaluated(timeline, values) if sizes is None else sizes
     if None in sizes:
         names = {name for one in timeline.held if isinstance(one.bytes, Expr) for name in one.bytes.symbols}
         sizes = evaluated(timeline, {**dict.fromkeys(names, _SOME_SIZE), **values})

@@ -118,10 +118,8 @@ def _fixes(model: Model, codes: Collection[str] | None) -> list[Fix]:
     for check, observed in seen.items():
         reported[check.code] = {name for each in observed for name in _results(each.at)}
     for check, observed in seen.items():
-        more_precisely = set[str]().union(
-            *(reported.get(code, ()) for code in _REPORTED_BY.get(check.code, ()))
-        )
-        own = [each for each in observed if more_precisely.isdisjoint(_results(each.at))]
+        others = [reported.get(code, set()) for code in _REPORTED_BY.get(check.code, ())]
+        own = [each for each in observed if set().union(*others).isdisjoint(_results(each.at))]
         found += [Fix(_finding(check, each), each.edits) for each in own]
     names = {} if model.report is None else model.report.names
     beside = Neighbours(() if model.report is None else model.report.rows)

@@ -32,9 +32,8 @@ def unfolded_batch_norm(model: Model) -> Iterator[Observation]:
             continue
         if maker.operator.has("activation") or maker.value("weight") not in model.view.stored:
             continue
-        if model.view.only_user(maker.result) is call and all(
-            name in model.view.stored for name in call.operands[1:]
-        ):
+        are_stored = all(name in model.view.stored for name in call.operands[1:])
+        if model.view.only_user(maker.result) is call and are_stored:
             text = f"{shown(call.name)} can be folded into {shown(maker.name)}"
             edits = (Edit("folded", call.result),)
             flops, moved, stored = model.freed(call, [maker.result])
@@ -77,9 +76,8 @@ def float32_island(model: Model) -> Iterator[Observation]:
     if sum(work.get(name, 0) for name in _HALVES) <= work.get("float32", 0):
         return
     for call in model.view.calls:
-        if call.row.matrix_dtype == "float32" and any(
-            _was_half(name, model, _MOST_STEPS) for name in call.operands if name
-        ):
+        operands = call.operands if call.row.matrix_dtype == "float32" else ()
+        if any(_was_half(name, model, _MOST_STEPS) for name in operands if name):
             flops = call.cost.matrix_flops
             text = f"{shown(call.name)} ({shown(call.operator.word)}) runs in float32 on values that were half precision"
             yield Observation(text, call, flops, call.bytes, model.graded(flops, call.bytes))
@@ -116,12 +114,11 @@ def idle_quantization(model: Model) -> Iterator[Observation]:
             continue
         same = [_known(first, name, model) == _known(second, name, model) for name in ("scale", "zero_point")]
         if all(same) and first.argument("axis") == second.argument("axis"):
-            flops, moved, stored = model.freed(second, [first.value("x")])
             text = f"{shown(first.name)} and {shown(second.name)} undo each other"
             before, after = (model.typed(name) for name in (first.value("x"), second.result))
             alike = before is not None and after is not None and before.dtype is after.dtype
-            edits = (Edit("instead", second.result, first.value("x")),) if alike else ()
-            yield Observation(text, second, flops, moved, model.graded(flops, moved), edits, stored=stored)
+            edits = [Edit("instead", second.result, first.value("x"))] if alike else []
+            yield model.saving(text, second, model.freed(second, [first.value("x")]), *edits)
 
 
 def _known(call: Call, argument: str, model: Model) -> object:
@@ -244,9 +241,8 @@ def _shared(call: Call, seen: Observation, model: Model) -> Observation:
         many, _ = copies(name, model.view)
         chain = source_of(name, model.view)[1][len(many) - 1 :] if many else ()
         shapes = {first_of(each): types[first_of(each)].shape for each in chain if first_of(each) in types}
-        fitting = [
-            one for one, shape in shapes.items() if len(shape) == 4 and shape[2:] == types[name].shape[2:]
-        ]
+        last = types[name].shape[2:]
+        fitting = [one for one, shape in shapes.items() if len(shape) == 4 and shape[2:] == last]
         if not fitting or model.view.only_user(name) is not call or len(call.operands) > 4:
             return seen
         edits.append(Edit("instead", name, fitting[0]))

@@ -152,6 +152,13 @@ class Model:
         """A warning if the cost is a notable share of the whole, else a note."""
         return "warning" if self.share(flops, bytes) > NOTABLE_SHARE else "note"
 
+    def saving(
+        self, text: str, call: Call, saved: Freed, *edits: Edit, exact: bool = True, graded: bool = True
+    ) -> Observation:
+        """The observation that leaving a call out, or a change that does as much, saves this."""
+        severity = self.graded(saved.flops, saved.bytes) if graded else None
+        return Observation(text, call, saved.flops, saved.bytes, severity, edits, exact, saved.stored)
+
     def share(self, flops: Dim | None, bytes: Dim | None) -> float:
         """The share in all FLOPs or in all bytes, whichever is larger."""
         parts = zip((self.at(flops), self.at(bytes)), self._whole, strict=True)

@@ -161,10 +161,9 @@ def misleading_name(model: Model) -> Iterator[Observation]:
 
     Fix: rename the value: editors and terminals do not show its name as it is.
     """
-    of_graphs = (
-        value for graph in model.graphs for value in (*graph.input, *graph.output, *graph.initializer)
-    )
-    names = {value.name for value in of_graphs}
+    names: set[Any] = set()
+    for graph in model.graphs:
+        names.update(value.name for value in (*graph.input, *graph.output, *graph.initializer))
     for node in model.nodes:
         names.update((node.name, node.op_type, node.domain, *node.output))
     odd = [name for name in map(str, names) if any(unicodedata.category(c) in ("Cc", "Cf") for c in name)]

@@ -98,9 +98,8 @@ def invalid_call(model: Model) -> Iterator[Observation]:
         if not is_imported or _is_unregistered(node, model) or _is_deprecated(node, model):
             continue
         bare = node
-        if held(node) or nested(
-            node
-        ):  # without the content of its tensors and graphs, whose calls are checked apart
+        # without the content of its tensors and graphs, whose calls are checked apart
+        if held(node) or nested(node):
             bare = type(node)()
             bare.CopyFrom(node)
             for tensor in held(bare):

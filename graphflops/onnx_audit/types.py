@@ -152,10 +152,9 @@ def unreachable_call(model: Model) -> Iterator[Observation]:
     for call in reversed(dead):
         if call.row.state == "free":
             continue
-        text = f"no output depends on {shown(call.name)}"
-        flops, moved, stored = model.freed(call, (), gone)
-        severity, edits = model.graded(flops, moved), (Edit("dropped", call.result),)
-        yield Observation(text, call, flops, moved, severity, edits if call.result else (), stored=stored)
+        edits = [Edit("dropped", call.result)] if call.result else []
+        freed = model.freed(call, (), gone)
+        yield model.saving(f"no output depends on {shown(call.name)}", call, freed, *edits)
 
 
 @check("GF218", "size-not-free", "note")
@@ -211,11 +210,9 @@ def layout_ping_pong(model: Model) -> Iterator[Observation]:
         last, edits = first, [Edit("instead", first.result, first.value("x"))]
         while at is not None and at.operator.is_pointwise and between < _MOST_BETWEEN:
             stored = [name for name in at.operands if name in model.view.stored]
-            scalars = [
-                typed for name in stored if (typed := model.typed(name)) is not None and typed.numel == 1
-            ]
+            are_scalars = all(typed is not None and typed.numel == 1 for typed in map(model.typed, stored))
             # all operands but one are stored scalars, whose axes need no permutation
-            if len([*filter(None, at.operands)]) != len(stored) + 1 or len(scalars) < len(stored):
+            if len([*filter(None, at.operands)]) != len(stored) + 1 or not are_scalars:
                 break
             last, between = at, between + 1
             edits.append(Edit("undeclared", last.result))

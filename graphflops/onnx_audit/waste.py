@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from graphflops.errors import shown
-from graphflops.onnx_audit.registry import Edit, Model, Observation, check
+from graphflops.onnx_audit.registry import Edit, Freed, Model, Observation, check
 from graphflops.tensor import DType, TensorType, flat
 from graphflops.view import Call
 
@@ -41,9 +41,10 @@ def constant_computed(model: Model) -> Iterator[Observation]:
         exact = not any(_narrows(model.view.calls[place], model) for place in gone - before)
         text = f"{shown(call.name)} computes the same {result} from constants in every run"
         results = [name for name in call.node.outputs if name]
-        edits = tuple(Edit("stored", name) for name in results if sized.isdisjoint(results))
-        stored = freed.stored - sum(model.at(model.view.types[name].nbytes) for name in results)
-        yield Observation(text, call, freed.flops, freed.bytes, edits=edits, exact=exact, stored=stored)
+        edits = (Edit("stored", name) for name in results if sized.isdisjoint(results))
+        kept = sum(model.at(model.view.types[name].nbytes) for name in results)
+        saved = freed._replace(stored=freed.stored - kept)
+        yield model.saving(text, call, saved, *edits, exact=exact, graded=False)
 
 
 @check("GF249", "sizes-computed", "note")
@@ -62,9 +63,8 @@ def sizes_computed(model: Model) -> Iterator[Observation]:
         numbers = tuple(flat((typed.value,)))
         text = f"{shown(call.name)} computes sizes that are always {typed.value}"
         edit = Edit("vector" if typed.rank else "scalar", call.result, numbers=numbers)
-        stored = freed.stored - model.at(typed.nbytes)
-        seen = Observation(text, call, freed.flops, freed.bytes, edits=(edit,), stored=stored, is_small=True)
-        found.append(seen)
+        saved = freed._replace(stored=freed.stored - model.at(typed.nbytes))
+        found.append(model.saving(text, call, saved, edit, graded=False)._replace(is_small=True))
     yield from reversed(found)
 
 
@@ -86,12 +86,10 @@ def does_nothing(model: Model) -> Iterator[Observation]:
         if kept:
             text = f"{shown(call.name)} ({shown(call.operator.word)}) returns its operand unchanged"
             stays.add(kept)
-            flops, moved, stored = model.freed(call, stays, gone)
-            severity = model.graded(flops, moved)
             # -0 + 0 is 0, so that leaving an addition out may change the sign of a zero.
             exact = not (added and call.operator.name == "add" and model.view.types[kept].dtype.is_floating)
-            edits = (Edit("instead", call.result, kept),)
-            found.append(Observation(text, call, flops, moved, severity, edits, exact, stored))
+            freed, edit = model.freed(call, stays, gone), Edit("instead", call.result, kept)
+            found.append(model.saving(text, call, freed, edit, exact=exact))
     yield from reversed(found)
 
 
@@ -111,11 +109,9 @@ def repeated(model: Model) -> Iterator[Observation]:
         known = first.setdefault(key, call)
         if known is not call and call.bytes != 0:
             text = f"{shown(call.name)} repeats the computation of {shown(known.name)}"
-            flops, moved, stored = model.freed(call, (), gone)
-            severity = model.graded(flops, moved)
             pairs = zip(call.node.outputs, known.node.outputs, strict=True)
-            edits = tuple(Edit("instead", name, other) for name, other in pairs if name and other)
-            yield Observation(text, call, flops, moved, severity, edits, stored=stored)
+            edits = (Edit("instead", name, other) for name, other in pairs if name and other)
+            yield model.saving(text, call, model.freed(call, (), gone), *edits)
 
 
 @check("GF245", "transposes-cancel", "warning")
@@ -130,11 +126,10 @@ def transposes_cancel(model: Model) -> Iterator[Observation]:
             continue
         both = [order[axis] for axis in then]
         cancel = both == sorted(both)
-        flops, moved, stored = model.freed(second if cancel else first, [first.value("x")])
         what = "undoes" if cancel else "can be merged with"
         text = f"{shown(second.name)} {what} {shown(first.name)}"
-        edits = _past(first, second, cancel, tuple(both))
-        yield Observation(text, second, flops, moved, model.graded(flops, moved), edits, stored=stored)
+        freed = model.freed(second if cancel else first, [first.value("x")])
+        yield model.saving(text, second, freed, _past(first, second, cancel, tuple(both)))
 
 
 @check("GF246", "casts-cancel", "warning")
@@ -149,12 +144,11 @@ def casts_cancel(model: Model) -> Iterator[Observation]:
         if source is None or between is None or result is None or not _holds(between.dtype, source.dtype):
             continue
         cancel = result.dtype is source.dtype
-        flops, moved, _ = model.freed(second if cancel else first, [first.value("x")])
-        moved += 0 if cancel else between.nbytes - source.nbytes
+        freed = model.freed(second if cancel else first, [first.value("x")])
+        moved = freed.bytes + (0 if cancel else between.nbytes - source.nbytes)
         chain = f"{source.dtype} to {between.dtype} to {result.dtype}"
         text = f"{shown(first.name)} and {shown(second.name)} convert {chain}"
-        grade = model.graded(flops, moved)
-        yield Observation(text, second, flops, moved, grade, _past(first, second, cancel))
+        yield model.saving(text, second, Freed(freed.flops, moved, 0), _past(first, second, cancel))
 
 
 @check("GF247", "reshapes-chain", "note")
@@ -172,10 +166,10 @@ def reshapes_chain(model: Model) -> Iterator[Observation]:
         stated = None if sizes is None else sizes.value
         # a zero would take the size of the same axis of its operand
         is_whole = same or (isinstance(stated, tuple) and all(size != 0 for size in stated))
-        edits = _past(first, second, same) if is_whole else ()
-        flops, moved, stored = model.freed(second if same else first, [first.value("x")], gone)
+        edits = [_past(first, second, same)] if is_whole else []
+        freed = model.freed(second if same else first, [first.value("x")], gone)
         text = f"{shown(second.name)} {what} {shown(first.name)}"
-        yield Observation(text, second, flops, moved, edits=edits, stored=stored, is_small=True)
+        yield model.saving(text, second, freed, *edits, graded=False)._replace(is_small=True)
 
 
 @check("GF248", "materialized-broadcast", "note")
@@ -197,11 +191,11 @@ def materialized_broadcast(model: Model) -> Iterator[Observation]:
             text = f"{shown(call.name)} writes {source} out as {result}"
             # Of two operands of one call, only one can be left to broadcast.
             alone = claimed.isdisjoint(user.place for user in users)
-            edits = (Edit("instead", call.result, call.value("x")),) if alone else ()
+            edits = [Edit("instead", call.result, call.value("x"))] if alone else []
             claimed.update(user.place for user in users)
-            flops, moved, stored = model.freed(call, [call.value("x")], gone)
-            moved += len(users) * (result.nbytes - source.nbytes)
-            yield Observation(text, call, flops, moved, edits=edits, stored=stored)
+            freed = model.freed(call, [call.value("x")], gone)
+            moved = freed.bytes + len(users) * (result.nbytes - source.nbytes)
+            yield model.saving(text, call, freed._replace(bytes=moved), *edits, graded=False)
 
 
 def _constants(model: Model) -> tuple[dict[str, Call], set[str]]:
@@ -249,10 +243,10 @@ def _computes_sizes(call: Call, model: Model) -> bool:
     return depends and typed.value is not None and all(isinstance(size, int) for size in flat((typed.value,)))
 
 
-def _past(first: Call, second: Call, cancel: bool, order: tuple[int, ...] = ()) -> tuple[Edit, ...]:
+def _past(first: Call, second: Call, cancel: bool, order: tuple[int, ...] = ()) -> Edit:
     """The second call works on the operand of the first; where they cancel, its users do."""
     source, result = first.value("x"), second.result
-    return (Edit("instead", result, source) if cancel else Edit("operand", result, source, order),)
+    return Edit("instead", result, source) if cancel else Edit("operand", result, source, order)
 
 
 def _order(call: Call, model: Model) -> list[int] | None:

@@ -64,9 +64,8 @@ class _Editor:
 
     def finish(self) -> None:
         """Do at once what takes a session or a rule of a library, and remove what nothing uses any more."""
-        if names := self.waiting[
-            "stored"
-        ]:  # computed once by onnxruntime's own kernels, and stored under their names
+        # computed once by onnxruntime's own kernels, and stored under their names
+        if names := self.waiting["stored"]:
             values = [self.values[name] for name in names]
             graph, functions = ir.convenience.extract(self.model.graph, [], values), self.model.functions
             part = ir.Model(graph, ir_version=self.model.ir_version, functions=list(functions.values()))

@@ -110,9 +110,8 @@ def _difference(a: Any, b: Any, exact: bool) -> tuple[str, float]:
 
     if isinstance(a, (dict, list)):
         parts = [list(each.items()) if isinstance(each, dict) else each for each in (a, b)]
-        pairs = (
-            zip(*parts, strict=False) if len(parts[0]) == len(parts[1]) else [(len(parts[0]), len(parts[1]))]
-        )
+        lengths = len(parts[0]), len(parts[1])
+        pairs = zip(*parts, strict=False) if lengths[0] == lengths[1] else [lengths]
         return max((_difference(x, y, exact) for x, y in pairs), default=("", 0.0))
     a, b = numpy.asarray(a), numpy.asarray(b)
     if a.dtype != b.dtype or a.shape != b.shape:

@@ -8,16 +8,16 @@ runtimes have kernels for more types than an opset names.
 Shapes must go together as the operators' documentation says, and as onnxruntime wants them. A line of `onnx_shapes.txt`
 names operators and the shape of each operand: a letter is a size that is the same wherever it stands, `3h` three times h,
 `1` one, `_` any size, `...` any axes, which need not be the same in two operands, `*` any axes that are; `-` is an operand
-of any shape, `[]` one without axes, `|` stands between other forms. What must hold beside shapes, `_CONDITIONS` says.
+of any shape, `[]` one without axes, `|` stands between other forms. What must hold beside shapes, `_faults` says.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
+from operator import ge
 from pathlib import Path
-from typing import Union
 
 from graphflops.dims import Dim, differ, meet
 from graphflops.ops.operator import operator
@@ -122,82 +122,70 @@ def _named(shape: tuple[str, ...], there: tuple[Dim, ...]) -> Iterator[tuple[str
             yield from zip(shape[-behind:], there[-behind:], strict=True)
 
 
-# Conditions on attributes and stored numbers, one function a kind; onnxruntime 1.32 refuses what does not keep them.
-
-Operands = Sequence[object]
-Attributes = Mapping[str, object]
-Named = Union[int, str]  # an operand by its place, or an attribute by its name
-Condition = Callable[[Operands, Attributes], str]
+def broken(op: str, operands: Sequence[object], attributes: Iterable[tuple[str, object]]) -> str:
+    """What is wrong with a call's shapes, or with what it says beside them; "" if nothing is."""
+    return misfit(op, operands) or next(filter(None, _faults(op, operands, dict(attributes))), "")
 
 
-def _tensor(operands: Operands, place: int) -> TensorType | None:
+def _faults(op: str, operands: Sequence[object], attributes: Mapping[str, object]) -> Iterator[str]:
+    """What onnxruntime 1.32 refuses in attributes and stored numbers; "" where a condition is kept."""
+    x, integers = _tensor(operands, 0), partial(_integers, operands, attributes)
+    match operator(op).base.removeprefix("onnx."):
+        case "Pad" | "Slice":
+            yield _twice(integers(3), x)
+        case "Unsqueeze":
+            yield _twice(integers(1), x, len(integers(1)))  # axes of the result
+            yield _twice(integers("axes"), x)
+        case "CenterCropPad" | "Resize":
+            yield _twice(integers("axes"), x)
+        case "AveragePool" | "LpPool" | "MaxPool":  # else a window might lie in the padding altogether
+            pads, window = integers("pads"), integers("kernel_shape")
+            is_whole = len(pads) == 2 * len(window)
+            is_wide = is_whole and any(map(ge, pads, (*window, *window)))
+            yield f"pads {pads} are not smaller than the window {window}" if is_wide else ""
+        case "Conv":  # one that is padded to keep its size has no dilations
+            spread, kept = integers("dilations"), str(attributes.get("auto_pad", "")).startswith("SAME")
+            yield f"dilations {spread} beside auto_pad" if kept and any(step != 1 for step in spread) else ""
+        case "ReverseSequence":
+            axis = attributes.get("batch_axis", 1)
+            yield (
+                f"batch_axis and time_axis are both {axis}" if axis == attributes.get("time_axis", 0) else ""
+            )
+        case "Gather" | "GatherElements" | "Scatter" | "ScatterElements":
+            axis = attributes.get("axis", 0)
+            if x is not None and isinstance(axis, int) and -x.rank <= axis < x.rank:
+                yield _beyond(integers(1), [x.shape[axis]])
+        case "GatherND" | "ScatterND":  # the numbers of each index vector lie within the axes that it names
+            vectors, batch = _tensor(operands, 1), attributes.get("batch_dims", 0)
+            deep = vectors.shape[-1] if vectors is not None and vectors.rank else 0
+            if x and isinstance(batch, int) and isinstance(deep, int) and 0 <= batch < batch + deep <= x.rank:
+                yield _beyond(integers(1), x.shape[batch : batch + deep])
+        case "Attention" if op == "onnx.Attention.23":  # from version 24 on a mask may be shorter
+            yield _mask_of_all_keys(operands)
+
+
+def _tensor(operands: Sequence[object], place: int) -> TensorType | None:
     found = operands[place] if place < len(operands) else None
     return found if isinstance(found, TensorType) else None
 
 
-def _integers(operands: Operands, attributes: Attributes, where: Named) -> list[int] | None:
-    """The integers of an attribute or a stored operand in row-major order; None where one of them is not known."""
+def _integers(operands: Sequence[object], attributes: Mapping[str, object], where: int | str) -> list[int]:
+    """Those of an attribute, or of a stored operand by its place, in row-major order; [] where one is not known."""
     tensor = _tensor(operands, where) if isinstance(where, int) else None
     given = attributes.get(str(where)) if isinstance(where, str) else tensor and tensor.value
     found = list(flat((given,)))
-    return found if found and all(isinstance(number, int) for number in found) else None
+    return found if all(isinstance(number, int) for number in found) else []
 
 
-def _distinct(where: Named, operands: Operands, attributes: Attributes) -> str:
-    """No axis is named twice."""
-    axes, x = _integers(operands, attributes, where), _tensor(operands, 0)
-    if axes is None or x is None:
+def _twice(axes: list[int], x: TensorType | None, more: int = 0) -> str:
+    """What is said of axes of which one is named twice. more: axes that the tensor does not have yet."""
+    if x is None:
         return ""
-    rank = x.rank + len(axes) * (where == _OF_RESULT)
-    counted = [axis + rank if axis < 0 else axis for axis in axes]
-    return "" if len(set(counted)) == len(counted) else f"axes {axes} name an axis twice"
+    counted = {axis + x.rank + more if axis < 0 else axis for axis in axes}
+    return "" if len(counted) == len(axes) else f"axes {axes} name an axis twice"
 
 
-_OF_RESULT = 1  # the operand whose axes are those of the result: Unsqueeze's
-
-
-def _pads_within_window(operands: Operands, attributes: Attributes) -> str:
-    """Padding is smaller than the window, so that no window lies in it altogether."""
-    pads, window = (_integers(operands, attributes, name) for name in ("pads", "kernel_shape"))
-    if not pads or not window or len(pads) != 2 * len(window):
-        return ""
-    fits = all(pad < length for pad, length in zip(pads, (*window, *window), strict=True))
-    return "" if fits else f"pads {pads} are not smaller than the window {window}"
-
-
-def _undilated(operands: Operands, attributes: Attributes) -> str:
-    """A convolution that is padded to keep its size has no dilations."""
-    spread = _integers(operands, attributes, "dilations") or ()
-    kept = str(attributes.get("auto_pad", "")).startswith("SAME")
-    return f"dilations {spread} beside auto_pad" if kept and any(step != 1 for step in spread) else ""
-
-
-def _differ_in(first: str, second: str, default: int, operands: Operands, attributes: Attributes) -> str:
-    """Two attributes name two axes; `default` is that of the first, 1 less it that of the second."""
-    both = attributes.get(first, default), attributes.get(second, 1 - default)
-    return f"{first} and {second} are both {both[0]}" if both[0] == both[1] else ""
-
-
-def _inside(operands: Operands, attributes: Attributes) -> str:
-    """Indices lie within the axis that they count along, from either end."""
-    x, indices, axis = _tensor(operands, 0), _integers(operands, attributes, 1), attributes.get("axis", 0)
-    if x is None or indices is None or not isinstance(axis, int) or not -x.rank <= axis < x.rank:
-        return ""
-    return _beyond(indices, [x.shape[axis]])
-
-
-def _inside_each(operands: Operands, attributes: Attributes) -> str:
-    """The numbers of each index vector lie within the axes that it names."""
-    x, vectors, indices = _tensor(operands, 0), _tensor(operands, 1), _integers(operands, attributes, 1)
-    if x is None or vectors is None or indices is None:
-        return ""
-    batch, deep = attributes.get("batch_dims", 0), vectors.shape[-1] if vectors.rank else 0
-    if not isinstance(batch, int) or not isinstance(deep, int) or not 0 <= batch < batch + deep <= x.rank:
-        return ""
-    return _beyond(indices, x.shape[batch : batch + deep])
-
-
-def _mask_of_all_keys(operands: Operands, attributes: Attributes) -> str:
+def _mask_of_all_keys(operands: Sequence[object]) -> str:
     """A mask has a number for each key, the cached ones included, or one for all."""
     mask, (key, past) = _tensor(operands, 3), (_tensor(operands, place) for place in (1, 4))
     if not mask or not mask.rank or not key or key.rank < 2 or (past and past.rank < 2):
@@ -208,33 +196,9 @@ def _mask_of_all_keys(operands: Operands, attributes: Attributes) -> str:
 
 
 def _beyond(indices: Sequence[int], lengths: Sequence[Dim]) -> str:
-    """What is said of an index that is outside its axis; the axes take turns."""
+    """What is said of an index that is outside its axis, counted from either end; the axes take turns."""
     for place, index in enumerate(indices):
         length = lengths[place % len(lengths)]
         if isinstance(length, int) and not -length <= index < length:
             return f"index {index} is outside an axis of {length}"
     return ""
-
-
-_CONDITIONS: tuple[tuple[str, tuple[Condition, ...]], ...] = (
-    ("Pad Slice", (partial(_distinct, 3),)),
-    ("Unsqueeze", (partial(_distinct, _OF_RESULT), partial(_distinct, "axes"))),
-    ("CenterCropPad Resize", (partial(_distinct, "axes"),)),
-    ("AveragePool LpPool MaxPool", (_pads_within_window,)),
-    ("Conv", (_undilated,)),
-    ("ReverseSequence", (partial(_differ_in, "batch_axis", "time_axis", 1),)),
-    ("Gather GatherElements Scatter ScatterElements", (_inside,)),
-    ("GatherND ScatterND", (_inside_each,)),
-    ("Attention.23", (_mask_of_all_keys,)),  # from version 24 on a mask may be shorter
-)
-_BY_WORD = {f"onnx.{word}": conditions for words, conditions in _CONDITIONS for word in words.split()}
-
-
-def broken(op: str, operands: Operands, attributes: Iterable[tuple[str, object]]) -> str:
-    """What is wrong with a call's shapes, or with what it says beside them; "" if nothing is."""
-    conditions = _BY_WORD.get(op) or _BY_WORD.get(operator(op).base)
-    if not conditions:
-        return misfit(op, operands)
-    given = dict(attributes)
-    found = (keeps(operands, given) for keeps in conditions)
-    return misfit(op, operands) or next(filter(None, found), "")

@@ -59,14 +59,18 @@ def find_attentions(program: PricedProgram, masks: Mapping[str, Stated]) -> Pric
             f" so it counts as hiding nothing: say what it hides, as with --mask {shown(inputs[0])}=causal"
         )
         program.notes.say("GF117", "", text)
+
+    def grown(whole: Cost, pairs: Sequence[tuple[Cost | None, Cost | None]]) -> Cost:
+        """A total with more masked FLOPs after those of some calls have grown."""
+        more = [after for after, before in pairs if after is not None and after is not before]
+        return replace(whole, masked_flops=summed_quantity("masked_flops", [whole, *more], program.names))
+
     # the program with these masked FLOPs in the rows whose rules found none
     main = program.main
     rows = [_masked(row, masked.get(row.node, 0), of_gradients.get(row.node, 0)) for row in main.rows]
     changed = [(row, was) for row, was in zip(rows, main.rows, strict=True) if row is not was]
-    forward = [(row.cost, was.cost) for row, was in changed]
-    backward = [(row.backward, was.backward) for row, was in changed]
-    cost = replace(main.cost, masked_flops=_total(program, main.cost, forward))
-    back = replace(main.backward, masked_flops=_total(program, main.backward, backward))
+    cost = grown(main.cost, [(row.cost, was.cost) for row, was in changed])
+    back = grown(main.backward, [(row.backward, was.backward) for row, was in changed])
     main = replace(main, rows=tuple(rows), cost=cost, backward=back)
     return replace(program, main=main, attentions=uses)
 
@@ -77,8 +81,3 @@ def _masked(row: Row, forward: Dim, backward: Dim) -> Row:
     if backward != 0 and row.backward is not None and row.backward.masked_flops == 0:
         row = row._replace(backward=replace(row.backward, masked_flops=backward))
     return row
-
-
-def _total(program: PricedProgram, whole: Cost, pairs: Sequence[tuple[Cost | None, Cost | None]]) -> Dim:
-    more = [after for after, before in pairs if after is not None and after is not before]
-    return summed_quantity("masked_flops", [whole, *more], program.names)

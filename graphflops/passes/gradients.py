@@ -281,7 +281,17 @@ _FRAME = re.compile(r'^[ \t]*File "[^"\n]*", line \d+, in (\S+)\n([^\n]*)', re.M
 
 def with_checkpoints(graph: Graph, patterns: Sequence[str]) -> Graph:
     """The graph with its checkpoints marked, checkpointed graphs put in place; ModelError for a pattern without a match."""
-    graph = _with_inlined(graph)
+    nodes: list[Node] = []
+    types, marks = dict(graph.types), dict(graph.recomputed)
+    inlined = 0  # checkpointed graphs whose calls stand in place of the operators that hold them
+    for node in graph.nodes:
+        calls = _inlined(node, types) if node.operator.word in _CHECKPOINTED else None
+        nodes += [node] if calls is None else calls
+        if calls is not None:
+            marks.update((call.name, inlined) for call in calls)
+            inlined += 1
+    if inlined:
+        graph = replace(graph, nodes=tuple(nodes), types=types, recomputed=marks)
     called = {node.module for node in graph.nodes if node.module}
     paths = {path for module in called for path in (*modules_around(module), module)}
     modules: set[str] = set()
@@ -291,7 +301,7 @@ def with_checkpoints(graph: Graph, patterns: Sequence[str]) -> Graph:
             some = ", ".join([*map(shown, sorted(paths)[:3]), "..."]) if paths else "none"
             raise ModelError(f"--recompute {shown(pattern)} matches no module; the model has {some}")
         modules |= hits
-    marks: dict[str, int] = dict(graph.recomputed)
+    marks = dict(graph.recomputed)
     number = max(marks.values(), default=-1)
     before: object = None
     for node in graph.nodes:
@@ -318,22 +328,6 @@ def _checkpoint_of(node: Node, modules: set[str]) -> tuple[str, str] | None:
             stack = [entry.split(",")[1] for entry in node.module_stack.split(";") if entry.count(",") > 1]
             return (line, stack[depth] if depth < len(stack) else node.module)
     return None
-
-
-def _with_inlined(graph: Graph) -> Graph:
-    """The graph with the calls of checkpointed graphs in place of the operators that hold them."""
-    nodes: list[Node] = []
-    types, marks = dict(graph.types), dict(graph.recomputed)
-    number = 0
-    for node in graph.nodes:
-        calls = _inlined(node, types) if node.operator.word in _CHECKPOINTED else None
-        if calls is None:
-            nodes.append(node)
-        else:
-            marks.update((call.name, number) for call in calls)
-            nodes += calls
-            number += 1
-    return replace(graph, nodes=tuple(nodes), types=types, recomputed=marks) if number else graph
 
 
 def _inlined(node: Node, types: dict[str, Any]) -> list[Node] | None:

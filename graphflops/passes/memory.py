@@ -157,7 +157,7 @@ class _Liveness:
         turn = len(self.meter.rows)
         for name in seeds:
             reverse.give(name, repeats)
-        reverse.backward(self.calls, released, self.again(released))
+        reverse.backward(released, self.again(released))
         return self.meter.peak(), *self.meter.timeline(turn)
 
     def kept_by(self, call: PricedCall) -> tuple[Sequence[str], Sequence[str]]:

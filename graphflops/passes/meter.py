@@ -95,17 +95,13 @@ class Meter:
 
     def mark(self, node: str, peaks: Sequence[Peak] = (), buffers: Sequence[Dim] = ()) -> None:
         """Record a moment: the call with its buffers; then one for each graph nested in it."""
-        self._moment(node, node, buffers, "workspace")
-        for peak in peaks:
-            if peak.bytes != 0:
-                self._moment(f"{node}/{peak.node}", node, (peak.bytes,), "nested")
-
-    def _moment(self, node: str, name: str, buffers: Sequence[Dim], kind: HeldKind) -> None:
-        self.marks.setdefault(self.changed(total(buffers)), node)
-        for size in buffers:
-            if size != 0:
-                self.held.append(Held(name, kind, len(self.rows), len(self.rows), size))
-        self.rows.append(self.row)
+        moments: list[tuple[str, Sequence[Dim], HeldKind]] = [(node, buffers, "workspace")]
+        moments += [(f"{node}/{peak.node}", (peak.bytes,), "nested") for peak in peaks if peak.bytes != 0]
+        for name, sizes, kind in moments:
+            now = len(self.rows)
+            self.marks.setdefault(self.changed(total(sizes)), name)
+            self.held += [Held(node, kind, now, now, size) for size in sizes if size != 0]
+            self.rows.append(self.row)
 
     def peak(self) -> Peak:
         """The largest sum; for symbolic sizes a `max` of those that no other sum provably covers."""
@@ -270,17 +266,13 @@ class Reverse:
             self.meter.drop(-1 - buffer)
 
     def backward(
-        self,
-        calls: Sequence[PricedCall],
-        released: Mapping[int, Sequence[str | int]],
-        before: Mapping[int, Callable[[], None]],
+        self, released: Mapping[int, Sequence[str | int]], before: Mapping[int, Callable[[], None]]
     ) -> None:
         """Run the gradients of the calls, the last one first.
 
         released: by index of a call, what its gradient is the last to need. before: by index, what runs before its gradient.
         """
-        for index in range(len(calls) - 1, -1, -1):
-            call = calls[index]
+        for index, call in reversed([*enumerate(self.execution.calls)]):
             if index in before:
                 before[index]()
             self.meter.row = call.row

@@ -71,11 +71,6 @@ def update(training: Training, parameters: Sequence[Parameter]) -> Update:
     return Update(Cost.sum(costs), tuple(state), tuple(max(temporaries, key=_size, default=())))
 
 
-def step_of(program: PricedProgram) -> Cost:
-    """What one step of a program's optimizer costs."""
-    return Cost() if program.training is None else update(program.training, trained(program)).cost
-
-
 def trained(program: PricedProgram) -> list[Parameter]:
     """The parameters that a step computes a gradient of: torch's optimizers pass over the others."""
     types = dict(program.typed_inputs("parameter"))

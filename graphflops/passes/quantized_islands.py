@@ -20,10 +20,9 @@ from graphflops.passes.quantized_values import (
     Uses,
     is_narrow,
     parameters,
-    product_dtype,
     scales,
 )
-from graphflops.tensor import INT32, INT64, TensorType
+from graphflops.tensor import DTYPES, INT32, INT64, TensorType
 
 PriceOf = Callable[[Node, Mapping[str, Value], Graph], Priced]
 
@@ -184,7 +183,10 @@ class Islands(Uses):
         work = total(self.twins[name].zeroed for name in factors) + self._dequantizing(end.taken)
         if not end.quantizers:
             work = work + TO_FLOAT * self.elements(place)
-        dtype = product_dtype([self.twins[name].type.dtype for name in factors])
+        # The type of products of integers, signed or not, is the signed one of the most bits.
+        dtypes = [self.twins[name].type.dtype for name in factors]
+        floats = [dtype for dtype in dtypes if dtype.is_floating]
+        dtype = floats[0] if floats else DTYPES[f"int{max(dtype.bits for dtype in dtypes)}"]
         return self._whole(place, taken, end, replace(priced.estimate, matrix_dtype=dtype), work)
 
     def _of_weights(self, place: int, call: PricedCall, taken: Sequence[str]) -> Island | None:

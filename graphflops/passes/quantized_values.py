@@ -11,7 +11,7 @@ from graphflops.graph import Graph
 from graphflops.passes.price_call import converts, is_free
 from graphflops.passes.program import PricedCall
 from graphflops.rules.quantized import DEQUANTIZE, QUANTIZE
-from graphflops.tensor import DTYPES, DType, TensorType
+from graphflops.tensor import DType, TensorType
 
 TO_FLOAT = DEQUANTIZE - 1  # of a sum of integers: convert, multiply by the scales
 _WIDEST = 16  # bits of an integer that is a factor of products
@@ -59,12 +59,6 @@ def scales(conversion: PricedCall, values: Mapping[str, Value]) -> list[TensorTy
 def is_narrow(dtype: DType) -> bool:
     """Whether products take factors of the type as they are."""
     return dtype.bits <= _WIDEST and dtype.kind in ("int", "uint", "float")
-
-
-def product_dtype(factors: Sequence[DType]) -> DType:
-    """The type of products of these: of integers, signed or not, the signed one of the most bits."""
-    floats = [dtype for dtype in factors if dtype.is_floating]
-    return floats[0] if floats else DTYPES[f"int{max(dtype.bits for dtype in factors)}"]
 
 
 class Uses:

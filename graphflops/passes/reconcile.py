@@ -5,13 +5,14 @@ Where neither a rule nor the file records a type, `FallbackTypes` takes what the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from msgspec.structs import replace
 
 from graphflops.cost import Value
 from graphflops.dims import Dim, Expr, Meeting, differ, evaluate, symbol
+from graphflops.dims.atoms import terms_of
 from graphflops.errors import ModelError, shown
 from graphflops.graph import Graph, Node, Ref
 from graphflops.passes.bind import Binding
@@ -58,7 +59,8 @@ class Reconciler:
         self.equalities: dict[Meeting, bool] = {}
 
     def begin(self, graph: Graph, values: Mapping[str, Value]) -> None:
-        self.contents[graph] = {name for name, value in values.items() if _has_contents(value)}
+        known = ((name, getattr(value, "value", None)) for name, value in values.items())
+        self.contents[graph] = {name for name, contents in known if contents is not None}
 
     def numbered(self, node: Node, priced: Priced, values: Mapping[str, Value], graph: Graph) -> Priced:
         """Name each size that depends on data: as the file does where it records one, else by the next number."""
@@ -139,26 +141,22 @@ class Reconciler:
                 if not is_broadcast and None not in sizes and sizes[0] != sizes[1]:
                     text = f"requires {a} = {b}, which are {sizes[0]} and {sizes[1]} in the file"
                     self.say("GF102", node, text)
-            if node.operator.name == "check" and graph is self.program:
-                self._follow(priced.met, values)
+            # From here on, a size that depends on data is what an asserted sum leaves for it: `u2 = s0 - u0 - u1`.
+            is_asserted = node.operator.name == "check" and graph is self.program
+            for difference in (a - b for a, b, _ in priced.met if is_asserted):
+                names = difference.symbols & self.unbacked if isinstance(difference, Expr) else ()
+                for name in sorted(names, reverse=True):
+                    ((own, _),) = symbol(name).terms.items()
+                    rest = symbol(name) - difference * terms_of(difference).get(own, 0)
+                    if isinstance(rest, int) or name not in rest.symbols:
+                        self.unbacked.remove(name)
+                        self.binding.learn(name, rest)
+                        values.update({key: put_in(value, {name: rest}) for key, value in values.items()})
+                        break
         if self.fallback is not None:
             self._take_derived(node, priced, values, graph, self.fallback)
         else:
             self._take_recorded(node, priced, values, graph, autocast)
-
-    def _follow(self, asserted: Iterable[Meeting], values: dict[str, Value]) -> None:
-        """From here on, a size that depends on data is what an asserted sum leaves for it: `u2 = s0 - u0 - u1`."""
-        for difference in (meeting.a - meeting.b for meeting in asserted):
-            if not isinstance(difference, Expr):
-                continue
-            for name in sorted(difference.symbols & self.unbacked, reverse=True):
-                ((own, _),) = symbol(name).terms.items()
-                rest = symbol(name) - difference * difference.terms.get(own, 0)
-                if isinstance(rest, int) or name not in rest.symbols:
-                    self.unbacked.remove(name)
-                    self.binding.learn(name, rest)
-                    values.update({key: put_in(value, {name: rest}) for key, value in values.items()})
-                    break
 
     def _take_recorded(
         self, node: Node, priced: Priced, values: dict[str, Value], graph: Graph, autocast: bool
@@ -194,7 +192,7 @@ class Reconciler:
                 chosen = autocast or (is_wide and node.operator.kind == "normalisation")
                 value = self._agreed(node, ours, recorded, chosen, is_compared)
             values[name] = value
-            if _has_contents(value):
+            if getattr(value, "value", None) is not None:
                 contents.add(name)
         if contents and _writes(node):  # which values share the memory that is written is not tracked
             known = ((name, values[name]) for name in contents)
@@ -282,10 +280,6 @@ class Reconciler:
         """Keep a diagnostic: one per operator, or one for all, of the kinds that would repeat at every call."""
         where = node.op if code == "GF101" else "" if message == RANKLESS else node.name
         self.notes.say(code, node.name, message, message if code == "GF117" else where)
-
-
-def _has_contents(value: Value) -> bool:
-    return isinstance(value, TensorType) and value.value is not None
 
 
 def _writes(node: Node) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 from graphflops.dims import Dim, total
 from graphflops.graph import Phase, Step
-from graphflops.passes.optimizer import step_of
+from graphflops.passes.optimizer import trained, update
 from graphflops.passes.program import NO_TIME, MemoryUse, Peak, PricedProgram, ProgramTime
 from graphflops.report import (
     Coverage,
@@ -90,7 +90,7 @@ def report(
 ) -> Report:
     """The report of a program, in a training analysis with its gradients and one optimizer step: built here alone."""
     graph, main, peak, rows = program.graph, program.main, memory.training, time.rows or program.main.rows
-    step = graph.step
+    step, recorded = program.training, graph.step
     return Report(
         origin=graph.origin,
         symbols=program.symbols,
@@ -102,7 +102,7 @@ def report(
         diagnostics=_diagnostics(program),
         modules=graph.modules,
         backward=Totals(main.backward, peak.bytes, peak.node, time.backward) if peak else None,
-        optimizer=Totals(step_of(program), time=time.optimizer) if program.training else None,
+        optimizer=Totals(update(step, trained(program)).cost, time=time.optimizer) if step else None,
         memory=memory.timeline,
         inputs=program.passed,
         outputs=tuple(dict.fromkeys(name for output in graph.outputs for _, name in output.uses())),
@@ -116,8 +116,8 @@ def report(
         profile_errors=time.profile_errors,
         network=time.network,
         guards=program.guards,
-        mesh=None if step is None else step.mesh,
-        exchanges=() if step is None else exchanges(program, step, rows),
+        mesh=None if recorded is None else recorded.mesh,
+        exchanges=() if recorded is None else exchanges(program, recorded, rows),
         program=graph,
     )
 

@@ -53,12 +53,6 @@ def labels_of(graph: Graph, names: Mapping[str, str]) -> dict[str, str]:
     return labels
 
 
-def without_labels(dims: Mapping[str, int], labels: Mapping[str, str]) -> dict[str, int]:
-    """The sizes that the user gives, by symbol or axis instead of by label."""
-    places = {label: place for place, label in reversed([*labels.items()])}  # its symbol, which comes first
-    return {places.get(name, name): value for name, value in dims.items()}
-
-
 def with_sizes(program: PricedProgram, labels: Mapping[str, str]) -> PricedProgram:
     """The program with its sizes by name, their lower bounds and labels. Raises ModelError where a size is negative."""
     main = program.main

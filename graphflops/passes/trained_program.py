@@ -206,34 +206,27 @@ class Autocast(Struct):
         if treatment == "widest" and not any(value.dtype is FLOAT32 for value in operands):
             return [node]
         wanted = self.lower if treatment == "lower" else FLOAT32
-        casts: list[Node] = []
-        args = tuple(self._converted(x, wanted, node, types, casts) for x in node.args)
-        kwargs = tuple((key, self._converted(x, wanted, node, types, casts)) for key, x in node.kwargs)
-        return [*casts, replace(node, args=args, kwargs=kwargs)]
+        calls: list[Node] = []
 
-    def _converted(
-        self, argument: Any, wanted: DType, node: Node, types: Mapping[str, Any], casts: list[Node]
-    ) -> Any:
-        """The argument with its tensors converted; adds the calls that do so to `casts`."""
-        if isinstance(argument, tuple):
-            return tuple(self._converted(x, wanted, node, types, casts) for x in argument)
-        if not isinstance(argument, Ref):
-            return argument
-        value = _eligible(types.get(argument.name))
-        if value is None or value.dtype is wanted:
-            return argument
-        is_cached = wanted is self.lower and value.dtype is FLOAT32 and argument.name in self.leaves
-        if is_cached and argument.name in self.cached:
-            return Ref(self.cached[argument.name])
-        name = wished = f"{argument.name}_{wanted.name}"
-        number = 1
-        while name in self.taken:
-            name, number = f"{wished}_{number}", number + 1
-        self.taken.add(name)
-        if is_cached:
-            self.cached[argument.name] = name
-        casts.append(converted(node, name, argument, dtype=wanted))
-        return Ref(name)
+        def cast(argument: Any) -> Any:
+            value = _eligible(types.get(argument.name)) if isinstance(argument, Ref) else None
+            if value is None or value.dtype is wanted:
+                return argument
+            is_cached = wanted is self.lower and value.dtype is FLOAT32 and argument.name in self.leaves
+            if is_cached and argument.name in self.cached:
+                return Ref(self.cached[argument.name])
+            name = wished = f"{argument.name}_{wanted.name}"
+            number = 1
+            while name in self.taken:
+                name, number = f"{wished}_{number}", number + 1
+            self.taken.add(name)
+            if is_cached:
+                self.cached[argument.name] = name
+            calls.append(converted(node, name, argument, dtype=wanted))
+            return Ref(name)
+
+        calls.append(node.changed(cast))
+        return calls
 
 
 def _eligible(value: Any) -> TensorType | None:
@@ -306,9 +299,7 @@ class _Conversion(Record, frozen=True):
             return node
         if self.own is FLOAT32 and _SAYS_FLOAT32.search(node.python_stack.rpartition("\n")[2]):
             return node
-        args = tuple(self.wanted if x is self.own else x for x in node.args)
-        kwargs = tuple((key, self.wanted if x is self.own else x) for key, x in node.kwargs)
-        return replace(node, args=args, kwargs=kwargs)
+        return node.changed(lambda x: self.wanted if x is self.own else x)
 
     def with_nested(self, node: Node, types: Mapping[str, Any]) -> Node:
         """The call with its nested graphs converted: their inputs are the operands behind them, in order."""

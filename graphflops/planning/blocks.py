@@ -110,7 +110,18 @@ def choices(calls: Sequence[Call]) -> list[Recompute]:
     full = kept_at(calls, (), "full")
     found = {none.kept: none, full.kept: full}
     for step in range(_STEPS):
-        again = _cut(calls, most * 2.0 ** (8 - step))
+        # The calls that run again where a second costs so many bytes. Each call has two nodes: its results are there for
+        # the gradients, and it runs again. On the source's side both hold.
+        price, edges = most * 2.0 ** (8 - step), list[Edge]()
+        for call in calls:
+            there, here = ((call.name, place) for place in range(2))
+            edges.append((there, here, inf if call.bytes is None else call.bytes))
+            edges.append((here, SINK, inf if call.leaves else max(int(price * call.done.seconds), 0)))
+            edges += [(here, (read, 0), inf) for read in call.reads]
+            if call.is_needed or call.leaves:
+                edges.append((SOURCE, there, inf))
+        beyond = beyond_cut(edges)
+        again = {call.name for call in calls if (call.name, 1) not in beyond}
         kept = {call.name for call in calls if call.name not in again and call.bytes is not None}
         one = kept_at(calls, kept, "")
         name = f"cut {_PERCENT * one.done.seconds / whole:.0f} %"
@@ -136,20 +147,3 @@ def kept_at(calls: Sequence[Call], kept: Collection[str], name: str) -> Recomput
         left += call.reads
     done = Tally(*map(sum, zip(NOTHING, *(by_name[one].done for one in again), strict=True)))
     return Recompute(name, sum(by_name[one].bytes or 0 for one in used), done, frozenset(again))
-
-
-def _cut(calls: Sequence[Call], price: float) -> Collection[str]:
-    """The calls that run again where a second costs so many bytes.
-
-    Each call has two nodes: its results are there for the gradients, and it runs again. On the source's side both hold.
-    """
-    edges: list[Edge] = []
-    for call in calls:
-        there, again = ((call.name, place) for place in range(2))
-        edges.append((there, again, inf if call.bytes is None else call.bytes))
-        edges.append((again, SINK, inf if call.leaves else max(int(price * call.done.seconds), 0)))
-        edges += [(again, (read, 0), inf) for read in call.reads]
-        if call.is_needed or call.leaves:
-            edges.append((SOURCE, there, inf))
-    beyond = beyond_cut(edges)
-    return {call.name for call in calls if (call.name, 1) not in beyond}

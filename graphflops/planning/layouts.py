@@ -229,11 +229,18 @@ class Costs:
 
     def blocks(self, part: Part, again: Tally) -> tuple[Block, Block]:
         """A part forward and backward. again: of its forward, runs again with as much of what it exchanges."""
-        gathers, sums = self._sharded(part)
+        gathers, sums = list[Work](), list[Work]()  # of weights, and of gradients, where devices have parts
+        groups = self.groups(part) if self.layout.sharding in ("full", "gradients") else []
+        for (size, group), axes in zip(groups, _SHARDS, strict=False):
+            if size and group > 1:
+                near = min(self._near, group)
+                gathers.append(self._sent("all_gather", size * (_COMPUTED / group), group, *axes, near=near))
+                sums.append(self._sent("reduce_scatter", size * _GRADIENT, group, *axes, near=near))
         ahead = self._exchanged(part, 0)
         repeated = [one.again(again, part.forward) for one in ahead] if again.seconds else []
         back = (*repeated, *self._exchanged(part, 1))
-        return Block(ahead, gathers), Block(back, gathers * (self.layout.sharding == "full") + sums)
+        beside = (*gathers * (self.layout.sharding == "full"), *sums)
+        return Block(ahead, tuple(gathers)), Block(back, beside)
 
     def _exchanged(self, part: Part, way: int) -> tuple[Work, ...]:
         """Kernels of a part and exchanges of split products and of experts, forward (0) or backward (1).
@@ -269,18 +276,6 @@ class Costs:
         sent = [(size, self.layout.context - 1), *gradients]
         taken = sum(times * self.machine.takes("send", nbytes, 2, near) for nbytes, times in sent)
         return Work("send", Tally(taken), ("cp",), sum(times * nbytes for nbytes, times in sent))
-
-    def _sharded(self, part: Part) -> tuple[tuple[Work, ...], tuple[Work, ...]]:
-        """What gathers the weights of a part, and sums its gradients, where devices have parts."""
-        if self.layout.sharding not in ("full", "gradients"):
-            return (), ()
-        gathers, sums = list[Work](), list[Work]()
-        for (size, group), axes in zip(self.groups(part), _SHARDS, strict=True):
-            if size and group > 1:
-                near = min(self._near, group)
-                gathers.append(self._sent("all_gather", size * (_COMPUTED / group), group, *axes, near=near))
-                sums.append(self._sent("reduce_scatter", size * _GRADIENT, group, *axes, near=near))
-        return tuple(gathers), tuple(sums)
 
     def groups(self, part: Part) -> list[tuple[int, int]]:
         """Elements of a part on a device before they are sharded, and over how many devices they are."""
@@ -328,27 +323,22 @@ class Costs:
             gathered = _COMPUTED * held + (_COMPUTED + _GRADIENT) * of_layer
         elif not is_sharded:
             gathered = _COMPUTED * whole
-        kept, more = self._activations(place, counts)
+        # For gradients at the peak, and what is alive beside them: of a ring a block of another device, and the next.
+        parts, devices = self.prices.parts, self.layout.pipeline
+        given = [parts[BEFORE].kept if place == 0 else self.prices.boundary]
+        given += [self.prices.boundary] * (self.layout.virtual - 1)
+        each = counts[place::devices]
+        sizes = [first + count * self.recompute.kept for first, count in zip(given, each, strict=True)]
+        kept = most_saved(sizes, place, devices, self.batches, self.layout.schedule)
+        peaks = [0, layer.transient - self.recompute.kept if any(each) else 0]
+        peaks += [parts[AFTER].transient] * (place == devices - 1)
+        peaks += [parts[BEFORE].transient - sizes[0]] * (place == 0)
+        around = max((2 * one.nbytes for one in layer.attended), default=0)
         return Memory(
             weights=int(_MASTER * own),
             gradients=int(_GRADIENT * (own if is_sharded else whole)),
             optimizer=0 if self.layout.hosted else int(_STATES * own),
             gathered=int(gathered),
             activations=int(kept),
-            temporaries=int(more),
+            temporaries=int(max(peaks) + around),
         )
-
-    def _activations(self, place: int, counts: Sequence[int]) -> tuple[float, float]:
-        """Bytes that a device keeps for gradients at the peak, and what is alive beside them."""
-        parts, layer, devices = self.prices.parts, self.prices.parts[LAYER], self.layout.pipeline
-        given = [parts[BEFORE].kept if place == 0 else self.prices.boundary]
-        given += [self.prices.boundary] * (self.layout.virtual - 1)
-        own = counts[place::devices]
-        sizes = [first + count * self.recompute.kept for first, count in zip(given, own, strict=True)]
-        kept = most_saved(sizes, place, devices, self.batches, self.layout.schedule)
-        peaks = [layer.transient - self.recompute.kept if any(own) else 0]
-        peaks += [parts[AFTER].transient] * (place == devices - 1)
-        peaks += [parts[BEFORE].transient - sizes[0]] * (place == 0)
-        # A block of another device, and the next.
-        around = max((2 * one.nbytes for one in layer.attended), default=0)
-        return kept, max(*peaks, 0) + around

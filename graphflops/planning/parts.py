@@ -69,7 +69,14 @@ class Split:
         if weight is not None:
             return self._product(node, *weight, parts)
         if node.operator.name == "embedding" and not parts:
-            return self._embedding(node)
+            table, result = node.args[0], node.outputs[0]
+            is_weight = isinstance(table, Ref) and table.name in self.weights and self._divides(table.name, 0)
+            if isinstance(table, Ref) and is_weight and result and node.name not in self.refused:
+                self.parts[table.name] = Part(
+                    0, frozenset({node.name})
+                )  # refused for a product by the table that is not split
+                self.exchanged.append(Exchanged(node.name, result, "out"))
+            return ""
         if not parts or not any(node.outputs):
             return ""
         out = [name for name in node.outputs if name is not None]
@@ -206,15 +213,6 @@ class Split:
             return f"{node.op} reads another axis than the split one"
         self._divide(weight, Part(rows, part.origins))
         self.exchanged.append(Exchanged(node.name, out, "out"))
-        return ""
-
-    def _embedding(self, node: Node) -> str:
-        table, out = node.args[0], node.outputs[0]
-        if node.name in self.refused:  # for a product by the table that is not split
-            return ""
-        if isinstance(table, Ref) and out and table.name in self.weights and self._divides(table.name, 0):
-            self.parts[table.name] = Part(0, frozenset({node.name}))
-            self.exchanged.append(Exchanged(node.name, out, "out"))
         return ""
 
     def size(self, name: str, axis: int) -> int:

@@ -33,11 +33,8 @@ _MICRO = (1, 2, 4, 8, 16)  # samples of a micro-batch that are tried where their
 _VIRTUAL = (2, 4)  # stages of a device
 # Tokens of a sequence on each of its devices: fewer leave kernels short and a ring of keys exposed.
 _FEWEST = 2048
-_PARTS = {
-    "compute": "kernels",
-    "again": "recomputation",
-    "exposed": "communication",
-}  # of a step, as people say
+# Parts of a step, as people say.
+_PARTS = {"compute": "kernels", "again": "recomputation", "exposed": "communication"}
 _PARTS |= {"bubble": "pipeline bubble", "update": "update"}
 _AXES = {"dp": "data", "tp": "tensor", "pp": "pipeline", "ep": "expert", "cp": "context"}
 _NOTHING_AGAIN = Recompute("none", 0)

@@ -26,12 +26,11 @@ from graphflops.render import summary
 from graphflops.render.formats import DOCUMENTS
 from graphflops.render.html.fragment import escaped as html_escaped
 from graphflops.render.html.fragment import table as html_table
-from graphflops.render.ledger import Group, Ledger
+from graphflops.render.ledger import Group, Ledger, Tree
 from graphflops.render.table import Page, Styled
 from graphflops.render.tables import Entry, Listing, TextTable, tables
 from graphflops.render.tables import listing as cells
 from graphflops.render.text import inert, safe, shortened
-from graphflops.render.tree import Tree
 from graphflops.report import Cut, Report
 
 _WIDEST = 200  # characters of a formula shown

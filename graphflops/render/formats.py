@@ -118,7 +118,7 @@ FORMATS = (
     }),
     Format("sarif", (".sarif",), {"Findings": _by("sarif:sarif", ("locate",))}),
     Format("speedscope", (), {"Report": _by("viewers:speedscope")}),
-    Format("memory-snapshot", (".pickle", ".pkl"), {"Report": _by("memory_snapshot:snapshot")}, binary=True),
+    Format("memory-snapshot", (".pickle", ".pkl"), {"Report": _by("memory:snapshot")}, binary=True),
     Format("llm-d-inference-sim", (), {"Serving": _by("serving:llm_d_inference_sim")}),
     Format("chrome-trace", (), {
         "Report": _by("viewers:chrome_trace"), "Plan": _by("plan:chrome_trace"),

@@ -1,19 +1,24 @@
-"""Sums the rows of a report by operator, module, source line or any other key.
+"""Sums the rows of a report by operator, module, source line or any other key; and its modules as the lines of a tree.
 
 A model of thousands of calls has a few dozen distinct costs: rows are counted by distinct cost first, and
-sums are made of those few, as plain integers wherever every size has a value.
+sums are made of those few, as plain integers wherever every size has a value. In a tree, equal siblings are one line.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from msgspec import Struct, field
 
 from graphflops.base.record import Record
+from graphflops.base.units import is_index, spans
 from graphflops.cost import QUANTITIES, Cost
 from graphflops.dims import Dim, evaluate, symbol, total
 from graphflops.errors import DimError
-from graphflops.render.text import Numbers
+from graphflops.render.text import Numbers, short_type
 from graphflops.report import Report, Row, State
 
 _RANKED_AT = 1024  # what a size without a value counts as where groups are ranked
@@ -25,12 +30,6 @@ class RowKind(Record, frozen=True):
     state: State
     forward: Cost
     backward: Cost
-
-    @property
-    def has_matrix_work(self) -> bool:
-        """Whether it has matrix work, or may have some."""
-        work = (self.forward.matrix_flops, self.backward.matrix_flops)
-        return self.state == "unknown" or any(flops != 0 for flops in work)
 
 
 Counts = dict[int, int]  # rows by the number of their kind
@@ -66,9 +65,8 @@ class Ledger:
             seen = (row.state, row.phase, id(row.cost), id(row.backward))
             kind = by_object.get(seen)
             if kind is None:
-                costs = (
-                    (nothing, row.cost) if row.phase == "backward" else (row.cost, row.backward or nothing)
-                )
+                is_backward = row.phase == "backward"
+                costs = (nothing, row.cost) if is_backward else (row.cost, row.backward or nothing)
                 made = RowKind(row.state, *costs)
                 kind = by_object[seen] = by_value.setdefault(made, len(self.kinds))
                 if kind == len(self.kinds):
@@ -76,7 +74,11 @@ class Ledger:
             self.of.append(kind)
         # Whether there is backward work, in a training analysis or in a joint graph.
         self.phases = report.backward is not None or any(row.phase == "backward" for row in report.rows)
-        self._values = [(self._value(kind.forward), self._value(kind.backward)) for kind in self.kinds]
+        value = self.numbers.value
+        self._values = [
+            [[value(getattr(cost, name)) for name in QUANTITIES] for cost in (kind.forward, kind.backward)]
+            for kind in self.kinds
+        ]
 
     def counts(self, key: Callable[[Row], str]) -> dict[str, Counts]:
         """Rows by key and kind; keys in the order in which the program meets them."""
@@ -121,9 +123,6 @@ class Ledger:
             return value or 0
         return evaluate(quantity, {name: self.sizes.get(name, _RANKED_AT) for name in quantity.symbols}) or 0
 
-    def _value(self, cost: Cost) -> tuple[int | None, ...]:
-        return tuple(self.numbers.value(getattr(cost, quantity)) for quantity in QUANTITIES)
-
     def _sum(self, counts: Mapping[int, int], times: int, *, backward: bool) -> Cost:
         side = "backward" if backward else "forward"
         parts = [
@@ -131,8 +130,7 @@ class Ledger:
         ]
         sums: list[Dim] = []
         for index, quantity in enumerate(QUANTITIES):
-            exact = [None if (value := values[index]) is None else n * value for _, values, n in parts]
-            known = [each for each in exact if each is not None]
+            known = [n * value for _, values, n in parts if (value := values[index]) is not None]
             if len(known) == len(parts):
                 sums.append(times * sum(known))
             else:
@@ -155,3 +153,248 @@ def _total(dims: Iterable[Dim]) -> Dim:
         return total(dims)
     except DimError:
         return symbol("a formula too large to print")
+
+
+LINES = 25  # default depth: the deepest with about so many lines
+_CHILDREN = 24  # default number of lines under one module
+DEEPEST = 100  # components of a path; what goes on past them counts as the last one
+
+
+class Line(Record, frozen=True):
+    """One line: a module, or several equal siblings together."""
+
+    level: int  # 0 for the program, one more for each step in
+    label: str  # the last part of the path, with `(x12)` where twelve were folded; not escaped
+    path: str  # the whole path; `blocks.0-11.attn` for the twelve
+    type: str
+    parameters: int
+    group: Group
+    first: str | None = None  # the path of the first of them; None for a part of a module
+
+
+class TreeModule(Struct, eq=False):
+    """A module with the calls made in itself, by kind, and the parameters it holds itself."""
+
+    name: str
+    path: str
+    type: str = ""
+    own: Counts = field(default_factory=dict)
+    parameters: int = 0
+    children: dict[str, TreeModule] = field(default_factory=dict)
+
+    def walk(self) -> Iterator[TreeModule]:
+        """The module and all in it, one before those in it."""
+        waiting = [self]
+        while waiting:
+            module = waiting.pop()
+            yield module
+            waiting += module.children.values()
+
+
+Totals = tuple[Counts, int]  # calls by kind, and parameters
+
+
+def _together(parts: Iterable[Totals]) -> Totals:
+    counts: Counter[int] = Counter()
+    held = 0
+    for own, parameters in parts:
+        counts.update(own)
+        held += parameters
+    return counts, held
+
+
+class Tree:
+    """The module tree of one report. Calls without cost are left out unless `idle`: one more view changes no layer."""
+
+    def __init__(self, report: Report, ledger: Ledger, *, idle: bool = False) -> None:
+        self.ledger = ledger
+        self.shapes: dict[Hashable, int] = {}  # by types, names, costs and parameters, submodules included
+        self.totals: list[Totals] = []  # by number of the shape
+        self.shape_of: dict[TreeModule, int] = {}
+        # The modules that calls are made in and that hold parameters, by path; those around them hang on the first
+        root = self.root = TreeModule("", "", report.modules.get("", ""))
+        by_path = self.by_path = {"": root}
+
+        def at(path: str) -> TreeModule:
+            found = by_path.get(path)
+            if found is None:
+                found, so_far = root, ""
+                for part in path.split(".", DEEPEST - 1):
+                    so_far = f"{so_far}.{part}" if so_far else part
+                    if part not in found.children:
+                        found.children[part] = TreeModule(part, so_far, report.modules.get(so_far, ""))
+                    found = found.children[part]
+                by_path[path] = found
+            return found
+
+        works = [
+            idle or kind.state == "unknown" or bool(kind.forward) or bool(kind.backward)
+            for kind in ledger.kinds
+        ]
+        for path, counts in ledger.counts(lambda row: row.module).items():
+            module = at(path)
+            for kind, times in counts.items():
+                if works[kind]:
+                    module.own[kind] = module.own.get(kind, 0) + times
+        for row in report.rows:
+            module = by_path[row.module]
+            module.type = module.type or row.module_type
+        for path, parameters in report.parameter_modules.items():
+            at(path).parameters += parameters
+        self._shape(root)
+
+    def lines(self, depth: int | None = None, most: int | None = None) -> list[Line]:
+        """The lines down to a depth (None: as deep as fits in `LINES`), at most `most` under one module."""
+        if depth is not None:
+            return [*self._lines(depth, most)]
+        lines: list[Line] = []
+        deeper, depth = [*self._lines(1, most)], 1
+        while not lines or len(lines) < len(deeper) <= LINES:
+            lines, depth = deeper, depth + 1
+            deeper = [*self._lines(depth, most)]
+        return lines
+
+    def weight(self, module: TreeModule) -> tuple[int, ...]:
+        """What a module is ranked by, everything in it included."""
+        return self.ledger.weight(self.ledger.group(self.totals[self.shape_of[module]][0]))
+
+    def paths(self, depth: int | None = None) -> Iterator[Line]:
+        """Every module by itself, nothing folded, paths of at most `depth` components."""
+        waiting = [(self.root, 0)]
+        while waiting:
+            module, level = waiting.pop()
+            counts, parameters = self.totals[self.shape_of[module]]
+            yield Line(level, module.name, module.path, module.type, parameters, self.ledger.group(counts))
+            if depth is None or level < depth:
+                waiting += [(child, level + 1) for child in reversed(module.children.values())]
+
+    def _shape(self, module: TreeModule) -> int:
+        """The number of the module's shape, those below it numbered first."""
+        children = tuple((name, self._shape(child)) for name, child in module.children.items())
+        shape = (module.type, frozenset(module.own.items()), module.parameters, children)
+        number = self.shapes.setdefault(shape, len(self.totals))
+        if number == len(self.totals):
+            own = (module.own, module.parameters)
+            self.totals.append(_together([own, *(self.totals[child] for _, child in children)]))
+        self.shape_of[module] = number
+        return number
+
+    def _lines(self, depth: int, most: int | None) -> Iterator[Line]:
+        group = self.ledger.group
+        for level, label, path, members, _, is_rest in placed([self], most or _CHILDREN, depth):
+            modules = [module for (module,) in members if module is not None]
+            totals = [self.totals[self.shape_of[module]] for module in modules]
+            if is_rest:
+                counts, held = _together(totals)
+                yield Line(level, label, path, "", held, group(counts))
+                continue
+            first, times, (counts, held) = modules[0], len(modules), totals[0]
+            kind = first.type if level else ""
+            yield Line(level, label, path, kind, times * held, group(counts, times), first.path)
+            if level < depth and first.children and first.own:
+                itself = group(first.own, times)
+                if itself.unknown or (itself.forward.matrix_flops, itself.backward.matrix_flops) != (0, 0):
+                    own = f"{path}.(itself)" if path else "(itself)"
+                    yield Line(level + 1, "(itself)", own, "", 0, itself)
+
+
+Member = tuple["TreeModule | None", ...]  # a module in each of some trees that are laid over each other
+
+
+class Placed(NamedTuple):
+    """A line: a module, several equal siblings together, or the rest of a long list."""
+
+    level: int
+    label: str
+    path: str
+    members: list[Member]  # its modules
+    around: list[Member]  # modules that hold nothing but these, and have no line
+    is_rest: bool = False
+
+
+def placed(
+    trees: Sequence[Tree], most: int, depth: float = math.inf, limit: float = math.inf
+) -> Iterator[Placed]:
+    """The lines of trees laid over each other, each before those below it.
+
+    most: lines below one, the lightest others sharing one. depth: levels. limit: lines from which on none goes deeper.
+    """
+    roots = tuple(tree.root for tree in trees)
+    label = next((short_type(root.type) for root in roots if root.type), "") or "(program)"
+    yield Placed(0, label, "", [roots], [])
+    yield from _Folder(trees, most, depth, limit).below([roots], 1, "")
+
+
+class _Folder:
+    def __init__(self, trees: Sequence[Tree], most: int, depth: float, limit: float) -> None:
+        self.trees, self.most, self.depth, self.limit = trees, most, depth, limit
+        self.made = 1
+
+    def below(self, members: list[Member], level: int, path: str) -> Iterator[Placed]:
+        """What is below these modules, which all look the same from here down; the heaviest have lines of their own."""
+        if level > self.depth or self.made >= self.limit:
+            return
+
+        def weight(names: list[str]) -> list[int]:
+            (child,) = _children(members[:1], names[:1])
+            pairs = zip(self.trees, child, strict=True)
+            weights = [tree.weight(module) for tree, module in pairs if module is not None]
+            return [len(names) * sum(parts) for parts in zip(*weights, strict=True)]
+
+        groups = kept = self.folded(members[0])
+        if len(groups) > self.most:
+            kept = sorted(groups, key=weight, reverse=True)[: self.most]
+        own = {names[0] for names in kept}
+        for names in [names for names in groups if names[0] in own]:
+            yield from self.line(members, names, level, path)
+        rest = [name for names in groups if names[0] not in own for name in names]
+        if rest:
+            self.made += 1
+            label = f"… {len(rest):,} more"
+            path = f"{path}.{label}" if path else label
+            yield Placed(level, label, path, _children(members, rest), [], is_rest=True)
+
+    def line(self, around: list[Member], names: list[str], level: int, path: str) -> Iterator[Placed]:
+        members, label = _children(around, names), _span(names) + _times(names)
+        path = f"{path}.{_span(names)}" if path else _span(names)
+        alone: list[Member] = []
+        while not any(module is not None and (module.own or module.parameters) for module in members[0]):
+            below = self.folded(members[0])  # a container that holds one thing only shares a line with it
+            if len(below) != 1:
+                break
+            (names,) = below
+            label += _times(names) or f".{_span(names)}"
+            path = f"{path}.{_span(names)}"
+            alone += members
+            members = _children(members, names)
+        self.made += 1
+        yield Placed(level, label, path, members, alone)
+        yield from self.below(members, level + 1, path)
+
+    def folded(self, member: Member) -> list[list[str]]:
+        """Names of the children by line: numbered ones that are equal on every side share one."""
+        groups: dict[tuple[object, ...], list[str]] = {}
+        names = dict.fromkeys(name for module in member if module is not None for name in module.children)
+        for name in names:
+            (child,) = _children([member], [name])
+            pairs = zip(self.trees, child, strict=True)
+            shapes = tuple(-1 if module is None else tree.shape_of[module] for tree, module in pairs)
+            groups.setdefault((shapes, None if is_index(name) else name), []).append(name)
+        return list(groups.values())
+
+
+def _children(members: Iterable[Member], names: Iterable[str]) -> list[Member]:
+    wanted = [*names]
+    return [
+        tuple(None if module is None else module.children.get(name) for module in member)
+        for member in members
+        for name in wanted
+    ]
+
+
+def _span(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else spans(sorted(map(int, names)))
+
+
+def _times(names: Sequence[str]) -> str:
+    return f" (x{len(names)})" if len(names) > 1 else ""

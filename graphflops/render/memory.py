@@ -1,11 +1,14 @@
 """The memory of a program on a device, the options of its training step, and the mesh of a recorded one, as text.
 
 Of a page the curve of live memory: what is held when, and on a device what the allocator reserves for it; and its times.
+A run of a phase as `torch.cuda.memory._snapshot()` tells one, which pytorch.org/memory_viz draws.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import pickle
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from math import prod
 from typing import Any
@@ -13,13 +16,14 @@ from typing import Any
 from graphflops.base.units import numbered, seconds, unnumbered
 from graphflops.derived.items import outside_of_calls
 from graphflops.dims import Dim, evaluate_all, total
-from graphflops.memory.allocator import Allocator
+from graphflops.errors import ModelError, OptionError
+from graphflops.memory.allocator import Allocator, Block
 from graphflops.memory.ledger import is_alive
-from graphflops.memory.replay import OPTIMIZER, replay
+from graphflops.memory.replay import BEFORE, OPTIMIZER, moments, replay, without_value
 from graphflops.render import summary
 from graphflops.render.text import Numbers, count_of, listed, operator_name, safe
 from graphflops.render.time import LEAST_SHARE, communication, limits, rates
-from graphflops.report import ENTRIES, Exchange, Held, HeldKind, PhaseMemory, Report, Row, Timeline
+from graphflops.report import ENTRIES, LASTING, Exchange, Held, HeldKind, PhaseMemory, Report, Row, Timeline
 from graphflops.training import Training
 
 _LARGEST = 10
@@ -295,3 +299,90 @@ def picoseconds(row: Row) -> int:
     """The time of a call with its gradients; 0 where it runs no kernel, or its cost is unknown, as its state says."""
     times = (row.time, row.backward_time)
     return round(sum(time.seconds for time in times if time is not None) * _SECOND)
+
+
+Frames = list[dict[str, Any]]
+_SOURCE = re.compile(r"(.{1,4096}?):(\d{1,9})")
+_NOWHERE = {"filename": "", "line": 0}
+
+
+def snapshot(report: Report) -> bytes:
+    """The last phase, a training step where there is one, from an empty allocator on; ModelError where a size is open."""
+    if not report.memory_use:
+        raise OptionError("a memory snapshot is of a device: name one with --device, such as h200")
+    timeline = (entry := report.memory_use[-1]).timeline
+    sizes = [
+        size
+        for size in evaluate_all([held.bytes for held in timeline.held], report.values)
+        if size is not None
+    ]
+    if len(sizes) < len(timeline.held):
+        open_size = without_value(timeline, report.values)
+        raise ModelError(f"{open_size} has no value: a snapshot needs numbers, give it with --dim")
+    frames = [_frames(report, entry, held) for held in timeline.held]
+    allocator, blocks, trace = Allocator(), dict[int, Block](), list[dict[str, Any]]()
+
+    def record(action: str, address: int, size: int, frames: Frames) -> None:  # times count events
+        event = {"action": action, "addr": address, "size": size, "stream": 0}
+        trace.append({**event, "time_us": len(trace), "frames": frames})
+
+    def take(place: int) -> None:
+        if sizes[place]:
+            before = len(allocator.segments)
+            block = blocks[place] = allocator.allocate(sizes[place])
+            for address, size in [*allocator.segments.items()][before:]:
+                record("segment_alloc", address, size, [])
+            record("alloc", block.address, sizes[place], frames[place])
+
+    for place in [place for place, held in enumerate(timeline.held) if held.kind in BEFORE]:
+        take(place)
+    for moment in moments(timeline, sizes):
+        for place in (*moment.kept, *moment.taken):
+            take(place)
+        for place in moment.freed:
+            block = blocks.pop(place)
+            for action in ("free_requested", "free_completed"):
+                record(action, block.address, sizes[place], frames[place])
+            allocator.free(block)
+    found = {"segments": _segments(allocator, blocks, frames), "device_traces": [trace]}
+    return pickle.dumps({**found, "allocator_settings": {}, "external_annotations": []}, protocol=4)
+
+
+def _frames(report: Report, entry: PhaseMemory, held: Held) -> Frames:
+    """Where memory is taken, as a stack: the value and what it is, the operator, the source line, the module."""
+    top = {**_NOWHERE, "name": f"{held.name} ({held.kind})"}
+    row = entry.timeline.rows[held.first]
+    if held.kind in LASTING or held.kind == "input" or row == OPTIMIZER:
+        return [top]
+    call = report.rows[row]
+    turn = entry.timeline.gradients_from
+    phase = "gradient of " if turn is not None and held.first >= turn else ""
+    found = _SOURCE.fullmatch(call.source)
+    place = {"filename": found[1], "line": int(found[2])} if found else {"filename": call.source, "line": 0}
+    return [top, {**place, "name": f"{phase}{call.op}"}, {**_NOWHERE, "name": call.module or "(program)"}]
+
+
+def _segments(
+    allocator: Allocator, used: Mapping[int, Block], frames: Sequence[Frames]
+) -> list[dict[str, Any]]:
+    """The segments with their blocks. used: blocks by the place of what they hold, as `frames`."""
+    starts = {block.address: block for block in used.values()}
+    for pool in allocator.pools.values():
+        starts.update((address, block) for _, address, block in pool.free)
+    places = {id(block): place for place, block in used.items()}
+    found = []
+    for start, size in allocator.segments.items():
+        blocks = list[dict[str, Any]]()
+        block: Block | None = starts[start]
+        while block is not None:
+            place, state = places.get(id(block)), "active_allocated" if block.is_used else "inactive"
+            told = {"address": block.address, "size": block.size, "requested_size": block.requested}
+            blocks.append({**told, "state": state, "frames": [] if place is None else frames[place]})
+            block = block.next
+        taken = sum(block["size"] for block in blocks if block["state"] == "active_allocated")
+        sizes = {"total_size": size, "allocated_size": taken, "active_size": taken}
+        sizes["requested_size"] = sum(block["requested_size"] for block in blocks)
+        kind = {"stream": 0, "segment_type": "small" if starts[start].pool.is_small else "large"}
+        other: dict[str, Any] = {"segment_pool_id": (0, 0), "is_expandable": False, "frames": []}
+        found.append({"device": 0, "address": start, **sizes, **kind, **other, "blocks": blocks})
+    return found

@@ -177,6 +177,7 @@ _TURNS, _KERNELS, _MESSAGES = 1, 2, 3
 _PASSED = ("activations sent", "gradients sent", "activations received", "gradients received")
 _COLLECTIVES = _MESSAGES + len(_PASSED)
 _OUTERMOST_FIRST = ("pp", "dp", "ep", "cp", "tp")
+_TRACKS = ["micro-batches", "kernels", *_PASSED, *(f"collectives, {axis}" for axis in _OUTERMOST_FIRST)]
 
 
 def chrome_trace(found: Plan) -> str:
@@ -189,25 +190,19 @@ def chrome_trace(found: Plan) -> str:
     events: list[dict[str, Any]] = []
     for place, own in enumerate(ranks):
         name = f"stage {place} of {step.layout}: {alike:,} x {safe(found.device, 60)}, predicted"
-        events += [meta("process_name", 0, name, place + 1), *_tracks(own, place + 1)]
+        events.append(meta("process_name", 0, name, place + 1))
+        tracks = [_track(event) for event in own]
+        events += [meta("thread_name", one, _TRACKS[one - 1], place + 1) for one in sorted({_TURNS, *tracks})]
+        for event, track in zip(own, tracks, strict=True):
+            work = event.work
+            args = {"bytes": work.nbytes} if work.axes else {"alone": seconds(work.seconds)}
+            events.append({**complete(work.name, track, event.start, event.end, place + 1), "args": args})
     for span in step.costs.run(step.costs.batches).spans:
         name = f"{WORDS[span.step.work]} {span.step.microbatch}"
         shown = complete(name, _TURNS, span.start, span.end, span.device + 1)
         events.append({**shown, "args": {"stage": span.step.stage, "micro-batch": span.step.microbatch}})
     facts = {"layout": str(step.layout), "seconds": step.seconds, "exposed": step.exposed}
     return trace(events, {"model": safe(found.path, 10_000), **facts})
-
-
-def _tracks(events: Sequence[Event], process: int) -> Iterator[dict[str, Any]]:
-    """The events of a rank behind the names of their tracks."""
-    names = ["micro-batches", "kernels", *_PASSED, *(f"collectives, {axis}" for axis in _OUTERMOST_FIRST)]
-    places = [_track(event) for event in events]
-    for track in sorted({_TURNS, *places}):
-        yield meta("thread_name", track, names[track - 1], process)
-    for event, track in zip(events, places, strict=True):
-        work = event.work
-        shown = {"bytes": work.nbytes} if work.axes else {"alone": seconds(work.seconds)}
-        yield {**complete(work.name, track, event.start, event.end, process), "args": shown}
 
 
 def _track(event: Event) -> int:
@@ -243,7 +238,15 @@ def chakra(found: Plan, *, rank: int = 0) -> bytes:
         begin, end = (round(moment * chakras.MICROSECONDS) for moment in (event.start, event.end))
         body = waits + field(6, begin) + field(7, end - begin)
         for kind, facts in place.nodes(event, step.costs.batches):
-            rest = body + chakras.attributes(10, {**_facts(event), **facts})
+            turn, work = event.turn, event.work
+            phase = "optimizer" if turn is None else "forward" if turn.work == "F" else "backward"
+            common: dict[str, object] = {"is_cpu_op": False, "stream": int(bool(work.axes)), "phase": phase}
+            common["predicted_seconds"] = event.end - event.start
+            if turn is not None:
+                common |= {"stage": turn.stage, "microbatch": turn.microbatch}
+            rest = body + chakras.attributes(
+                10, {**(common if work.axes else {**common, "seconds_alone": work.seconds}), **facts}
+            )
             messages.append(chakras.node(len(messages) - 1, event.work.name, kind, rest))
         numbers.append(range(first, len(messages) - 1))
     return chakras.stream(messages)
@@ -253,17 +256,6 @@ def _first(found: Plan) -> Step:
     if not found.steps:
         raise OptionError(f"a trace is of a layout that fits: none does on {found.devices:,} devices")
     return found.steps[0]
-
-
-def _facts(event: Event) -> chakras.Facts:
-    """What the nodes of an event have in common."""
-    turn, work = event.turn, event.work
-    phase = "optimizer" if turn is None else "forward" if turn.work == "F" else "backward"
-    facts: dict[str, object] = {"is_cpu_op": False, "stream": int(bool(work.axes)), "phase": phase}
-    facts["predicted_seconds"] = event.end - event.start
-    if turn is not None:
-        facts |= {"stage": turn.stage, "microbatch": turn.microbatch}
-    return facts if work.axes else {**facts, "seconds_alone": work.seconds}
 
 
 class _Place:

@@ -122,12 +122,20 @@ def fits_tables(found: Fits) -> Iterator[TextTable]:
     elif found.at_largest is not None:
         yield _bounds(found, numbers)
     else:
-        yield TextTable(("memory", "bytes"), [Entry([name, size]) for name, size in _parts(found, numbers)])
+        sizes = ((name, getattr(found.entry, name)) for name in PARTS)
+        held = [
+            Entry([label(name), amount(found.report, name, size, numbers)])
+            for name, size in sizes
+            if size not in (0, None)
+        ]
+        more = found.verdicts[0].needed - (numbers.value(found.entry.taken) or 0)
+        held += [Entry(["for gaps between blocks", memory(more)])] if more > 0 else []
+        yield TextTable(("memory", "bytes"), held)
     if not found.fits and found.at_largest is None and len(found.verdicts) == 1:
         yield at_peak(found.report, found.entry, numbers)
     if found.requests:
-        assert found.cache is not None
         cache = found.cache
+        assert cache is not None
         fitting = [Entry([f"{n:,}", memory(cache.bytes_at(n)), f"{most:,}"]) for n, most in found.requests]
         yield TextTable(("length of the cache", "bytes of one", "requests that fit"), fitting)
     if found.remedies:
@@ -136,16 +144,6 @@ def fits_tables(found: Fits) -> Iterator[TextTable]:
             for one in found.remedies
         ]
         yield TextTable(("what would take less", "how", "needed", "fits"), lines, names=2)
-
-
-def _parts(found: Fits, numbers: Numbers) -> Iterator[tuple[str, str]]:
-    for name in PARTS:
-        size = getattr(found.entry, name)
-        if size not in (0, None):
-            yield label(name), amount(found.report, name, size, numbers)
-    more = found.verdicts[0].needed - (numbers.value(found.entry.taken) or 0)
-    if more > 0:
-        yield "for gaps between blocks", memory(more)
 
 
 def _devices(found: Fits) -> TextTable:
@@ -281,16 +279,15 @@ def tables(plan: Serving) -> Iterator[TextTable]:
     if plan.loads:
         waits = [("first token", plan.limits.first), ("each token", plan.limits.each)]
         said = " and ".join(f"{what} within {seconds(most)}" for what, most in waits if most is not None)
-        lines = [Entry([f"{context:,}", *_load(cell)]) for context, cell in plan.loads]
+        lines = []
+        for context, cell in plan.loads:
+            cells = ["none", "", "", ""]
+            if cell is not None and cell.each is not None and cell.tokens_per_second is not None:
+                first = _UNKNOWN if cell.first is None else seconds(cell.first)
+                cells = [f"{cell.batch:,}", first, seconds(cell.each), rate(cell.tokens_per_second)]
+            lines.append(Entry([f"{context:,}", *cells]))
         heads = ("context", "requests", "first token", "each token", "tokens/s")
         yield TextTable(heads, lines, 0, title=f"most requests with {said}")
-
-
-def _load(cell: Cell | None) -> list[str]:
-    if cell is None or cell.each is None or cell.tokens_per_second is None:
-        return ["none", "", "", ""]
-    first = _UNKNOWN if cell.first is None else seconds(cell.first)
-    return [f"{cell.batch:,}", first, seconds(cell.each), rate(cell.tokens_per_second)]
 
 
 def steps(plan: Serving, *, exact: bool) -> Listing:

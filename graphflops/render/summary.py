@@ -121,12 +121,10 @@ def _line(report: Report, symbols: Sequence[str]) -> tuple[str, str]:
 
 def range_of(info: SymbolInfo, size: Dim) -> tuple[int | None, int | None]:
     """The inclusive range of a size: that of the symbol, or of an axis computed from it."""
-    if not isinstance(size, Expr) or not is_computed(size):
-        return info.minimum, info.maximum
-    taken = sizes_taken(size, info.minimum, info.maximum)
-    if not taken:
-        return info.minimum, info.maximum
-    return taken[0], None if info.maximum is None else taken[-1]
+    taken = None
+    if isinstance(size, Expr) and is_computed(size):
+        taken = sizes_taken(size, info.minimum, info.maximum)
+    return (taken[0], None if info.maximum is None else taken[-1]) if taken else (info.minimum, info.maximum)
 
 
 def places(name: str, report: Report) -> list[str]:
@@ -257,10 +255,8 @@ def _choices(report: Report, numbers: Numbers) -> Iterator[str]:
 
 def _intensity(numbers: Numbers, flops: Dim, moved: Dim) -> str:
     work, through = numbers.value(flops), numbers.value(moved)
-    if not work or not through:
-        return ""
-    ratio = work / through
-    return f"     intensity {ratio:,.0f} FLOP/B" if ratio >= 100 else f"     intensity {ratio:.3g} FLOP/B"
+    ratio = work / through if work and through else 0
+    return f"     intensity {ratio:{',.0f' if ratio >= 100 else '.3g'}} FLOP/B" if ratio else ""
 
 
 def _peak(report: Report, numbers: Numbers) -> str:
@@ -326,15 +322,13 @@ def _brief_report(report: Report) -> str:
     return f"{title(report)}: {flops}, {parameters(report.parameters)} parameters, {calls}"
 
 
-def _overview(found: Any) -> str:
-    failed = sum(line.cost is None for line in found.lines)
-    return count_of(len(found.lines), "model") + (f", {failed:,} failed" if failed else "")
-
-
 _ABOUT: dict[str, str | Callable[[Any], str]] = {
     "Report": _brief_report,
     "Sweep": lambda found: f"{title(found.report)}: {count_of(len(found.points), 'point')}",
-    "Overview": _overview,
+    "Overview": lambda found: (
+        count_of(len(found.lines), "model")
+        + (f", {failed:,} failed" if (failed := sum(line.cost is None for line in found.lines)) else "")
+    ),
     "History": lambda found: f"{safe(found.path, 80)}: {count_of(len(found.points), 'commit')}",
     "Comparison": "graphflops.render.diff.words:brief",
     "Findings": lambda found: conclusion(found.models),

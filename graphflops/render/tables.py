@@ -14,9 +14,8 @@ from graphflops.base.units import numbered, parameters, seconds
 from graphflops.cost import REPORTED
 from graphflops.dims import evaluate
 from graphflops.render import summary
-from graphflops.render.ledger import Group, Ledger, traffic
+from graphflops.render.ledger import DEEPEST, Group, Ledger, Tree, traffic
 from graphflops.render.text import Numbers, operator_name, safe, short_type
-from graphflops.render.tree import DEEPEST, Tree
 from graphflops.report import Cut, PhaseMemory, Report
 from graphflops.report.size_names import named
 from graphflops.tensor import TensorType

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 from msgspec import Struct, field
 
@@ -137,19 +137,15 @@ def table(report: Report, by: Cut | None, top: int | None) -> tuple[tuple[str, .
     ]
     rest = list(found.values())[most:]
     if rest:
-        lines.append(_line(f"… {len(rest):,} more", _together(rest), whole))
+        others = Share()
+        for one in rest:
+            others.calls += one.calls
+            others.seconds += one.seconds
+            others.low += one.low
+            others.high += one.high
+            others.bounds += one.bounds
+        lines.append(_line(f"… {len(rest):,} more", others, whole))
     return (head, "calls", "time", "%", "90 % interval", "limited by"), lines
-
-
-def _together(shares: Iterable[Share]) -> Share:
-    whole = Share()
-    for share in shares:
-        whole.calls += share.calls
-        whole.seconds += share.seconds
-        whole.low += share.low
-        whole.high += share.high
-        whole.bounds += share.bounds
-    return whole
 
 
 def _line(name: str, share: Share, whole: float) -> list[str]:
@@ -171,18 +167,13 @@ def _key(report: Report, by: Cut | None) -> Callable[[Row], str | None]:
         return lambda row: starred(uses[row.node]) if row.node in uses else None
     split = {module: starred(module).split(".") for module in {row.module for row in report.rows}}
     timed = {row.module for row in report.rows if row.time is not None}
-    depth = _depth({tuple(split[module]) for module in timed})
+    # The most components of paths that make no more than a screen of lines
+    tried = [*{tuple(split[module]) for module in timed}][:_MOST_MODULES]
+    depth = 1
+    while depth < 12 and len({parts[: depth + 1] for parts in tried}) <= _LINES:
+        depth += 1
     shown = {module: ".".join(parts[:depth]) for module, parts in split.items()}
     return lambda row: shown[row.module]
-
-
-def _depth(paths: Iterable[tuple[str, ...]]) -> int:
-    """The most components of paths that make no more than a screen of lines."""
-    split = [*paths][:_MOST_MODULES]
-    depth = 1
-    while depth < 12 and len({parts[: depth + 1] for parts in split}) <= _LINES:
-        depth += 1
-    return depth
 
 
 def host_summary(profile: Device) -> str:

@@ -217,8 +217,8 @@ def fragment(found: Validation) -> str:
 def html(found: Validation) -> str:
     """A validation as a page: the picture of its program, marked where calls differ."""
     from graphflops.analysis import analyze
-    from graphflops.render.picture import page
     from graphflops.render.picture.nest import validated
+    from graphflops.render.picture.svg import page
 
     if not found.path:
         raise OptionError("a page of a validation needs the program as a file: this one was in memory")

@@ -17,14 +17,14 @@ import msgspec
 from graphflops.base.units import exact, interval, is_index, spans
 from graphflops.budget.measure import TOP, Measures
 from graphflops.cost import QUANTITIES, REPORTED, Cost
-from graphflops.derived.timeline import Span, timeline
+from graphflops.derived.timeline import timeline
 from graphflops.dims import Dim
 from graphflops.errors import OptionError
 from graphflops.open_sizes import of_report
 from graphflops.render import summary
 from graphflops.render.ledger import Ledger, traffic
 from graphflops.render.text import count_of, inert, operator_name, safe, short_type
-from graphflops.report import Report, Row
+from graphflops.report import Report
 from graphflops.report.contradictions import contradictions
 from graphflops.report.size_names import collapsed, named
 from graphflops.version import __version__
@@ -41,22 +41,18 @@ def chrome_trace(report: Report) -> str:
     """
     if not report.device:
         raise OptionError("--format chrome-trace: the report has no times: name a device with --device")
-    return trace([*_names(report), *_events(report)], {"execution": report.execution})
+    tracks = {_PHASES: "phases", _MODULES: "modules", _CALLS: "calls"}
+    tracks |= {_COLLECTIVES: "collectives"} if report.network else {}
+    process = f"{summary.title(report)} on {safe(report.device, 60)}, predicted"
+    names = [meta("thread_name", track, name) for track, name in tracks.items()]
+    events = [meta("process_name", 0, process), *names, *_events(report)]
+    return trace(events, {"execution": report.execution})
 
 
 def trace(events: Sequence[dict[str, Any]], about: dict[str, Any]) -> str:
     """Events as the file that Perfetto reads, with what is to be known of it."""
     other = {"exporter": f"graphflops {__version__}", **about}
     return inert(msgspec.json.encode({"displayTimeUnit": "ns", "otherData": other, "traceEvents": events}))
-
-
-def _names(report: Report) -> Iterator[dict[str, Any]]:
-    yield meta("process_name", 0, f"{summary.title(report)} on {safe(report.device, 60)}, predicted")
-    tracks = {_PHASES: "phases", _MODULES: "modules", _CALLS: "calls"}
-    if report.network:
-        tracks[_COLLECTIVES] = "collectives"
-    for track, name in tracks.items():
-        yield meta("thread_name", track, name)
 
 
 def meta(kind: str, track: int, name: str, process: int = 1) -> dict[str, Any]:
@@ -83,18 +79,14 @@ def _events(report: Report) -> Iterator[dict[str, Any]]:
                 yield from modules.enter("", span.start)
             phase = span.phase
             yield from modules.enter(row.module if span.row >= 0 else "", span.start)
-            yield _call(row, span)
+            event = complete("outside of calls", _CALLS, span.start, span.end)
+            facts: dict[str, str] = {}
+            if time := span.time:
+                event = complete(operator_name(row.op), _CALLS, span.start, span.end)
+                facts = {"node": row.node, "module": row.module, "source": row.source, "kernel": time.kernel}
+                facts |= {"limited by": time.bound, "90 % interval": interval(time.low, time.high)}
+            yield {**event, "args": {name: safe(text) for name, text in facts.items() if text}}
     yield from modules.enter("", max((span.end for span in spans if span.row >= 0), default=0.0))
-
-
-def _call(row: Row, span: Span) -> dict[str, Any]:
-    time = span.time
-    if time is None:
-        return {**complete("outside of calls", _CALLS, span.start, span.end), "args": {}}
-    event = complete(operator_name(row.op), _CALLS, span.start, span.end)
-    facts = {"node": row.node, "module": row.module, "source": row.source, "kernel": time.kernel}
-    facts |= {"limited by": time.bound, "90 % interval": interval(time.low, time.high)}
-    return {**event, "args": {name: safe(text) for name, text in facts.items() if text}}
 
 
 def complete(name: str, track: int, start: float, end: float, process: int = 1) -> dict[str, Any]:

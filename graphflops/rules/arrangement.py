@@ -8,7 +8,7 @@ from graphflops.base.record import Record
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, at_least, floor_div, meet, mod, total
 from graphflops.rules.registry import require
-from graphflops.rules.shapes import Shape, shown
+from graphflops.rules.shapes import Shape, Tensors, shown
 from graphflops.tensor import DType, TensorType
 
 
@@ -62,12 +62,12 @@ class Update(Record, frozen=True):
 
     target: TensorType  # written into
     part: TensorType  # what is written of it
-    operands: tuple[TensorType, ...]  # read besides: the new values and where they go
+    operands: Tensors  # read besides: the new values and where they go
     flops: Dim = 0  # operations in all
     combines: bool = False  # the old values of the part are read too
 
 
-def combined(x: TensorType, part: TensorType, operands: tuple[TensorType, ...], reduce: str | None) -> Update:
+def combined(x: TensorType, part: TensorType, operands: Tensors, reduce: str | None) -> Update:
     """A part written, and combined with what is there where a reduction is named."""
     return Update(x, part, operands, reduction(reduce, part, x), reduce is not None)
 

@@ -18,7 +18,7 @@ from graphflops.dims import Dim, broadcast, ceil_div, dim_max, meet, mod, prod, 
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.random import DROPOUT
 from graphflops.rules.registry import rule
-from graphflops.rules.shapes import doubled_pairs, where_wanted
+from graphflops.rules.shapes import Shape, doubled_pairs, where_wanted
 from graphflops.rules.softmax import SOFTMAX
 from graphflops.tensor import BFLOAT16, FLOAT32, FLOAT64, INT64, UINT64, TensorType
 
@@ -138,7 +138,7 @@ def attend(
     return Attention(query, key, value, mask, heads * rows, heads * rows * keys, visible, dropout_p > 0)
 
 
-def leading_axes(query: TensorType, key: TensorType, value: TensorType, grouped: bool) -> tuple[Dim, ...]:
+def leading_axes(query: TensorType, key: TensorType, value: TensorType, grouped: bool) -> Shape:
     """Batch axes and query heads of the result."""
     shapes = [x.shape[:-2] for x in (key, value)]
     if grouped and min(query.rank, key.rank, value.rank) > 2:
@@ -190,7 +190,7 @@ def flash_state(query: TensorType) -> tuple[TensorType, TensorType]:
     return query.like((2,), UINT64), query.like((), UINT64)
 
 
-def flash_debug_mask(query: TensorType, heads_rows: tuple[Dim, ...], keys: Dim, wanted: bool) -> TensorType:
+def flash_debug_mask(query: TensorType, heads_rows: Shape, keys: Dim, wanted: bool) -> TensorType:
     """What flash attention returns for debugging, by default nothing; its last size is a number of blocks."""
     dtype = BFLOAT16 if query.dtype.bits == 8 else query.dtype
     if not wanted:

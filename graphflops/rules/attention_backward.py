@@ -110,19 +110,13 @@ def varlen_backward(
 
 
 @rule("aten._efficient_attention_backward")
-@takes("* query key value mask? out cu_seqlens_q? cu_seqlens_k?")
+@takes("* query key value mask? cu_seqlens_q? cu_seqlens_k? max_seqlen_k= out window_size?")
 def packed_efficient_backward(
-    of: Operands,
-    *,
-    max_seqlen_k: Dim,
-    dropout_p: float,
-    custom_mask_type: int,
-    bias_requires_grad: bool,
-    window_size: Dim | None = None,
+    of: Operands, *, dropout_p: float, custom_mask_type: int, bias_requires_grad: bool
 ) -> Estimate:
     """Five products, the scores being recomputed; without a bias its gradient is a placeholder."""
-    query, key, value, mask, out, *offsets = of
-    packed = (query, key, value, mask, *offsets, max_seqlen_k, dropout_p, custom_mask_type, window_size)
+    query, key, value, mask, *offsets, out, window_size = of
+    packed = (query, key, value, mask, *offsets, dropout_p, custom_mask_type, window_size)
     problem = efficient_problem(*packed)
     estimate = problem.backward({*OPERANDS, *(("mask",) if bias_requires_grad else ())}, out)
     placeholder = query.like((), FLOAT32) if mask is None else mask.like()

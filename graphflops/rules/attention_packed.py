@@ -56,9 +56,13 @@ def pack(
     dropout_p: float = 0.0,
     is_causal: bool = False,
 ) -> Attention:
-    """The problem of packed operands (all rows, heads, width)."""
-    rows, heads = query.shape[-3], query.shape[-2]
+    """The problem of packed operands (all rows, heads, width); without offsets of (batch, rows, heads, width)."""
     right = 0 if is_causal else right
+    if offsets_q is None:
+        q, k, v = map(heads_first, (query, key, value))
+        dense = attend(q, k, v, mask, left=left, right=right, bottom_right=bottom_right, dropout_p=dropout_p)
+        return replace(dense, query=query, key=key, value=value)
+    rows, heads = query.shape[-3], query.shape[-2]
     lengths_q, lengths_k = lengths(offsets_q), lengths(offsets_k)
     if lengths_q is None or lengths_k is None:
         bound = heads * rows * max_k
@@ -79,22 +83,6 @@ def window(size: Dim | None) -> Dim | None:
     return None if size is None or size == -1 else size
 
 
-def rows_first(
-    query: TensorType,
-    key: TensorType,
-    value: TensorType,
-    offsets: tuple[TensorType | None, TensorType | None],
-    max_k: Dim,
-    mask: TensorType | None = None,
-    **structure: Any,
-) -> Attention:
-    """The problem of operands with rows before heads: (batch, rows, heads, width) without offsets, packed with them."""
-    if offsets[0] is not None:
-        return pack(query, key, value, *offsets, max_k, mask=mask, **structure)
-    problem = attend(heads_first(query), heads_first(key), heads_first(value), mask, **structure)
-    return replace(problem, query=query, key=key, value=value)
-
-
 def flash_problem(
     query: TensorType,
     key: TensorType,
@@ -109,11 +97,10 @@ def flash_problem(
     **others: object,
 ) -> Attention:
     """What flash attention computes, dense without offsets and packed with them."""
-    return rows_first(
-        *(query, key, value, (cum_seq_q, cum_seq_k), max_k),
+    return pack(
+        *(query, key, value, cum_seq_q, cum_seq_k, max_k),
         left=window(window_size_left),
         right=window(window_size_right),
-        bottom_right=True,
         dropout_p=dropout_p,
         is_causal=is_causal,
     )
@@ -121,33 +108,24 @@ def flash_problem(
 
 @rule("aten._flash_attention_forward")
 @takes(
-    "query key value cum_seq_q? cum_seq_k? * seqused_k? alibi_slopes? block_table? q_descale? k_descale? v_descale?"
+    "query key value cum_seq_q? cum_seq_k? * max_q= max_k= window_size_left? window_size_right? seqused_k? alibi_slopes? "
+    "block_table? q_descale? k_descale? v_descale?"
 )
 def flash_attention_forward(
-    of: Operands,
-    *,
-    max_q: Dim,
-    max_k: Dim,
-    dropout_p: float,
-    is_causal: bool,
-    return_debug_mask: bool,
-    window_size_left: Dim | None = None,
-    window_size_right: Dim | None = None,
+    of: Operands, *, dropout_p: float, is_causal: bool, return_debug_mask: bool
 ) -> Estimate:
     """Two products per score; keys and values in pages are read as far as the longest sequence reaches."""
-    query, key, value, cum_seq_q, cum_seq_k, *more = of
+    query, key, value, cum_seq_q, cum_seq_k, max_q, max_k, left, right, *more = of
+    sequences, rows_each = query.shape[:2] if cum_seq_q is None else (cum_seq_q.numel - 1, max_q)
     heads = query.shape[-2]
-    if cum_seq_q is None:
-        sequences, rows_each = query.shape[0], query.shape[1]
-        row_sums = query.like((sequences, heads, rows_each), FLOAT32)
-    else:
-        sequences, rows_each = cum_seq_q.numel - 1, max_q
-        row_sums = query.like((heads, query.shape[0]), FLOAT32)
+    row_sums = query.like(
+        (sequences, heads, rows_each) if cum_seq_q is None else (heads, query.shape[0]), FLOAT32
+    )
     if of.block_table is not None:
         key, value = (x.like((sequences, max_k, *x.shape[-2:])) for x in (key, value))
     longest = max_k if cum_seq_k is not None or of.block_table is not None else key.shape[1]
-    window = window_size_left, window_size_right
-    problem = flash_problem(query, key, value, cum_seq_q, cum_seq_k, max_k, dropout_p, is_causal, *window)
+    packed = (query, key, value, cum_seq_q, cum_seq_k, max_k)
+    problem = flash_problem(*packed, dropout_p, is_causal, left, right)
     debug = flash_debug_mask(query, (sequences, heads, rows_each), longest, return_debug_mask)
     reads = (cum_seq_q, cum_seq_k, *more)
     return problem.forward(result_of(query, value), row_sums, *flash_state(query), debug, reads=reads)
@@ -161,7 +139,8 @@ def varlen_attention(
     """Flash attention over packed sequences, or cuDNN's, which computes the same."""
     left, right = window_size or (-1, -1)
     estimate = flash_attention_forward(
-        *of.but("block_table"),
+        *of.but("seqused_k block_table"),
+        seqused_k=of.seqused_k,
         block_table=of.block_table,
         max_q=max_q,
         max_k=max_k,
@@ -208,10 +187,10 @@ def efficient_problem(
     **others: object,
 ) -> Attention:
     """What memory-efficient attention computes; its window counts the row's own place and must be causal."""
-    return rows_first(
-        *(query, key, value, (cu_seqlens_q, cu_seqlens_k)),
+    return pack(
+        *(query, key, value, cu_seqlens_q, cu_seqlens_k),
         key.shape[1] if max_seqlen_k is None else max_seqlen_k,
-        bias,
+        mask=bias,
         left=window_size - 1 if custom_mask_type and window_size else None,
         bottom_right=custom_mask_type == CAUSAL_BOTTOM_RIGHT,
         dropout_p=dropout_p,
@@ -220,28 +199,21 @@ def efficient_problem(
 
 
 @rule("aten._efficient_attention_forward")
-@takes("query key value bias? cu_seqlens_q? cu_seqlens_k? * seqlen_k?")
+@takes(
+    "query key value bias? cu_seqlens_q? cu_seqlens_k? * max_seqlen_q? max_seqlen_k? window_size? seqlen_k?"
+)
 def efficient_attention_forward(
-    of: Operands,
-    *,
-    max_seqlen_q: Dim | None,
-    max_seqlen_k: Dim | None,
-    dropout_p: float,
-    custom_mask_type: int,
-    compute_log_sumexp: bool = False,
-    window_size: Dim | None = None,
+    of: Operands, *, dropout_p: float, custom_mask_type: int, compute_log_sumexp: bool = False
 ) -> Estimate:
     """Two products per score; row sums, padded to blocks of 32, are kept on demand."""
-    query, key, value, _, cu_seqlens_q, *_ = of
+    query, key, value, bias, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, window_size, _ = of
     longest_q = query.shape[1] if cu_seqlens_q is None or max_seqlen_q is None else max_seqlen_q
     longest_k = key.shape[1] if max_seqlen_k is None else max_seqlen_k
     sequences = query.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
     padded = 32 * ceil_div(longest_q, 32) if compute_log_sumexp else 0
     row_sums = query.like((sequences, query.shape[-2], padded), FLOAT32)
-    problem = efficient_problem(
-        *(query, key, value, of.bias, cu_seqlens_q, of.cu_seqlens_k, max_seqlen_k),
-        *(dropout_p, custom_mask_type, window_size),
-    )
+    packed = (query, key, value, bias, cu_seqlens_q, cu_seqlens_k, max_seqlen_k)
+    problem = efficient_problem(*packed, dropout_p, custom_mask_type, window_size)
     out = (result_of(query, value), row_sums, *philox(query), longest_q, longest_k)
     return problem.forward(*out, reads=of.named("cu_seqlens_q cu_seqlens_k seqlen_k"))
 
@@ -266,18 +238,12 @@ def cudnn_problem(
 
 
 @rule("aten._cudnn_attention_forward")
-@takes("query key value attn_bias? cum_seq_q? cum_seq_k? * seqused_k? block_table? out?")
+@takes("query key value attn_bias? cum_seq_q? cum_seq_k? * max_q= max_k= seqused_k? block_table? out?")
 def cudnn_attention_forward(
-    of: Operands,
-    *,
-    max_q: Dim,
-    max_k: Dim,
-    compute_log_sumexp: bool,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
+    of: Operands, *, compute_log_sumexp: bool, dropout_p: float = 0.0, is_causal: bool = False
 ) -> Estimate:
     """Two products per score; row sums are kept for the backward pass; keys and values may be in pages."""
-    query, key, value, attn_bias, cum_seq_q, cum_seq_k, seqused_k, block_table, out = of
+    query, key, value, attn_bias, cum_seq_q, cum_seq_k, max_q, max_k, seqused_k, block_table, out = of
     if block_table is not None:  # of a pool of pages what the longest sequences could touch is read
         key, value = (x.like((block_table.shape[0], max_k, *x.shape[-2:])) for x in (key, value))
     problem = cudnn_problem(query, key, value, attn_bias, cum_seq_q, cum_seq_k, max_k, dropout_p, is_causal)

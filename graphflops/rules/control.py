@@ -235,9 +235,8 @@ def _written(name: str, keywords: Mapping[str, Any], bases: Sequence[TensorType]
     base = bases[index]
     shape = list(keywords.get(f"_{name}_size", base.shape))
     if f"_{name}_slice_dim" in keywords:
-        shape[keywords[f"_{name}_slice_dim"]] = (
-            keywords[f"_{name}_slice_end"] - keywords[f"_{name}_slice_start"]
-        )
+        place, start, end = (keywords[f"_{name}_slice_{what}"] for what in ("dim", "start", "end"))
+        shape[place] = end - start
     return base.view(shape)
 
 

@@ -60,7 +60,7 @@ def conv_tbc_backward(grad: TensorType, x: TensorType, weight: TensorType, bias:
     return Estimate((x.like(), weight.like(), bias.like()), flops, additions(grad), reads=(grad, x, weight))
 
 
-PerAxis = Dim | tuple[Dim, ...]  # one value for all spatial axes, or one for each
+PerAxis = Dim | Shape  # one value for all spatial axes, or one for each
 
 
 def convolve(

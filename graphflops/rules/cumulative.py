@@ -17,7 +17,7 @@ from graphflops.rules.lapack import halvings, n_log_n
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.reduce import accumulated, indexed, parts, per_element, selected_indices, x_and_result
 from graphflops.rules.registry import backward, require, rule
-from graphflops.rules.shapes import axes, axis, only_result, reduced, replaced, results, tensors_of
+from graphflops.rules.shapes import Shape, axes, axis, only_result, reduced, replaced, results, tensors_of
 from graphflops.tensor import BOOL, INT32, INT64, DType, TensorType
 
 KIND = "scan"
@@ -46,10 +46,9 @@ def cumprod(x: TensorType, dim: int, *, dtype: DType | None = None) -> Estimate:
     return running(x, dim, dtype or accumulated(x.dtype), each=6 if x.dtype.kind == "complex" else 1)
 
 
-@rule("aten.cummax", "aten.cummin")
-def cummax(x: TensorType, dim: int) -> Estimate:
-    """One comparison per element."""
-    return indexed(running(x, dim))
+rule("aten.cummax", "aten.cummin").derived(
+    running, indexed, says="One comparison per element.", order="x dim"
+)
 
 
 @rule("aten._cummax_helper", "aten._cummin_helper")
@@ -99,7 +98,7 @@ def diff(of: Operands, *, n: int = 1, dim: int = -1) -> Estimate:
     return Estimate((out,), vector_flops=parts(out) * steps * prod(reduced(x.shape, place)), reads=pieces)
 
 
-def intervals(y: TensorType, x: TensorType | None, dim: int) -> tuple[tuple[Dim, ...], int, DType]:
+def intervals(y: TensorType, x: TensorType | None, dim: int) -> tuple[Shape, int, DType]:
     """The shape of the intervals between samples, the axis they lie along and the type to work in."""
     place = axis(dim, y.rank)
     shape = replaced(y.shape, place, dim_max(y.shape[place] - 1, 0))

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, broadcast, compare, dim_max, floor_div, meet, prod, where
 from graphflops.rules import lapack
-from graphflops.rules.elementwise import float_result, real_of, result_type
+from graphflops.rules.elementwise import float_result, real_of
 from graphflops.rules.reduce import operand_gradient, reduction, x_and_result
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import Axes, axes, axis, reduced
@@ -266,6 +266,6 @@ def pairwise_distance(x1: TensorType, x2: TensorType, p: float = 2.0, *, keepdim
     """The norm of each row's difference: as a distance, and epsilon added to every component."""
     shape = broadcast(x1.shape, x2.shape)
     components, rows = prod(shape), prod(shape[:-1])
-    out = x1.like((*shape[:-1], *(1,) * keepdim), result_type(x1, x2))
+    out = x1.like((*shape[:-1], *(1,) * keepdim), real_of(float_result(x1, x2)))
     functions = functions_of(p, components, rows)
     return Estimate((out,), 0, (DISTANCE + 1) * components, functions, reads=(x1, x2))

@@ -21,7 +21,7 @@ from graphflops.rules.attention import MASK, Attention, attend
 from graphflops.rules.indexing import index
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import ForwardCall, backward, rule
-from graphflops.rules.shapes import tensors_of
+from graphflops.rules.shapes import Tensors, tensors_of
 from graphflops.tensor import FLOAT32, INT32, TensorType, flat
 
 PARTIAL_BLOCKS, FULL_BLOCKS = 2, 4  # places in the block mask: how many blocks each row of blocks sees
@@ -41,7 +41,7 @@ class Seen:
     pattern: str = ""  # the form of what is visible
 
 
-def index_operands(query: TensorType) -> tuple[TensorType, ...]:
+def index_operands(query: TensorType) -> Tensors:
     """Batch, head, query and key of one score."""
     return (query.like((), INT32),) * 4
 

@@ -92,14 +92,6 @@ def unscale(grads: Tensors, found_inf: TensorType, inv_scale: TensorType) -> Est
     return Estimate(out, vector_flops=2 * _elements(grads), reads=(*grads, found_inf, inv_scale), writes=out)
 
 
-@rule("aten._amp_update_scale")
-def update_scale(scale: TensorType, growth_tracker: TensorType, found_inf: TensorType) -> Estimate:
-    """One product and one count of steps without overflow."""
-    operands = (scale, growth_tracker)
-    out = tuple(x.like() for x in operands)
-    return Estimate(out, vector_flops=2, reads=(*operands, found_inf), writes=out)
-
-
 # Optimizers that update all parameters in one call.
 
 

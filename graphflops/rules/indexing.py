@@ -14,7 +14,7 @@ from graphflops.cost import Estimate, Value, data_dependent, picked
 from graphflops.dims import broadcast, differ, total
 from graphflops.rules.arrangement import Update, combined, functional, reduction
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.shapes import Shape, axis, expanded, replaced, shown, tensors_of
+from graphflops.rules.shapes import Shape, Tensors, axis, expanded, replaced, shown, tensors_of
 from graphflops.tensor import TensorType
 
 Indices = Sequence[TensorType | None]
@@ -244,7 +244,7 @@ def gathered(call: ForwardCall, kept: bool) -> Estimate:
     return Estimate(tuple(wanted.values()), reads=reads, writes=written, alias=not written)
 
 
-def _where(call: ForwardCall) -> tuple[TensorType, ...]:
+def _where(call: ForwardCall) -> Tensors:
     named = [call[name] for name in ("index", "indices") if name in call.arguments]
     return tensors_of(index for given in named for index in (given if isinstance(given, tuple) else (given,)))
 

@@ -13,10 +13,10 @@ from typing import Any
 from graphflops.cost import Estimate, data_dependent, free
 from graphflops.dims import Dim, broadcast, dim_max, total
 from graphflops.rules.distance import pairwise_distance
-from graphflops.rules.elementwise import result_type, wanted
+from graphflops.rules.elementwise import float_result, real_of, result_type, wanted
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import Backward, ForwardCall, backward, rule
-from graphflops.rules.shapes import Tensors, reduced
+from graphflops.rules.shapes import Shape, Tensors, reduced
 from graphflops.tensor import DType, TensorType
 
 KIND = "loss"
@@ -204,7 +204,10 @@ def margin_ranking_loss(
     input1: TensorType, input2: TensorType, target: TensorType, *, reduction: int = MEAN
 ) -> Estimate:
     """Negate, subtract, product, add, clamp: five operations per element."""
-    return compared(Loss(4), reduction, input1, input2, target)  # the product is the third operand's
+    dtype = float_result(input1, input2, target)
+    return compared(
+        Loss(4), reduction, input1, input2, target, dtype=dtype
+    )  # the product is the third operand's
 
 
 @rule("aten.cosine_embedding_loss")
@@ -228,7 +231,7 @@ def triplet_margin_loss(
     pairs = [(anchor, positive), (anchor, negative), *([(positive, negative)] if swap else [])]
     distances = [pairwise_distance(a, b, p) for a, b in pairs]
     shape = reduced(broadcast(anchor.shape, positive.shape, negative.shape), -1)
-    full = TensorType(shape, result_type(anchor, positive, negative))
+    full = TensorType(shape, real_of(float_result(anchor, positive, negative)))
     flops = sum(distance.vector_flops for distance in distances) + (3 + swap) * full.numel
     functions = sum(distance.transcendentals for distance in distances)
     return total_of(full, reduction, flops, functions, (anchor, positive, negative))
@@ -241,7 +244,7 @@ def triplet_margin_loss(
 
 STATE = 9
 STATE_FUNCTIONS = 4
-Lengths = TensorType | tuple[Dim, ...]
+Lengths = TensorType | Shape
 
 
 def states(log_probs: TensorType, targets: TensorType, inputs: Lengths, labels: Lengths) -> Dim:

@@ -14,7 +14,7 @@ from graphflops.rules.elementwise import result_type
 from graphflops.rules.loss import MEAN, total_of
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.shapes import replaced, results
+from graphflops.rules.shapes import only_result, replaced, results
 from graphflops.rules.softmax import LOG_SOFTMAX_GRADIENT, log_softmax
 from graphflops.tensor import TensorType
 
@@ -52,13 +52,11 @@ def likelihood_gradient(
     return Estimate((x.like(),), vector_flops=flops, reads=(grad_output, target, weights))
 
 
-@rule("aten.nll_loss_forward", "aten.nll_loss2d_forward")
-def nll_loss_forward(
-    x: TensorType, target: TensorType, weight: TensorType | None, reduction: int
-) -> Estimate:
-    """As `nll_loss`, with the sum of the picked weights kept."""
-    estimate = likelihood(x, target, weight, reduction)
-    return replace(estimate, out=(*estimate.out, x.like(())))
+rule("aten.nll_loss_forward", "aten.nll_loss2d_forward").derived(
+    likelihood,
+    lambda found: replace(found, out=(*found.out, only_result(found).like(()))),
+    says="As `nll_loss`, with the sum of the picked weights kept.",
+)
 
 
 @backward("aten.nll_loss nll_loss2d nll_loss_nd nll_loss_forward nll_loss2d_forward")

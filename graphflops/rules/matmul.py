@@ -10,7 +10,7 @@ from graphflops.dims import Dim, broadcast, differ, dim_min, floor_div, meet, pr
 from graphflops.rules.elementwise import result_type
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.shapes import Tensors, expanded, only_result
+from graphflops.rules.shapes import Shape, Tensors, expanded, only_result
 from graphflops.rules.work import WORK
 from graphflops.tensor import DType, TensorType
 
@@ -174,7 +174,7 @@ def grouped_mm(of: Operands) -> Estimate:
     a, b, offs, bias, out_dtype = of
     m, n = a.shape[-2], b.shape[-1]
     meet(a.shape[-1], b.shape[-2], f"inner dimensions differ: {a.shape[-1]} and {b.shape[-2]}")
-    shape: tuple[Dim, ...] = (m, n)
+    shape: Shape = (m, n)
     multiply_adds = prod((m, a.shape[-1], n))
     read_a, read_b = a, b
     if a.rank == b.rank:
@@ -279,7 +279,7 @@ def linear_backward(x: TensorType, grad: TensorType, weight: TensorType, output_
 
 
 @rule("aten.mkldnn_linear_backward_input")
-def linear_backward_input(input_size: tuple[Dim, ...], grad: TensorType, weight: TensorType) -> Estimate:
+def linear_backward_input(input_size: Shape, grad: TensorType, weight: TensorType) -> Estimate:
     """The gradient of linear's input alone."""
     flops = flops_of(prod(grad.shape[:-1]) * weight.numel, grad.dtype)
     return Estimate((grad.like(input_size),), flops, reads=(grad, weight))

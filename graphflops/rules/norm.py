@@ -305,10 +305,8 @@ def native_layer_norm_backward(of: Operands, *, output_mask: Wants) -> Estimate:
 @takes("grad_out x * rstd weight?")
 def fused_rms_norm_backward(of: Operands, *, normalized_shape: Shape, output_mask: Wants) -> Estimate:
     """Up to 9 operations per element for input and weight."""
-    wants, affine = (
-        (*output_mask[:1], output_mask[1] and of.weight is not None, False),
-        of.x.like(normalized_shape),
-    )
+    wants = (output_mask[0], output_mask[1] and of.weight is not None, False)
+    affine = of.x.like(normalized_shape)
     estimate = ROOT_MEAN_SQUARE.gradients(of.grad_out, of.x, of.weight, wants, (of.rstd,), affine)
     return replace(estimate, out=estimate.out[:2])
 

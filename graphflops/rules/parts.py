@@ -11,7 +11,7 @@ from graphflops.cost import Estimate, copied, data_dependent, free
 from graphflops.dims import Dim, Expr, at_least, ceil_div, differ, dim_max, dim_min, floor_div, meet, total
 from graphflops.rules import views
 from graphflops.rules.registry import ForwardCall, backward, find, require, rule
-from graphflops.rules.shapes import axis, kept_by_slice, replaced, shown, tensors_of
+from graphflops.rules.shapes import Shape, axis, kept_by_slice, replaced, shown, tensors_of
 from graphflops.tensor import PartType, TensorType
 
 KIND = "view"
@@ -67,7 +67,7 @@ def pieces(x: TensorType, sizes: Iterable[Dim], dim: int) -> Estimate:
     return free(*(x.view(replaced(x.shape, place, size)) for size in sizes))
 
 
-def in_steps(size: Dim, step: Dim, count: Dim) -> tuple[Dim, ...]:
+def in_steps(size: Dim, step: Dim, count: Dim) -> Shape:
     """The lengths of `count` pieces of `step`, the last one shorter; () if the count is unknown."""
     if isinstance(count, Expr):
         return ()

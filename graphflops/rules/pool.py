@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, at_least, call, compare, floor_div, mod, prod, same
 from graphflops.rules.reduce import indexed, operand_gradient
-from graphflops.rules.registry import Derived, ForwardCall, backward, require, rule
+from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import Shape
 from graphflops.tensor import INT64, TensorType
 
@@ -135,9 +135,9 @@ def _common(size: Dim, count: Dim) -> Dim:
     return found if isinstance(found, int) or not same(mod(size, count), 0) else count
 
 
-def adaptive(x: TensorType, counts: Shape, final: int) -> Estimate:
-    """One operation per window element, `final` per output."""
-    spatial = len(counts)
+def adaptive(x: TensorType, output_size: PerAxis, *, spatial: int, final: int) -> Estimate:
+    """One operation per window element, and a division per average."""
+    counts = spread(output_size, spatial)
     require(x.rank in (spatial + 1, spatial + 2), f"{spatial} pooled axes do not fit a tensor of {x.rank}")
     lead, sizes = x.shape[:-spatial], x.shape[-spatial:]
     out = x.like((*lead, *counts))
@@ -145,17 +145,11 @@ def adaptive(x: TensorType, counts: Shape, final: int) -> Estimate:
     return Estimate((out,), vector_flops=work, reads=(x,))
 
 
-def adaptive_pool(x: TensorType, output_size: PerAxis, *, spatial: int, final: int) -> Estimate:
-    """One operation per window element, and a division per average."""
-    return adaptive(x, spread(output_size, spatial), final)
-
-
 for _spatial in (1, 2, 3):
-    _average = Derived(adaptive_pool, spatial=_spatial, final=1)
-    rule(f"aten.adaptive_avg_pool{_spatial}d")(_average)
-    rule(f"aten.adaptive_max_pool{_spatial}d").derived(adaptive_pool, indexed, spatial=_spatial, final=0)
-rule("aten._adaptive_avg_pool2d mkldnn_adaptive_avg_pool2d").derived(adaptive_pool, spatial=2, final=1)
-rule("aten._adaptive_avg_pool3d").derived(adaptive_pool, spatial=3, final=1)
+    rule(f"aten.adaptive_avg_pool{_spatial}d").derived(adaptive, spatial=_spatial, final=1)
+    rule(f"aten.adaptive_max_pool{_spatial}d").derived(adaptive, indexed, spatial=_spatial, final=0)
+rule("aten._adaptive_avg_pool2d mkldnn_adaptive_avg_pool2d").derived(adaptive, spatial=2, final=1)
+rule("aten._adaptive_avg_pool3d").derived(adaptive, spatial=3, final=1)
 
 
 @backward(*(f"aten.adaptive_avg_pool{spatial}d" for spatial in (1, 2, 3)))
@@ -167,7 +161,7 @@ def adaptive_avg_pool_gradient(call: ForwardCall) -> Estimate:
 
 def adaptive_avg_pool_backward(grad_output: TensorType, x: TensorType, *, spatial: int) -> Estimate:
     """Each output's gradient divided once and added to every element of its window."""
-    forward = adaptive(x, grad_output.shape[-spatial:], final=1)
+    forward = adaptive(x, grad_output.shape[-spatial:], spatial=spatial, final=1)
     return Estimate((x.like(),), vector_flops=forward.vector_flops, reads=(grad_output,))
 
 

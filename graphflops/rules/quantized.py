@@ -15,13 +15,12 @@ from graphflops.dims import Dim, ceil_div, differ, floor_div, meet, prod
 from graphflops.rules.elementwise import differentiate
 from graphflops.rules.matmul import Number, add_product, flops_of, grouped_mm, linear, matmul_into
 from graphflops.rules.operands import Operands, takes
-from graphflops.rules.registry import Derived, backward, require, rule
-from graphflops.rules.shapes import Tensors, only_result, shown, tensors_of
+from graphflops.rules.registry import backward, require, rule
+from graphflops.rules.shapes import Tensors, only_result, shown
 from graphflops.rules.work import WORK
 from graphflops.rules.work import activation as activation_named
 from graphflops.tensor import (
     BFLOAT16,
-    BOOL,
     FLOAT4_PAIR,
     FLOAT32,
     FLOAT64,
@@ -50,16 +49,6 @@ def convert(x: TensorType, dtype: DType | None, per_element: int, *parameters: V
 
 
 # Operators of torch.export: quantized tensors are plain integer tensors.
-
-
-@rule(
-    "quantized_decomposed.quantize_per_tensor quantize_per_channel quantize_per_channel_group quantize_per_token",
-    "aten.quantize_per_tensor quantize_per_channel",
-)
-@takes("x scale= zero_point= * dtype? quant_min? quant_max?")
-def quantize(of: Operands) -> Estimate:
-    """Six operations per element."""
-    return convert(of.x, of.dtype or INT8, QUANTIZE, *of.but("x dtype"))
 
 
 @rule(
@@ -126,44 +115,11 @@ def dequantize_tensors(tensors: Tensors) -> Estimate:
 
 # Fake quantization: quantize and dequantize in one operator, so that training sees the rounding errors.
 
-KIND = "elementwise"
-
-
-FAKE_QUANTIZE = WORK["fake_quantize"].flops
-MASK = 3  # two comparisons and their conjunction
-
-
-def with_mask(quantized: Estimate) -> Estimate:
-    """The estimate with a mask of the elements within the range as a second result."""
-    out = only_result(quantized)
-    return quantized.plus(out=(out, out.like(dtype=BOOL)), vector_flops=MASK * out.numel)
-
-
 # The gradient passes for elements within the range; the mask is recomputed.
 backward(
     "aten.fake_quantize_per_tensor_affine fake_quantize_per_channel_affine",
     "quantized_decomposed.fake_quant_per_channel",
 )(differentiate(WORK["fake_quantize"], "x"))
-
-
-# With a range that follows the data.
-
-
-@rule("aten.fused_moving_avg_obs_fake_quant")
-@takes("x observer_on fake_quant_on running_min running_max scale zero_point")
-def observe_and_quantize(of: Operands) -> Estimate:
-    """Observes the range, then seven operations per element; both switches are assumed to be on."""
-    return convert(of.x, of.x.dtype, MIN_MAX + FAKE_QUANTIZE, *of.but("x"))
-
-
-def with_state(masked: Estimate) -> Estimate:
-    """The estimate with the updated range, scale and zero point, its last four reads, as further results."""
-    return replace(masked, out=(*masked.out, *(value.like() for value in tensors_of(masked.reads[-4:]))))
-
-
-_observed = Derived(observe_and_quantize, with_mask)
-rule("aten._fused_moving_avg_obs_fq_helper")(_observed)
-rule("aten._fused_moving_avg_obs_fq_helper_functional").derived(_observed, with_state)
 
 
 # Products.

@@ -221,17 +221,12 @@ def overwritten(x: TensorType, src: TensorType, part: TensorType) -> Estimate:
 
 
 @rule("aten.slice_scatter")
-def slice_scatter(
-    x: TensorType,
-    src: TensorType,
-    dim: int = 0,
-    start: Dim | None = None,
-    end: Dim | None = None,
-    step: Dim = 1,
-) -> Estimate:
+@takes("x src dim? start? end? step?")
+def slice_scatter(of: Operands) -> Estimate:
     """A copy with a range of an axis replaced."""
-    place = axis(dim, x.rank)
-    kept = kept_by_slice(x.shape[place], start, end, step)
+    x, src, dim, start, end, step = of
+    place = axis(0 if dim is None else dim, x.rank)
+    kept = kept_by_slice(x.shape[place], start, end, 1 if step is None else step)
     return overwritten(x, src, x.view(replaced(x.shape, place, kept)))
 
 

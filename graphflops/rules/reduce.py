@@ -10,7 +10,7 @@ from graphflops.cost import Estimate, free
 from graphflops.dims import Dim, Expr, dim_max, dim_min, prod, same, total
 from graphflops.rules.elementwise import DEFAULT_FLOAT, real_of
 from graphflops.rules.registry import Backward, ForwardCall, backward, require, rule
-from graphflops.rules.shapes import Axes, only_result, reduced
+from graphflops.rules.shapes import Axes, Shape, Tensors, only_result, reduced
 from graphflops.tensor import BOOL, INT64, UINT8, UINT64, DType, TensorType
 
 KIND = "reduction"
@@ -30,51 +30,33 @@ def parts(x: TensorType) -> int:
 
 def reduction(
     x: TensorType,
-    dim: Axes,
+    dim: Axes = None,
     keepdim: bool = False,
     dtype: DType | None = None,
     each: int = 1,
     final: int = 0,
     evaluated: int = 0,
     evaluated_final: int = 0,
+    *,
+    result: Callable[[DType], DType] | None = None,
+    fold: Fold | None = None,
 ) -> Estimate:
-    """`each` operations and `evaluated` functions per element, `final` and `evaluated_final` per result."""
-    out = x.like(reduced(x.shape, dim, keepdim), dtype)
-    return Estimate(
-        (out,),
-        vector_flops=parts(x) * (each * x.numel + final * out.numel),
-        transcendentals=evaluated * x.numel + evaluated_final * out.numel,
-        reads=(x,),
-    )
+    """`each` operations and `evaluated` functions per element, `final` and `evaluated_final` per result.
+
+    result: its element type by that of `x`, if none is given. fold: gives known contents, of a vector whose are known.
+    """
+    out = x.like(reduced(x.shape, dim, keepdim), dtype or (result and result(x.dtype)))
+    work = parts(x) * (each * x.numel + final * out.numel)
+    if fold is not None and isinstance(x.value, tuple) and x.rank == 1 and not out.dtype.is_floating:
+        folded = fold(value for value in x.value if isinstance(value, (int, Expr)))
+        out = replace(out, value=(folded,) if out.rank else folded)
+    return Estimate((out,), 0, work, evaluated * x.numel + evaluated_final * out.numel, reads=(x,))
 
 
 def indexed(estimate: Estimate) -> Estimate:
     """The estimate with the index of each result as a second result."""
     values = only_result(estimate)
     return replace(estimate, out=(values, values.like(dtype=INT64)))
-
-
-def along_axes(
-    x: TensorType,
-    dim: Axes = None,
-    keepdim: bool = False,
-    *,
-    dtype: DType | None = None,
-    each: int = 1,
-    final: int = 0,
-    result: Callable[[DType], DType] | None = None,
-    fold: Fold | None = None,
-) -> Estimate:
-    """`each` operations per element and `final` per result. result: its element type by that of `x`, if none is given.
-
-    fold: gives known contents, if those of the reduced vector are known.
-    """
-    found = reduction(x, dim, keepdim, dtype or (result and result(x.dtype)), each, final)
-    out = only_result(found)
-    if fold is None or not isinstance(x.value, tuple) or x.rank != 1 or out.dtype.is_floating:
-        return found
-    folded = fold(value for value in x.value if isinstance(value, (int, Expr)))
-    return replace(found, out=(replace(out, value=(folded,) if out.rank else folded),))
 
 
 def largest(values: Iterable[Dim]) -> Dim:
@@ -109,7 +91,7 @@ for _names, _says, _given in (
     ("count_nonzero", "A comparison and an addition per element.", {"result": lambda _: INT64, "each": 2}),
     ("hash_tensor", "One exclusive or per element.", {"result": lambda _: UINT64}),
 ):
-    rule(f"aten.{_names}").derived(along_axes, says=_says, **_given)
+    rule(f"aten.{_names}").derived(reduction, says=_says, order="x dim keepdim", **_given)
 
 
 @rule("aten.prod")
@@ -118,12 +100,12 @@ def product_of(
 ) -> Estimate:
     """One multiplication per element, a complex one being six operations."""
     each = 3 if x.dtype.kind == "complex" else 1
-    return along_axes(x, dim, keepdim, dtype=dtype, each=each, result=accumulated, fold=prod)
+    return reduction(x, dim, keepdim, dtype=dtype, each=each, result=accumulated, fold=prod)
 
 
 def extreme(x: TensorType, dim: int | None = None, keepdim: bool = False, *, fold: Fold) -> Estimate:
     """One comparison per element; along one axis also where each extreme was found."""
-    return along_axes(x, fold=fold) if dim is None else indexed(reduction(x, dim, keepdim))
+    return reduction(x, fold=fold) if dim is None else indexed(reduction(x, dim, keepdim))
 
 
 rule("aten.max").derived(extreme, fold=largest)
@@ -142,7 +124,7 @@ def any_along(x: TensorType, dim: Axes = None, keepdim: bool = False) -> Estimat
     """One logical operation per element; an empty list of axes reduces none, unlike in other reductions."""
     if dim == ():
         return Estimate((x.like(dtype=truths(x.dtype)),), vector_flops=x.numel, reads=(x,))
-    return along_axes(x, dim, keepdim, result=truths)
+    return reduction(x, dim, keepdim, result=truths)
 
 
 def spread(
@@ -172,10 +154,10 @@ def logsumexp(x: TensorType, dim: Axes, keepdim: bool = False) -> Estimate:
 
 
 @rule("aten.sum_to_size")
-def sum_to_size(x: TensorType, size: tuple[Dim, ...]) -> Estimate:
-    """One addition per element; the tensor itself if no axis is reduced."""
+def sum_to_size(x: TensorType, size: Shape) -> Estimate:
+    """One addition per element; the tensor itself if no axis is reduced, and there is one."""
     require(len(size) <= x.rank, f"{x.rank} axes do not sum to {len(size)}")
-    if len(size) == x.rank and all(same(a, b) for a, b in zip(x.shape, size, strict=True)):
+    if 0 < len(size) == x.rank and all(same(a, b) for a, b in zip(x.shape, size, strict=True)):
         return free(x.view(size))
     return Estimate((x.like(size, accumulated(x.dtype)),), vector_flops=parts(x) * x.numel, reads=(x,))
 
@@ -193,9 +175,7 @@ def prims_var(x: TensorType, dims: Axes, *, output_dtype: DType | None = None) -
     return Estimate((out,), vector_flops=parts(x) * (4 * x.numel + 2 * out.numel), reads=(x,))
 
 
-def operand_gradient(
-    call: ForwardCall, each: int = 0, evaluated: int = 0, saved: tuple[TensorType, ...] = ()
-) -> Estimate:
+def operand_gradient(call: ForwardCall, each: int = 0, evaluated: int = 0, saved: Tensors = ()) -> Estimate:
     """The gradient of `x` from the first result's, with `flops` and functions per element."""
     x = call["x"]
     work = parts(x) * each * x.numel
@@ -212,7 +192,7 @@ backward("aten.sum")(lambda call: free(replace(call["x"].like(), stored=call.out
 
 
 def per_element(
-    each: int = 0, evaluated: int = 0, saved: Callable[[ForwardCall], tuple[TensorType, ...]] = lambda _: ()
+    each: int = 0, evaluated: int = 0, saved: Callable[[ForwardCall], Tensors] = lambda _: ()
 ) -> Backward:
     """The backward rule of that much work per element of the operand. saved: what is read beside the gradient."""
     return lambda call: operand_gradient(call, each, evaluated, saved(call))
@@ -230,7 +210,7 @@ def amax_backward(call: ForwardCall) -> Estimate:
     return operand_gradient(call, each=3, saved=x_and_result(call))
 
 
-def selected_indices(call: ForwardCall) -> tuple[TensorType, ...]:
+def selected_indices(call: ForwardCall) -> Tensors:
     """The index tensor of the forward call."""
     indices = call.estimate.out[1]
     assert isinstance(indices, TensorType)

@@ -9,7 +9,6 @@ from functools import partial
 
 from graphflops.cost import Estimate, Value, data_dependent, free
 from graphflops.dims import (
-    Dim,
     Expr,
     arguments,
     at_least,
@@ -28,7 +27,7 @@ from graphflops.dims import (
 )
 from graphflops.dims.atoms import FUNCTIONS, MAX_POWER_BITS
 from graphflops.rules.registry import rule
-from graphflops.rules.shapes import axis, divided, remainder_of_dividend
+from graphflops.rules.shapes import Shape, axis, divided, remainder_of_dividend
 from graphflops.tensor import TensorType
 
 Function = Callable[..., Value]
@@ -43,9 +42,7 @@ def number(*values: Value) -> Estimate:
 
 def applied(exact: Function, symbolic: Function, *operands: Value) -> Estimate:
     """A function of numbers: `exact` of plain ones, `symbolic` of sizes; no value where it has none, or one too long."""
-    if not all(
-        isinstance(operand, (int, float, Expr)) for operand in operands
-    ):  # a file may give texts and lists
+    if not all(isinstance(x, (int, float, Expr)) for x in operands):  # a file may give texts and lists
         return number(None)
     whole = [int(x) if isinstance(x, float) and x.is_integer() else x for x in operands]
     are_sizes = not any(isinstance(x, float) for x in whole) and any(isinstance(x, Expr) for x in whole)
@@ -135,7 +132,7 @@ def getitem(a: Sequence[Value], b: int) -> Estimate:
     return free(a[b])
 
 
-def strides(x: TensorType) -> tuple[Dim, ...]:
+def strides(x: TensorType) -> Shape:
     """Steps in memory from one position of each axis to the next, in a tensor without gaps."""
     return tuple(prod(x.shape[place + 1 :]) for place in range(x.rank))
 

@@ -17,7 +17,7 @@ from graphflops.errors import ShapeError
 from graphflops.rules.elementwise import DEFAULT_FLOAT, result_type
 from graphflops.rules.matmul import Number, add_product, flops_of
 from graphflops.rules.registry import find, rule
-from graphflops.rules.shapes import Shape, axes, reduced
+from graphflops.rules.shapes import Shape, Tensors, axes, reduced
 from graphflops.rules.softmax import SOFTMAX
 from graphflops.tensor import INT32, INT64, DType, TensorType
 
@@ -57,7 +57,7 @@ def elements(x: TensorType, dtype: DType | None = None) -> TensorType:
     return x.like((stored(x),), dtype)
 
 
-COMPRESSED = {
+_PLACES = {
     "csr": "crow_col",
     "csc": "ccol_row",
     "bsr": "crow_col",
@@ -71,8 +71,8 @@ COMPRESSED = {
 @rule(
     *("aten.sparse_coo_tensor.indices_size", "aten._sparse_coo_tensor_unsafe"),
     "aten._sparse_coo_tensor_with_dims_and_tensors",
-    *(f"aten.sparse_{kind}_tensor.{places}_value_size" for kind, places in COMPRESSED.items()),
-    *(f"aten._sparse_{kind}_tensor_unsafe" for kind in COMPRESSED),
+    *(f"aten.sparse_{kind}_tensor.{places}_value_size" for kind, places in _PLACES.items()),
+    *(f"aten._sparse_{kind}_tensor_unsafe" for kind in _PLACES),
 )
 def sparse_tensor(*, values: TensorType, size: Shape, dtype: DType | None = None) -> Estimate:
     """Free: holds the given indices and values."""
@@ -243,10 +243,11 @@ def sparse_addmm(
 
 @rule(*both("aten._sparse_mm_reduce_impl"))
 def sparse_mm_reduce_impl(a: TensorType, b: TensorType, reduce: str) -> Estimate:
-    """As _sparse_mm; the second result says which element was chosen."""
+    """As _sparse_mm; the second result says which element was chosen, where that is asked for gradients."""
     product = sparse_mm(a, b)
     (out,) = product.out
-    return replace(product, out=(out, TensorType((a.shape[0], b.shape[1]), INT64)))
+    is_told = reduce in ("amax", "amin") and (a.requires_grad or b.requires_grad)
+    return replace(product, out=(out, TensorType((a.shape[0], b.shape[1]) if is_told else (0,), INT64)))
 
 
 @rule(*both("aten._sparse_mm.reduce"))
@@ -287,16 +288,14 @@ def csr_to_coo(crow_indices: TensorType, col_indices: TensorType, *, out_int32: 
 
 
 @rule("aten._jagged_to_padded_dense_forward")
-def jagged_to_padded(values: TensorType, offsets: tuple[TensorType, ...], max_lengths: Shape) -> Estimate:
+def jagged_to_padded(values: TensorType, offsets: Tensors, max_lengths: Shape) -> Estimate:
     """Each sequence copied to a row of its own, the rest filled."""
     sequences = tuple(offset.shape[-1] - 1 for offset in offsets[:1])
     return Estimate((values.like((*sequences, *max_lengths, *values.shape[1:])),), reads=(values, *offsets))
 
 
 @rule("aten._padded_dense_to_jagged_forward")
-def padded_to_jagged(
-    dense: TensorType, offsets: tuple[TensorType, ...], total_L: Dim | None = None
-) -> Estimate:
+def padded_to_jagged(dense: TensorType, offsets: Tensors, total_L: Dim | None = None) -> Estimate:
     """Each row's sequence copied, one after the other."""
     rows = data_dependent("rows") if total_L is None else total_L
     out = dense.like((rows, *dense.shape[1 + len(offsets) :]))

@@ -23,7 +23,7 @@ from graphflops.rules.reduce import (
     selected_indices,
 )
 from graphflops.rules.registry import backward, require, rule
-from graphflops.rules.shapes import only_result, reduced
+from graphflops.rules.shapes import Shape, Tensors, only_result, reduced
 from graphflops.tensor import FLOAT32, FLOAT64, INT64, TensorType
 
 KIND = "statistics"
@@ -101,7 +101,7 @@ def histogramdd_bin_edges(of: Operands) -> Estimate:
 
 @rule("aten._histogramdd_from_bin_cts")
 def histogramdd_from_bin_cts(
-    x: TensorType, bins: tuple[Dim, ...], *, weight: TensorType | None = None, density: bool = False
+    x: TensorType, bins: Shape, *, weight: TensorType | None = None, density: bool = False
 ) -> Estimate:
     """Each coordinate shifted, scaled and rounded to its bin, and one addition per point."""
     out = x.like(bins)
@@ -111,7 +111,7 @@ def histogramdd_from_bin_cts(
 
 @rule("aten._histogramdd_from_bin_tensors")
 def histogramdd_from_bin_tensors(
-    x: TensorType, bins: tuple[TensorType, ...], *, weight: TensorType | None = None, density: bool = False
+    x: TensorType, bins: Tensors, *, weight: TensorType | None = None, density: bool = False
 ) -> Estimate:
     """A binary search among the edges per coordinate, and one addition per point."""
     edges = [axis_edges.shape[0] for axis_edges in bins]
@@ -123,7 +123,7 @@ def histogramdd_from_bin_tensors(
 @rule("aten.histogramdd")
 def histogramdd(
     x: TensorType,
-    bins: int | tuple[Dim, ...],
+    bins: int | Shape,
     range: tuple[float, ...] | None = None,
     weight: TensorType | None = None,
     density: bool = False,
@@ -137,7 +137,7 @@ def histogramdd(
 
 @rule("aten.histogramdd.TensorList_bins")
 def histogramdd_edges(
-    x: TensorType, bins: tuple[TensorType, ...], *, weight: TensorType | None = None, density: bool = False
+    x: TensorType, bins: Tensors, *, weight: TensorType | None = None, density: bool = False
 ) -> Estimate:
     """A binary search among the edges per coordinate, and one addition per point."""
     filled = histogramdd_from_bin_tensors(x, bins, weight=weight, density=density)

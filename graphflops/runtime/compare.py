@@ -216,9 +216,8 @@ class RunComparison:
         if any(check.ours == _NOT_RUN for check in measured.checks) or flops is None:
             return
         masked, each = evaluate(row.cost.masked_flops, self.sizes.known), measured.turns or 1
-        for (
-            run
-        ) in measured.kernels:  # executed against predicted tiles, and unmasked scores against the analysis
+        # executed against predicted tiles, and unmasked scores against the analysis
+        for run in measured.kernels:
             tiles = [f"{x.full_tiles} full, {x.partial_tiles} partial" for x in (run.predicted, run.executed)]
             yield CheckResult("tiles", "equal" if tiles[0] == tiles[1] else "different", *tiles)
             if masked is not None:

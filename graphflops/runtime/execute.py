@@ -47,9 +47,8 @@ class Step:
     @property
     def nests(self) -> bool:
         """True if it runs nested graphs whose calls are steps too; the functions of an attention are not run as steps."""
-        return not self.node.operator.has_score_function and any(
-            isinstance(item, RunnableGraph) for item in flat((*self.args, *self.kwargs.values()))
-        )
+        items = () if self.node.operator.has_score_function else flat((*self.args, *self.kwargs.values()))
+        return any(isinstance(item, RunnableGraph) for item in items)
 
 
 @dataclass
@@ -127,8 +126,9 @@ class Execution:
             if len(results) != wanted:
                 raise RunError(f"it returned {count} results, the program expects {wanted}")
         except torch.OutOfMemoryError:
+            where = f"out of memory on {self.weights.device}"
             raise ModelError(
-                f"{shown(name)} ({shown(node.op)}): out of memory on {self.weights.device}: give smaller sizes by --dim"
+                f"{shown(name)} ({shown(node.op)}): {where}: give smaller sizes by --dim"
             ) from None
         except TooManyTurnsError:
             raise
@@ -141,13 +141,6 @@ class Execution:
             raise RunError(f"{shown(name)} ({shown(node.op)}): {type(error).__name__}: {text}") from error
         self.after(step, results)
         return results
-
-    def turn(self, prefix: str) -> None:
-        """Count one run of a nested graph; TooManyTurnsError if a program from a file has too many."""
-        self.turns += 1
-        if not self.trusted and self.turns > _TURNS:
-            where = shown(prefix.rstrip("/"))
-            raise TooManyTurnsError(f"{where}: loops of this program take more than {_TURNS:,} turns")
 
     def function(self, op: Op) -> Callable[..., Any]:
         if op.has_score_function:
@@ -210,7 +203,10 @@ class RunnableGraph:
         given = [entry for entry in self.graph.inputs if entry.role != "constant"]
         if len(given) != len(operands):
             raise RunError(f"graph {shown(self.graph.name)} takes {len(given)} operands, got {len(operands)}")
-        self.execution.turn(self.prefix)
+        self.execution.turns += 1
+        if not self.execution.trusted and self.execution.turns > _TURNS:
+            where = shown(self.prefix.rstrip("/"))
+            raise TooManyTurnsError(f"{where}: loops of this program take more than {_TURNS:,} turns")
         values = dict(self.around)
         values.update((entry.name, value) for entry, value in zip(given, operands, strict=True))
         return self.execution.calls(self.graph, values, self.prefix)

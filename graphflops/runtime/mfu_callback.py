@@ -21,45 +21,29 @@ def mfu_callback(report: Report, device: str, *, devices: int = 1) -> Any:
         callbacks = import_module("transformers.trainer_callback")
     except ImportError:
         raise OptionError("mfu_callback needs transformers: pip install transformers") from None
-    steps = _Steps(report, device, devices)
-    events = {
-        "on_train_begin": lambda self, args, state, control, **_: steps.begin(),
-        "on_step_end": lambda self, args, state, control, **_: steps.end(),
-        "on_log": lambda self, args, state, control, logs=None, **_: steps.log(logs, state),
-        "on_evaluate": lambda self, args, state, control, **_: steps.go_on(),
-        "on_save": lambda self, args, state, control, **_: steps.go_on(),
-    }
-    return type("MfuCallback", (callbacks.TrainerCallback,), events)()
+    count, since, ended = 0, perf_counter(), perf_counter()  # of the steps since the last log
 
+    def begins(*_: Any, **__: Any) -> None:  # what came before is no step
+        nonlocal count, since, ended
+        count, since, ended = 0, (now := perf_counter()), now
 
-class _Steps:
-    """The steps since the last log, and their time: evaluations and saving are not in it."""
+    def ends_step(*_: Any, **__: Any) -> None:
+        nonlocal count, ended
+        count, ended = count + 1, perf_counter()
 
-    def __init__(self, report: Report, device: str, devices: int) -> None:
-        self.report, self.device, self.devices = report, device, devices
-        self.begin()
-
-    def begin(self) -> None:
-        """Training begins: what came before is no step."""
-        self.count = 0
-        self.since = self.ended = perf_counter()
-
-    def end(self) -> None:
-        self.count += 1
-        self.ended = perf_counter()
-
-    def go_on(self) -> None:
-        """What followed the last step or log is done, and was no step."""
+    def goes_on(*_: Any, **__: Any) -> None:  # an evaluation or saving is done, and was no step
+        nonlocal since, ended
         now = perf_counter()
-        self.since += now - max(self.ended, self.since)
-        self.ended = now
+        since, ended = since + now - max(ended, since), now
 
-    def log(self, logs: dict[str, float] | None, state: Any) -> None:
-        """Add the utilisation to the figures of the steps, and to the history of the Trainer, which has copied them."""
-        if not self.count or logs is None or "loss" not in logs:
-            return
-        seconds = (self.ended - self.since) / self.count
-        logs["mfu"] = mfu(self.report, seconds, self.device, devices=self.devices)
-        if state.log_history:
-            state.log_history[-1]["mfu"] = logs["mfu"]
-        self.count, self.since = 0, self.ended
+    def logs_steps(self: Any, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+        nonlocal count, since
+        if count and logs is not None and "loss" in logs:
+            logs["mfu"] = mfu(report, (ended - since) / count, device, devices=devices)
+            if state.log_history:  # of the Trainer, which has copied the figures
+                state.log_history[-1]["mfu"] = logs["mfu"]
+            count, since = 0, ended
+
+    events = {"on_train_begin": begins, "on_step_end": ends_step, "on_log": logs_steps}
+    events |= {"on_evaluate": goes_on, "on_save": goes_on}
+    return type("MfuCallback", (callbacks.TrainerCallback,), events)()

@@ -25,7 +25,7 @@ from graphflops.dims import evaluate
 from graphflops.errors import ModelError, shown
 from graphflops.exporters.meshes import ranks_along
 from graphflops.exporters.recorded import graph_of, read_step
-from graphflops.exporters.step_file import RecordedInput, RecordedStep
+from graphflops.exporters.step_file import RecordedStep
 from graphflops.graph import HOST_KINDS, Graph, Mesh, Node, Origin, Ref
 from graphflops.links.cost import kind_of, link_bytes
 from graphflops.ops import Op
@@ -211,9 +211,8 @@ class Replay(Execution):
         self.where = device
         self.pending: dict[int, Any] = {}  # collectives that nothing waited for, by the memory that they use
         self.reductions: dict[str, Any] = {}
-        self.beside_host: set[int] = (
-            set()
-        )  # the memory of numbers that calls add to lists of counters on the host
+        # the memory of numbers that calls add to lists of counters on the host
+        self.beside_host: set[int] = set()
         for call in step.calls:
             first, *others = call.args or [None]
             counters = [step.values[one["v"]].storage for one in first] if _is_values(first) else []
@@ -238,25 +237,22 @@ class Replay(Execution):
         memory: dict[int, Any] = {}
         made = {}
         for entry in self.step.inputs:
-            tensor = made[f"v{entry.value}"] = self.placed(entry, memory)
+            value = self.step.values[entry.value]
+            dtype, number = getattr(torch, value.dtype), value.storage
+            device = _HOST if self.on_host(number) else self.device
+            if number not in memory:
+                # A counter on the host has no bytes in the file.
+                size = max(self.step.storages[number].bytes, value.end)
+                memory[number] = torch.zeros(size, dtype=torch.uint8, device=device).untyped_storage()
+            empty = torch.empty(0, dtype=dtype, device=device)
+            tensor = empty.set_(memory[number], value.offset, value.shape, value.strides)
+            made[f"v{entry.value}"] = tensor
             is_random = entry.role != "state" and tensor.is_floating_point() and tensor.itemsize > 1
             if given and entry.target in given:
                 tensor.copy_(given[entry.target])
             elif is_random and all(tensor.stride()):  # not one element, broadcast
                 tensor.normal_(std=SPREAD)
         return made
-
-    def placed(self, entry: RecordedInput, memory: dict[int, Any]) -> torch.Tensor:
-        """A tensor of zeros in its memory."""
-        value = self.step.values[entry.value]
-        dtype, number = getattr(torch, value.dtype), value.storage
-        device = _HOST if self.on_host(number) else self.device
-        if number not in memory:
-            # A counter on the host has no bytes in the file.
-            size = max(self.step.storages[number].bytes, value.end)
-            memory[number] = torch.zeros(size, dtype=torch.uint8, device=device).untyped_storage()
-        empty = torch.empty(0, dtype=dtype, device=device)
-        return empty.set_(memory[number], value.offset, value.shape, value.strides)
 
     def play(self, values: dict[str, Any]) -> None:
         """Run the step on what `inputs` made, which is freed with the rest: what outlives it is left."""
@@ -286,7 +282,7 @@ class Replay(Execution):
     def settle(self, tensor: Any) -> None:
         """Wait for the collective that uses the memory of a tensor."""
         if self.pending and isinstance(tensor, torch.Tensor):
-            work = self.pending.pop(_address(tensor), None)
+            work = self.pending.pop(tensor.untyped_storage()._cdata, None)
             if work is not None:
                 work.wait()
 
@@ -314,7 +310,7 @@ class Replay(Execution):
             is_left = self.device.type != "cuda" or all(given.get(name, True) for name in _ASYNCHRONOUS)
             if isinstance(work, torch.ScriptObject) and is_left:
                 tensors = (leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor))
-                self.pending.update((_address(tensor), work) for tensor in tensors)
+                self.pending.update((tensor.untyped_storage()._cdata, work) for tensor in tensors)
             return tuple(written(overload, args, kwargs)) or returned
 
         return run
@@ -345,11 +341,6 @@ class Replay(Execution):
 def _is_values(given: Any) -> bool:
     """Whether an argument of a recorded call is a list of values."""
     return isinstance(given, list) and all(isinstance(one, dict) and "v" in one for one in given)
-
-
-def _address(tensor: torch.Tensor) -> int:
-    address: int = tensor.untyped_storage()._cdata
-    return address
 
 
 class _Seen(TorchDispatchMode):  # type: ignore[misc]

@@ -268,17 +268,14 @@ def mark_seconds(device: torch.device) -> float:
     """Seconds that two marks on a GPU add to a kernel between them: those of one small kernel, less its share of many."""
     if device.type != "cuda":
         return 0.0
-    x, medians = torch.zeros(32, device=device), []
-    for count in (1, _MANY):
-        clock = Clock(device, lambda step: 0)
-        clock.lead = _LEAD
-        for _ in range(_ROUNDS):
-            clock.start()
-            for _ in range(count):
-                torch.add(x, 1)
-            clock.stop()
-        medians.append(statistics.median(clock.wholes) / count)
-    return max(medians[0] - medians[1], 0.0)
+    x = torch.zeros(32, device=device)
+
+    def many() -> None:
+        for _ in range(_MANY):
+            torch.add(x, 1)
+
+    alone = statistics.median(_wholes(device, partial(torch.add, x, 1), _LEAD))
+    return max(alone - statistics.median(_wholes(device, many, _LEAD)) / _MANY, 0.0)
 
 
 def ceilings(device: torch.device, dtypes: Iterable[torch.dtype]) -> Ceilings:
@@ -288,21 +285,23 @@ def ceilings(device: torch.device, dtypes: Iterable[torch.dtype]) -> Ceilings:
     for dtype in dtypes:
         try:
             a, b = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
-            took = _fastest(device, partial(torch.matmul, a, b))
+            took = min(_wholes(device, partial(torch.matmul, a, b)))
             rates[str(dtype).removeprefix("torch.")] = 2 * side**3 / took
         except RuntimeError:
             continue  # the device has no product in this element type
     source = torch.empty(elements, dtype=torch.float32, device=device).fill_(1)
     target = torch.empty_like(source)
-    bandwidth = 2 * source.nbytes / _fastest(device, lambda: target.copy_(source))
+    bandwidth = 2 * source.nbytes / min(_wholes(device, lambda: target.copy_(source)))
     return Ceilings(rates, bandwidth)
 
 
-def _fastest(device: torch.device, run: Callable[[], object]) -> float:
+def _wholes(device: torch.device, run: Callable[[], object], lead: float = 0.0) -> list[float]:
+    """Seconds of some runs of a function after the first. lead: as of the clock."""
     run()
     clock = Clock(device, lambda step: 0)
+    clock.lead = lead
     for _ in range(_ROUNDS):
         clock.start()
         run()
         clock.stop()
-    return min(clock.wholes)
+    return clock.wholes

@@ -24,8 +24,7 @@ from typing import Any, Literal
 from graphflops.errors import GraphflopsError, OptionError, shown
 from graphflops.scan import store
 from graphflops.scan.jobs import Job, Result, is_url
-from graphflops.scan.measure import TableName, Task, failed, state_of
-from graphflops.scan.worker import Ended, ended_at_exit, isolated
+from graphflops.scan.worker import Ended, TableName, Task, ended_at_exit, failed, isolated, state_of
 from graphflops.version import tool
 
 _ATTEMPTS = 2  # a process may also have been killed by someone else
@@ -328,23 +327,19 @@ def _on_cluster(address: str, known: frozenset[str]) -> Iterator[Any]:
     except (OSError, ValueError, TimeoutError) as error:
         raise ScanError(f"{shown(address)}: no scheduler there: {shown(str(error), 200)}") from None
     try:
-        yield lambda jobs, summary: _clustered(client, jobs, summary, known)
+        shared = client.scatter(known, broadcast=True) if known else known
+
+        def submit(job: Job) -> Any:
+            return client.submit(scanned, job, shared, pure=False, retries=_LOST)
+
+        def check() -> None:
+            if client.status != "running":
+                raise ConnectionError("the scheduler is gone")
+
+        window = max(4 * sum(client.nthreads().values()), 8)
+        yield lambda jobs, summary: _windowed(jobs, submit, window, summary, check)
     except (OSError, TimeoutError, CancelledError, KilledWorker) as error:
         what = type(error).__name__
         raise ScanError(f"{shown(address)}: the cluster is lost ({what}): start the scan again") from None
     finally:
         client.close(timeout=_CLOSE)
-
-
-def _clustered(client: Any, jobs: Sequence[Job], summary: Summary, known: frozenset[str]) -> Iterator[Result]:
-    shared = client.scatter(known, broadcast=True) if known else known
-    window = max(4 * sum(client.nthreads().values()), 8)
-
-    def submit(job: Job) -> Any:
-        return client.submit(scanned, job, shared, pure=False, retries=_LOST)
-
-    def check() -> None:
-        if client.status != "running":
-            raise ConnectionError("the scheduler is gone")
-
-    return _windowed(jobs, submit, window, summary, check)

@@ -10,7 +10,7 @@ from typing import Any
 
 from graphflops.base import files
 from graphflops.errors import FileError, OptionError, shown
-from graphflops.scan.measure import TABLES, TableName
+from graphflops.scan.worker import TABLES, TableName
 
 _SUFFIX = ".parquet"
 _UNFINISHED = ".writing"  # suffix of a part that is not whole yet: no reader takes it for one

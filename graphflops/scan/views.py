@@ -25,7 +25,7 @@ from graphflops.render.tables import Entry, TextTable
 from graphflops.render.text import count_of, safe
 from graphflops.report.findings import Finding, Findings, ModelFindings
 from graphflops.scan import store
-from graphflops.scan.measure import COSTS, HELD, RESULTS
+from graphflops.scan.worker import COSTS, HELD, RESULTS
 
 _COMPARED = ("status", "matrix_flops", "parameters", "read_bytes", "written_bytes", "peak_bytes", "unknown")
 _LINES = 40
@@ -69,16 +69,13 @@ def changes(old: str, new: str) -> FleetChange:
             name = " ".join(part for part in key if part)
             found.append(RowChange(name, ours, theirs))
     found.sort(key=lambda change: (-change.rank, change.name))
-    return FleetChange(tuple(found), same, (_sum(before), _sum(after)))
+    ours_, theirs_ = (sum(row["matrix_flops"] or 0 for row in rows.values()) for rows in (before, after))
+    return FleetChange(tuple(found), same, (ours_, theirs_))
 
 
 def _rows(folder: str) -> Mapping[tuple[str, str], Row]:
     table = store.read(folder, columns=("path", "binding", "inputs", *_COMPARED))
     return {(row["path"], row["binding"]): row for row in store.rows_of(table)}
-
-
-def _sum(rows: Mapping[tuple[str, str], Row]) -> int:
-    return sum(row["matrix_flops"] or 0 for row in rows.values())
 
 
 def text(found: FleetChange, *, width: int = 120, color: bool = False) -> str:
@@ -184,15 +181,13 @@ def _compared(row: Mapping[str, Any], limit: Limit, budget: Budget) -> Iterator[
         unit = UNITS[limit.quantity]
         is_, over = (measured(limit.quantity, count, unit) for count in (value, value - most))
         yield finding("GF301", f"{limit.quantity} is {is_}: {over} over the limit of {shown(limit.text)}")
-    elif limit.quantity in COSTS and _unexcused(row, budget):
-        names = ", ".join(_unexcused(row, budget)[:3])
+    elif limit.quantity in COSTS and (
+        ops := [
+            op for op in row["unknown_ops"] or [] if not any(matches_op(one, op) for one in budget.unknown)
+        ]
+    ):
         calls = count_of(row["unknown"], "call")
-        yield finding("GF303", f"{limit.quantity} lacks {calls} of unknown cost ({names})")
-
-
-def _unexcused(row: Mapping[str, Any], budget: Budget) -> list[str]:
-    ops = row["unknown_ops"] or []
-    return [op for op in ops if not any(matches_op(pattern, op) for pattern in budget.unknown)]
+        yield finding("GF303", f"{limit.quantity} lacks {calls} of unknown cost ({', '.join(ops[:3])})")
 
 
 # Head, column, and how its numbers are written: n count, p parameters, b bytes, s seconds, "" text.

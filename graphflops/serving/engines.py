@@ -23,7 +23,6 @@ from graphflops.errors import ModelError, require_choice, shown
 from graphflops.graph import Graph, Node, Ref, tensor_type
 from graphflops.links import Kind, Network, seconds
 from graphflops.planning.split import split
-from graphflops.tensor import TensorType
 
 
 class Engine(msgspec.Struct, frozen=True):
@@ -105,8 +104,12 @@ def as_engines_run(program: Graph) -> Graph:
         is_attention = node.operator.kind == "attention"
         nodes.append(_grouped(renamed, program, makers, kept) if is_attention else renamed)
     outputs = tuple([output.renamed(added) for output in program.outputs])
-    changed = replace(program, nodes=tuple(nodes), outputs=outputs, eager=None)
-    return replace(changed, nodes=_needed(changed))
+    needed, left = {name for output in outputs for _, name in output.uses()}, []
+    for node in reversed(nodes):
+        if not needed.isdisjoint(node.outputs) or node.operator.mutates:
+            left.append(node)
+            needed.update(node.reads())
+    return replace(program, nodes=tuple(reversed(left)), outputs=outputs, eager=None)
 
 
 def _grouped(node: Node, program: Graph, makers: Mapping[str, Node], kept: Mapping[str, str]) -> Node:
@@ -136,24 +139,10 @@ def _before_repeat(name: str, program: Graph, makers: Mapping[str, Node]) -> str
             break
         (name,) = operands
         found = tensor_type(name, program.types)
-        if found is not None and found.rank == 4 and _but_heads(found) == _but_heads(whole):
+        others = (whole.shape[0], *whole.shape[2:])
+        if found is not None and found.rank == 4 and (found.shape[0], *found.shape[2:]) == others:
             own = name
     return own
-
-
-def _but_heads(operand: TensorType) -> tuple[Dim, ...]:
-    return (operand.shape[0], *operand.shape[2:])
-
-
-def _needed(program: Graph) -> tuple[Node, ...]:
-    """The calls that the results need."""
-    wanted = {name for output in program.outputs for _, name in output.uses()}
-    found = []
-    for node in reversed(program.nodes):
-        if not wanted.isdisjoint(node.outputs) or node.operator.mutates:
-            found.append(node)
-            wanted.update(node.reads())
-    return tuple(reversed(found))
 
 
 class Exchanges(Record, frozen=True):

@@ -289,7 +289,11 @@ def paged_room(steps: Steps, prefill: Prefill | None, cache: KvCache, device: De
     if engine.fraction_of == "weights and caches":
         return part - weights
     # What its largest step takes beside weights and caches: a prefill, then the sampler for all requests.
-    peak = int((engine.sequences or 0) * vocabulary(steps.report) * (engine.bytes_per_logit or 0))
+    # The entries of its logits are the longest last axis of what the program returns.
+    types = {named.name: named.type for row in steps.report.rows for named in row.outputs}
+    given = [types[name].shape[-1] for name in steps.report.outputs if name in types and types[name].rank]
+    entries = max((size for size in given if isinstance(size, int)), default=0)
+    peak = int((engine.sequences or 0) * entries * (engine.bytes_per_logit or 0))
     if prefill is not None and engine.prefill_tokens is not None:
         held = prefill.steps.bytes_at(prefill.sizes_at(engine.prefill_tokens)) or 0
         # Its entries are in the caches already.
@@ -297,13 +301,6 @@ def paged_room(steps: Steps, prefill: Prefill | None, cache: KvCache, device: De
     if engine.fraction_of == "free":
         return int(engine.memory_fraction * (room(device) - weights - peak))
     return part - weights - peak - (engine.libraries_bytes or 0)
-
-
-def vocabulary(report: Report) -> int:
-    """The entries of the logits: the longest last axis of what the program returns."""
-    types = {named.name: named.type for row in report.rows for named in row.outputs}
-    given = [types[name].shape[-1] for name in report.outputs if name in types and types[name].rank]
-    return max((size for size in given if isinstance(size, int)), default=0)
 
 
 # How many devices serve a decoder best: replicas of it, each on a few devices that share every layer.
@@ -343,25 +340,23 @@ def replicas(
     node = network_of(complete(device_named(device)), network).node.devices
     found: list[Replicas] = []
     for each in divisors(devices):
-        if each <= node:
-            found += _of(model, devices // each, each, context, device=device, network=network, **options)
+        count = devices // each
+        if each > node:
+            break
+        try:
+            plan, limits = prepared(
+                model, devices=each, context=context, device=device, network=network, **options
+            )
+        except ModelError as error:
+            if each == 1:
+                raise  # it serves on no number of devices
+            found += [Replicas(count, each, length, None, str(error)) for length in context]
+            continue
+        whole = len(plan.steps.exchanges.whole)
+        for length in sorted({*context}):
+            most = plan.most(length)
+            cell = plan.load(most, length, limits)
+            lacking = "no request keeps the limits" if most else "no request fits"
+            said = lacking if cell is None else f"{whole} products run whole on each device" if whole else ""
+            found.append(Replicas(count, each, length, cell, said))
     return tuple(sorted(found, key=lambda one: (one.context, -one.tokens_per_second)))
-
-
-def _of(model: Model, count: int, each: int, context: Sequence[int], **options: Any) -> list[Replicas]:
-    """So many copies, at each context."""
-    try:
-        plan, limits = prepared(model, devices=each, context=context, **options)
-    except ModelError as error:
-        if each == 1:
-            raise  # it serves on no number of devices
-        return [Replicas(count, each, length, None, str(error)) for length in context]
-    whole = len(plan.steps.exchanges.whole)
-    found = []
-    for length in sorted({*context}):
-        most = plan.most(length)
-        cell = plan.load(most, length, limits)
-        lacking = "no request keeps the limits" if most else "no request fits"
-        said = lacking if cell is None else f"{whole} products run whole on each device" if whole else ""
-        found.append(Replicas(count, each, length, cell, said))
-    return found

@@ -63,7 +63,8 @@ class Program:
             }
             label = {"label": entry.target or entry.name, "count": 1}
             if entry.role in ("parameter", "buffer", "constant"):
-                holder = _told({"module": entry.target.rpartition(".")[0]})
+                module = entry.target.rpartition(".")[0]
+                holder = {"module": module} if module else {}
                 own = {"kind": "weight", **holder, **measures.weight(entry, typed)}
             else:
                 size = {} if typed is None else measures.amount("memory", typed.nbytes)
@@ -80,7 +81,8 @@ class Program:
                 "op": row.op,
                 "results": len(row.outputs),
             }
-            graph.add_node(name, **label, count=1, **_told(where), **measures.row(row), **memory)
+            told = {name: text for name, text in where.items() if text}
+            graph.add_node(name, **label, count=1, **told, **measures.row(row), **memory)
         for name, output in found.outputs.items():
             graph.add_node(name, label=output.target or name, kind="output", role=output.role, count=1)
 
@@ -205,10 +207,6 @@ class _Modules:
                 sums |= self.measures.tensor(typed) | self.measures.amount("bytes", typed.nbytes * len(uses))
             weight = self.calls.nodes[uses[0].maker]["kind"] == "weight"
             self.graph.add_edge(maker, user, number, weight=weight, **sums)
-
-
-def _told(texts: dict[str, str]) -> Attributes:
-    return {name: text for name, text in texts.items() if text}
 
 
 Attributes = dict[str, Any]

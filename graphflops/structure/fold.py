@@ -6,9 +6,10 @@ The graph of modules takes the parts at one depth, the picture those of each box
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 if TYPE_CHECKING:
     import networkx
@@ -24,16 +25,14 @@ _ALIKE = (
 _OF_ANY = ("different", "not executed", "changed", "explained", "on path", "bottleneck", "unused")
 
 
-@dataclass(eq=False, slots=True)
-class Turn:
+class Turn(Struct, eq=False):
     """Calls in order, and the repetitions that they are part of, each with the number of its turn."""
 
     calls: list[str]
     repeats: dict[int, int] = field(default_factory=dict)
 
 
-@dataclass(eq=False, slots=True)
-class Part:
+class Part(Struct, eq=False):
     """Calls of a module that run at one time: a module that is used again later is another part."""
 
     level: int  # names in the path of the module
@@ -141,14 +140,12 @@ class Fold:
             parts.sort(key=lambda part: part.above.bit_count())
         joined: list[Part] = []
         for part in parts:  # a module that went on elsewhere leaves calls around it side by side
-            if joined and part.is_own and joined[-1].is_own and self._stage(joined[-1]) == self._stage(part):
+            stages = {self.stages.get(x.turns[0].calls[0]) for x in (*joined[-1:], part)}
+            if joined and part.is_own and joined[-1].is_own and len(stages) == 1:
                 joined[-1].turns[0].calls += part.turns[0].calls
             else:
                 joined.append(part)
         return joined
-
-    def _stage(self, part: Part) -> int | None:
-        return self.stages.get(part.turns[0].calls[0])
 
     def _repeated(self, parts: list[Part], level: int) -> list[Part]:
         """The parts, those that repeat as one: the longest stretch of equal turns first, then what repeats within a turn."""

@@ -13,7 +13,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from graphflops.kernels.kernel import Kernel
-from graphflops.ops import Op
 from graphflops.passes.program import PricedCall
 
 Part = Literal["all", "start", "wait"]
@@ -69,8 +68,13 @@ class Exchanges(Struct):
                     if start.kernels and start.kernels[-1].variant == "reduce_scatter":
                         yield from self.ends([name])
         read = [name for name in call.uses if name in self.pending]
-        if is_gradient and self._follows_sums(operator, read):
-            is_view = True
+        if is_gradient and (not read or {self.pending[name].ticket for name in read} != {self.sums}):
+            self.sums = 0
+        elif is_gradient:  # of a sum of gradients, in its stream: what adds it up, or casts it
+            if operator.is_exchange:
+                self.copied_for = operator.name
+            is_added = operator.kind == "elementwise" and operator.has("arithmetic") and operator.mutates
+            is_view = is_view or operator.is_exchange or operator.kind == "cast" or is_added
         is_wait = operator.name == "wait_tensor"
         if not is_wait:
             self.fresh = set()
@@ -79,16 +83,6 @@ class Exchanges(Struct):
             self.pending.update((name, start) for name in call.node.outputs if name is not None)
             return
         yield from self.ends(self.pending if call.estimate.regions else read)
-
-    def _follows_sums(self, operator: Op, read: Sequence[str]) -> bool:
-        """Follow a sum of gradients in its stream. Return whether a call is of it: adds it up, or casts it."""
-        if not read or {self.pending[name].ticket for name in read} != {self.sums}:
-            self.sums = 0
-            return False
-        if operator.is_exchange:
-            self.copied_for = operator.name
-        is_arithmetic = operator.kind == "elementwise" and operator.has("arithmetic") and operator.mutates
-        return operator.is_exchange or operator.kind == "cast" or is_arithmetic
 
     def ends(self, names: Iterable[str]) -> Iterator[Launches]:
         """The waits for the collectives that write these values."""

@@ -240,17 +240,13 @@ class Launcher:
             launched = (*(kernels or ()), *self._sums(call, contributions, gradients))
             launched = self.joined.setdefault(launched, launched)  # equal ones are timed once
             own = self._host_inside(call, run.expanded.outer.get(call.node.name), "backward", launched)
-            host = backward_seconds(self.costs, call.node.operator, launched, self._parameters(call, layouts))
+            parameters = 0  # whose gradients are among those of the call
+            if not self.parameters.isdisjoint(call.uses):
+                read = dict(enumerate(call.tensors(layouts.values)))
+                parameters = sum(read.get(place) in self.parameters for place, _ in call.gradient.gradients)
+            host = backward_seconds(self.costs, call.node.operator, launched, parameters)
             host = host if own is None else own
             yield Launches(row, None if kernels is None else launched, host, times)
-
-    def _parameters(self, call: PricedCall, layouts: Layouts) -> int:
-        """How many of the gradients of a call are those of parameters."""
-        if call.gradient is None or self.parameters.isdisjoint(call.uses):
-            return 0
-        operands = call.tensors(layouts.values)
-        names = [operands[place] for place, _ in call.gradient.gradients if place < len(operands)]
-        return sum(name in self.parameters for name in names)
 
     def _sums(
         self, call: PricedCall, contributions: Counter[str], gradients: GradientLayouts

@@ -191,7 +191,7 @@ def names_of_constants(kernel: Kernel, width: float) -> list[str]:
     """Names of the tables of constants that may hold those of a kernel, its own first. width: bytes of an element."""
     of_variants: Iterable[tuple[str, ...]] = ((kernel.variant,), ())
     match kernel.sizes:
-        case Convolution() as sizes if _is_direct(kernel):
+        case Convolution() as sizes if kernel.variant == DIRECT and not sizes.is_looped:
             of_variants = ((DIRECT, sizes.phase), (DIRECT,))
         case Convolution() as sizes:
             kind = predict_products.convolution_kind(sizes, bytes_of(kernel.dtype))
@@ -219,14 +219,9 @@ def _on_matrix_units(kernel: Kernel) -> bool:
     """Whether matrix units do the work; depthwise and direct convolutions have threads for their results."""
     if isinstance(kernel.sizes, Convolution):
         is_depthwise = predict_products.convolution_kind(kernel.sizes).startswith("depthwise")
-        return not _is_direct(kernel) and not is_depthwise
+        is_direct = kernel.variant == DIRECT and not kernel.sizes.is_looped  # one kernel for all groups
+        return not is_direct and not is_depthwise
     return isinstance(kernel.sizes, (Product, Attention))
-
-
-def _is_direct(kernel: Kernel) -> bool:
-    """Whether one kernel without matrix units computes all groups of a convolution."""
-    is_looped = isinstance(kernel.sizes, Convolution) and kernel.sizes.is_looped
-    return kernel.variant == DIRECT and not is_looped
 
 
 def _peak(kernel: Kernel, device: Device) -> float | None:

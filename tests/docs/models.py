@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from graphflops.demo import write_demo
+from graphflops.commands.demo import demo
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +34,7 @@ def make(folder: Path, text: str) -> None:
     for name, sample in COPIES.items():
         shutil.copy(SAMPLES / sample, folder / name)
     if "first/" in text and "graphflops demo" not in text:
-        write_demo(str(folder / "first"))
+        demo.callback(str(folder / "first"))
     for name, export in EXPORTS.items():
         if name in text:
             export(folder / name)

@@ -9,13 +9,12 @@ import zipfile
 import pytest
 
 from graphflops.analysis import analyze
-from graphflops.dims import symbol
 from graphflops.errors import FileError
 from graphflops.exporters import load
 from graphflops.exporters.onnx_sizes import Sizes
 from graphflops.exporters.pt2_tables import with_aliases
 from graphflops.exporters.sources import OnnxPlaces, Sources
-from graphflops.exporters.types import collect
+from graphflops.exporters.types import Types
 from graphflops.graph import Input, Node, Ref
 from graphflops.render import render
 from graphflops.tensor import FLOAT32, INT64, TensorType
@@ -177,7 +176,10 @@ def test_twenty_thousand_symbols():
     many = range(20_000)
     inputs = [Input(f"x{i}", "user") for i in many]
     types = {f"x{i}": t(f"s{i}", 8) for i in many}
-    symbols = collect({}, {}, inputs, types, [symbol(f"s{i}") for i in many])
+    known = Types()
+    for typed in types.values():
+        known.tensor(typed.shape, typed.dtype)
+    symbols = known.symbols({}, inputs, types)
     assert [entry.where for entry in symbols.values()] == [(f"x{i}[0]",) for i in many]
 
 

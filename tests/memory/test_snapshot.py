@@ -15,7 +15,7 @@ DECODER = Path(__file__).parents[2] / "samples" / "gqa_transformer.pt2"
 
 
 def test_the_trace_peaks_where_the_ledger_does() -> None:
-    from graphflops.render.memory_snapshot import snapshot
+    from graphflops.render.memory import snapshot
 
     report = analyze(DECODER, training=True, device="h200")
     data = pickle.loads(snapshot(report))

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from graphflops.cost import QUANTITIES, Cost
-from graphflops.render.ledger import Ledger
-from graphflops.render.tree import LINES, Line, Tree
+from graphflops.render.ledger import LINES, Ledger, Line, Tree
 from graphflops.report import Report, Row
 from tests.render.reports import bound, decoder, joint, linear, made, plain, training, unset, with_unknown
 

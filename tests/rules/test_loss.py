@@ -232,6 +232,8 @@ def test_types_agree_with_torch() -> None:
         "binary_cross_entropy": (probabilities, probabilities, None, MEAN),
         "cosine_embedding_loss": (scores, scores, torch.ones(4), 0.0, NONE),
         "triplet_margin_loss": (scores, scores, scores, 1.0, 2.0, 1e-6, False, NONE),
+        "margin_ranking_loss": (*(torch.ones(4, 10, dtype=torch.int64),) * 3, 0.0, NONE),
+        "pairwise_distance": (torch.ones(4, 10, dtype=torch.complex64),) * 2,
         "_ctc_loss": (torch.rand(50, 2, 20), torch.ones(2, 30, dtype=torch.int64), (50, 40), (30, 10)),
     }
     for name, arguments in calls.items():

@@ -52,6 +52,7 @@ s = symbol("s")
         ("aten.logsumexp.default", (t(4, 8, dtype="int32"), (1,)), (4,), "float32", 3 * 32 + 4),
         ("aten.sum_to_size.default", (t(4, 8), (1, 8)), (1, 8), "float32", 32),
         ("aten.sum_to_size.default", (t(4, 8), (8,)), (8,), "float32", 32),
+        ("aten.sum_to_size.default", (t(dtype="bool"), ()), (), "int64", 1),
         ("aten.sum_to_size.default", (t("s", 8), (s, 8)), (s, 8), "float32", 0),
         ("aten._is_all_true.default", (t(4, dtype="bool"),), (), "bool", 4),
         ("prims.sum.default", (t(4, 8), (0,)), (8,), "float32", 32),

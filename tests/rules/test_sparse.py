@@ -218,8 +218,10 @@ def test_elements_at_the_places_of_another_tensor_are_moved(op: str) -> None:
     "op", ["aten._sparse_mm_reduce_impl.default", "sparse.aten._sparse_mm_reduce_impl.default"]
 )
 def test_a_product_that_reduces_says_which_element_it_chose(op: str) -> None:
-    estimate = price(op, SIX, t(5, 3), "amax")
-    assert (estimate.matrix_flops, estimate.out) == (2 * 6 * 3, (t(4, 3), t(4, 3, dtype="int64")))
+    trained = t(5, 3, requires_grad=True)
+    for b, reduce, chosen in ((trained, "amax", (4, 3)), (trained, "sum", (0,)), (t(5, 3), "amax", (0,))):
+        estimate = price(op, SIX, b, reduce)
+        assert (estimate.matrix_flops, estimate.out) == (2 * 6 * 3, (t(4, 3), t(*chosen, dtype="int64")))
 
 
 def test_tensors_made_of_places_and_values_are_held_as_they_are() -> None:

@@ -72,8 +72,8 @@ def test_operators(name: str) -> None:
     function: Any = FUNCTIONS[name]
     score = torch.linspace(-3.3, 3.1, 16, device=DEVICE)
     out = torch.empty(16, device=DEVICE)
-    found = written(function, None, torch.float32, DEVICE)
-    apply[(1,)](score, out, found.buffers or (score,), FUNCTION=functions(found.key).score)
+    key, buffers = written(function, None, torch.float32, DEVICE)
+    apply[(1,)](score, out, buffers or (score,), FUNCTION=functions(key).score)
     place = torch.arange(16, dtype=torch.int32, device=DEVICE)
     b, h = (torch.tensor(x, dtype=torch.int32, device=DEVICE) for x in (1, 2))
     wanted = torch.stack([function(score[i].double(), b, h, place[i] % 4, place[i] % 6) for i in range(16)])

@@ -114,11 +114,8 @@ def _size(size: Resized) -> str:
 def _beside(figures: Sequence[Mapping[str, Figure]]) -> str:
     """The quantity shown beside FLOPs: the first that changed where FLOPs did not, else the first that changed at all."""
     silent = [part for part in figures if not part["matrix_flops"].differs]
-    for parts in (silent, figures):
-        for name in _BESIDE:
-            if any(figure_of(name, part).differs for part in parts):
-                return name
-    return ""
+    pairs = ((name, part) for parts in (silent, figures) for name in _BESIDE for part in parts)
+    return next((name for name, part in pairs if figure_of(name, part).differs), "")
 
 
 def _cells(comparison: Comparison, figures: Mapping[str, Figure], beside: str) -> list[str]:
@@ -223,7 +220,15 @@ def csv(comparison: Comparison, *, by: Grouping | None = None, top: int | None =
     heads = [f"{name}_{side}" for name in quantities for side in _SIDES]
     if any(change.backward for change in changed):
         heads += [f"backward_{head}" for head in heads if not head.startswith("parameters")]
-    rows = [[*_cells_of(change, names), *_figures(change)] for change in changed[:top]]
+    rows: list[list[str | int]] = []
+    for change in changed[:top]:
+        cells = [(name, getattr(change, name)) for name in names]
+        cells = [(name, "" if cell is None else cell) for name, cell in cells]
+        rows.append([short_type(cell) if name.endswith("_type") else cell for name, cell in cells])
+        for figure in (*change.figures.values(), *change.backward.values()):
+            sides = ((figure.before, figure.before_value), (figure.after, figure.after_value))
+            both = (*sides, (figure.formula, figure.delta))
+            rows[-1] += [str(formula) if value is None else value for formula, value in both]
     return written([*names, *heads], rows)
 
 
@@ -233,19 +238,4 @@ _OF_MODULES = (
 )  # fmt: skip
 
 
-def _cells_of(change: ModuleChange | GroupChange, names: Sequence[str]) -> list[str | int]:
-    """What a change says by name; types without their packages."""
-    found = [(name, getattr(change, name)) for name in names]
-    return [
-        short_type(cell) if name.endswith("_type") else "" if cell is None else cell for name, cell in found
-    ]
-
-
 _HELD = ("peak_bytes", "device_bytes", "parameters", "parameter_bytes", "buffer_bytes")
-
-
-def _figures(change: ModuleChange | GroupChange) -> Iterator[str | int]:
-    for figure in (*change.figures.values(), *change.backward.values()):
-        yield str(figure.before) if figure.before_value is None else figure.before_value
-        yield str(figure.after) if figure.after_value is None else figure.after_value
-        yield str(figure.formula) if figure.delta is None else figure.delta

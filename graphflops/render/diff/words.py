@@ -41,11 +41,15 @@ def headlines(comparison: Comparison, *, verbose: bool = False) -> list[str]:
     """
     if comparison.export:
         return [_whole(comparison), *device_lines(comparison), *ledger_lines(comparison, verbose=verbose)]
-    general = [*_sizes(comparison), *_general(comparison)]
+    general = [*_general(comparison)]
     rest = [f"{len(general) - _GENERAL:,} more changes of sizes and inputs"]
     said = general if verbose or len(general) <= _GENERAL + 1 else [*general[:_GENERAL], *rest]
     whole = [*_coverage(comparison), _whole(comparison), *device_lines(comparison)]
-    return [*whole, *said, *_others(comparison)]
+    # The other totals that changed, in percent of what they were.
+    figures = comparison.totals.get("step") or comparison.totals["forward"]
+    others = [name for name in _OTHERS if abs(figures[name].percent or 0) >= LEAST_SHARE]
+    shares = [f"{NAMES[name]} {share(figures[name])} %" for name in others if name != _instead(figures)]
+    return [*whole, *said, *[", ".join(shares)] * bool(shares)]
 
 
 def brief(comparison: Comparison) -> str:
@@ -64,7 +68,17 @@ def device_lines(comparison: Comparison) -> Iterator[str]:
         took = f"{after} as before" if before == after else f"{before} → {after}"
         beside = ", ".join(filter(None, (percent, interval(change.low, change.high))))
         yield f"time {took} ({beside}) {where}" if beside else f"time {took} {where}"
-    yield from _served(comparison)
+    # What changes for requests to a decoder: what each keeps, and how many fit beside one another.
+    said = []
+    served = comparison.serving
+    programs = (served.before, served.after) if served else ({}, {})
+    for quantity in QUANTITIES:
+        old, new = (side.get(quantity.name) for side in programs)
+        if not quantity.is_step and old and new is not None and old != new:
+            times = f"{new / old:.1f}x" if new >= 2 * old else f"{100 * (new / old - 1):+.0f} %"
+            said.append(f"{quantity.head} {quantity.said(old)} → {quantity.said(new)} ({times})")
+    if said and served:
+        yield f"serving {', '.join(said)}" + (f" at {served.context:,} tokens each" if served.context else "")
     figures = [
         _changed("device_bytes", comparison.totals[phase]["device_bytes"], what, least)
         for phase, what in (("forward", "runs in"), ("step", "trains in"))
@@ -72,21 +86,6 @@ def device_lines(comparison: Comparison) -> Iterator[str]:
     ]
     if figures:
         yield f"memory {', '.join(figures)} on {safe(comparison.new.memory_use[0].device, 60)}"
-
-
-def _served(comparison: Comparison) -> Iterator[str]:
-    """What changes for requests to a decoder: what each keeps, and how many fit beside one another."""
-    if (change := comparison.serving) is None:
-        return
-    said = []
-    for quantity in QUANTITIES:
-        old, new = change.before.get(quantity.name), change.after.get(quantity.name)
-        if quantity.is_step or not old or new is None or old == new:
-            continue
-        times = f"{new / old:.1f}x" if new >= 2 * old else f"{100 * (new / old - 1):+.0f} %"
-        said.append(f"{quantity.head} {quantity.said(old)} → {quantity.said(new)} ({times})")
-    if said:
-        yield f"serving {', '.join(said)}" + (f" at {change.context:,} tokens each" if change.context else "")
 
 
 def compared_at(comparison: Comparison) -> list[str]:
@@ -110,7 +109,14 @@ def notes(comparison: Comparison) -> list[str]:
         lines.append(f"without one value for both: {names}")
     other = [name for name in NAMES if name not in ("matrix_flops", "macs", *_PARTS)]
     lines += growths(comparison, other)
-    lines += _crossings(comparison)
+    sizes = {size.name: size for size in comparison.sizes}
+    for entry in comparison.crossings:
+        if entry.quantity in ("matrix_flops", "peak_bytes"):
+            sides = ("less", "more") if entry.more else ("more", "less")
+            at = f"{safe(sizes[entry.size].stated, 40)} = {sizes[entry.size].at(entry.at):,}"
+            lines.append(
+                f"{NAMES[entry.quantity]}: {sides[0]} than before below {at}, {sides[1]} from there on"
+            )
     if comparison.renumbered:
         paths = ([safe(path, 80) or "the model" for path in pair] for pair in comparison.renumbered)
         pairs = listed((f"{before} → {after}" for before, after in paths), 4)
@@ -164,16 +170,6 @@ def _instead(figures: Mapping[str, Figure]) -> str:
     return next((name for name in known if figures[name].differs), "")
 
 
-def _others(comparison: Comparison) -> Iterator[str]:
-    """The other totals that changed, in percent of what they were."""
-    figures = comparison.totals.get("step") or comparison.totals["forward"]
-    said = _instead(figures)
-    names = [name for name in _OTHERS if name != said and abs(figures[name].percent or 0) >= LEAST_SHARE]
-    parts = [f"{NAMES[name]} {share(figures[name])} %" for name in names]
-    if parts:
-        yield ", ".join(parts)
-
-
 def _changed(name: str, figure: Figure, what: str, least: Sequence[str] = ("", "")) -> str:
     """A total before and after; `least` marks a side that calls of unknown cost are missing from."""
     before, after = (f"{mark}{side}" for mark, side in zip(least, before_after(name, figure), strict=True))
@@ -187,7 +183,8 @@ def _changed(name: str, figure: Figure, what: str, least: Sequence[str] = ("", "
     return f"{what} {before} → {after} ({delta(name, figure)}{ratio})"
 
 
-def _sizes(comparison: Comparison) -> Iterator[str]:
+def _general(comparison: Comparison) -> Iterator[str]:
+    """Changes of the whole program: sizes, inputs, element types and growth."""
     for size in comparison.sizes:
         place = safe(size.place, 60)
         also = "" if size.stated == place else f" ({safe(size.name, 40)})"
@@ -203,10 +200,6 @@ def _sizes(comparison: Comparison) -> Iterator[str]:
             yield f"input {name} is {'new' if entry.before is None else 'gone'}"
         else:
             yield f"input {name} {safe(entry.before, 80)} → {safe(entry.after, 80)}"
-
-
-def _general(comparison: Comparison) -> Iterator[str]:
-    """Changes of the whole program: element types and growth."""
     if comparison.dtypes:
         sides = (
             " and ".join(safe(e.dtype, 20) for e in comparison.dtypes if (e.after if now else e.before))
@@ -234,17 +227,6 @@ def growths(comparison: Comparison, quantities: Iterable[str] = ("matrix_flops",
             )
             paths = listed((safe(path, 80) or "(itself)" for path in entry.modules), 2)
             yield f"{NAMES[entry.quantity]}: {before} before, {now} now{f' ({paths})' if paths else ''}"
-
-
-def _crossings(comparison: Comparison) -> Iterator[str]:
-    """`FLOPs: less than before below s27 = 128, more from there on`."""
-    sizes = {size.name: size for size in comparison.sizes}
-    for entry in comparison.crossings:
-        if entry.quantity in ("matrix_flops", "peak_bytes"):
-            sides = ("less", "more") if entry.more else ("more", "less")
-            size = sizes[entry.size]
-            at = f"{safe(size.stated, 40)} = {size.at(entry.at):,}"
-            yield f"{NAMES[entry.quantity]}: {sides[0]} than before below {at}, {sides[1]} from there on"
 
 
 def tag(change: ModuleChange) -> str:

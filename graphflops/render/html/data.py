@@ -20,10 +20,9 @@ from graphflops.dims.solving import affine
 from graphflops.open_sizes import of_report
 from graphflops.render import summary
 from graphflops.render.html.fragment import inert
-from graphflops.render.ledger import Ledger
+from graphflops.render.ledger import Ledger, Tree, TreeModule, placed
 from graphflops.render.memory import device_of, memory_of, picoseconds
 from graphflops.render.text import count_of, formula, operator_name, safe, short_type, shortened
-from graphflops.render.tree import Tree, TreeModule, placed
 from graphflops.report import Report, Row, SymbolInfo
 from graphflops.report.size_names import pattern_of
 

@@ -164,7 +164,14 @@ def layout(boxes: Sequence[Box], edges: Iterable[tuple[int, int]]) -> Layout:
     left = min((x[p] - points.extent[p][0] for p in range(len(x))), default=0)
     x = [round(each - left, 1) for each in x]
     width = max((each + points.extent[p][1] for p, each in enumerate(x)), default=0)
-    bands, height = _bands(boxes, rows, points, x)
+    # Top and bottom of each layer; the further aside lines go, the more height lies between two.
+    bands, y = [], 0.0
+    for row in rows:
+        high = max((boxes[p].height for p in row if p < len(boxes)), default=0.0)
+        bands.append((y, y + high))
+        aside = max((abs(x[p] - x[b]) for p in row for b in points.below[p]), default=0.0)
+        y += high + STRIP + min(_GAP + _STEEP * aside, _HIGHEST)
+    height = bands[-1][1] + STRIP if bands else 0.0
     places = [(x[box], round(sum(bands[layer[box]]) / 2, 1)) for box in range(len(boxes))]
     heads = _arrivals(boxes, x, paths)
     routes = {}
@@ -260,19 +267,6 @@ def _crossings(points: Points, rows: Sequence[Sequence[int]]) -> int:
             found += len(ends) - bisect_right(ends, end)
             insort(ends, end)
     return found
-
-
-def _bands(
-    boxes: Sequence[Box], rows: Sequence[Sequence[int]], points: Points, x: Sequence[float]
-) -> tuple[list[tuple[float, float]], float]:
-    """Top and bottom of each layer; the further aside lines go, the more height lies between two."""
-    bands, y = [], 0.0
-    for row in rows:
-        high = max((boxes[p].height for p in row if p < len(boxes)), default=0.0)
-        bands.append((y, y + high))
-        aside = max((abs(x[p] - x[b]) for p in row for b in points.below[p]), default=0.0)
-        y += high + STRIP + min(_GAP + _STEEP * aside, _HIGHEST)
-    return bands, bands[-1][1] + STRIP if bands else 0.0
 
 
 def _arrivals(

@@ -181,7 +181,7 @@ def shrink(x: TensorType, *, bias: float = 0.0) -> Estimate:
     return pointwise(WORK["hardshrink" if bias == 0 else "softshrink"], x)
 
 
-@rule("onnx.Gelu")
+@rule("onnx.Gelu", "com.microsoft.Gelu")
 def gelu(x: TensorType, *, approximate: str = "none") -> Estimate:
     """One erf or tanh per element and the arithmetic around it."""
     return pointwise(gelu_work(approximate), x)

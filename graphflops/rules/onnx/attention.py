@@ -7,7 +7,7 @@ cache is read and written whole; a buffer that is provably long enough is writte
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -70,30 +70,13 @@ def per_score(problem: Attention, *masks: TensorType | None) -> Estimate:
     return work(problem.scores * sum(mask is not None for mask in masks))
 
 
-@dataclass(frozen=True, slots=True)
-class Cache:
+class Cache(NamedTuple):
     """A state of keys or values: `fresh` rows join those of `past` into `keys` rows."""
 
     past: TensorType | None  # (..., rows held, width), more rows than are filled in a buffer; None at first
     fresh: TensorType
     keys: Dim
     shared: bool = False
-
-    @property
-    def read(self) -> TensorType | None:
-        """The rows of the past that are read."""
-        return None if self.past is None else rows_of(self.past, self.keys - self.fresh.shape[-2])
-
-    @property
-    def present(self) -> TensorType:
-        """The state afterwards."""
-        state = self.past or self.fresh
-        return state.like() if self.shared else rows_of(state, self.keys)
-
-    @property
-    def written(self) -> TensorType:
-        """The rows of the present that are written."""
-        return rows_of(self.present, self.fresh.shape[-2] if self.shared else self.keys)
 
 
 def rows_of(state: TensorType, rows: Dim) -> TensorType:
@@ -118,14 +101,15 @@ def attended(
     more: tuple[TensorType, ...] = (),
 ) -> Estimate:
     """Attention and what goes with it; results are `out`, the presents, and `more`."""
-    written = (out, *(cache.written for cache in caches), *more)
-    return fused(
-        (out, *(cache.present for cache in caches), *more),
-        problem.forward(),
-        *parts,
-        reads=(*reads, *(cache.read for cache in caches)),
-        writes=tuple(made for place, made in enumerate(written) if is_wanted(outputs, place)),
-    )
+    presents, written, pasts = list[TensorType](), [out], list[TensorType | None]()
+    for past, fresh, keys, shared in caches:
+        state, new = past or fresh, fresh.shape[-2]
+        presents.append(state.like() if shared else rows_of(state, keys))
+        written.append(rows_of(presents[-1], new if shared else keys))
+        pasts.append(None if past is None else rows_of(past, keys - new))
+    writes = tuple(x for place, x in enumerate((*written, *more)) if is_wanted(outputs, place))
+    results, read = (out, *presents, *more), (*reads, *pasts)
+    return fused(results, problem.forward(), *parts, reads=read, writes=writes)
 
 
 # Projections inside: one weight for queries, keys and values.

@@ -51,9 +51,8 @@ def _picked(condition: Expr | None, a: Value, b: Value, place: int) -> Value:
                 return out
             return filled(out, lambda at: chosen(condition, first.at(at), second.at(at)))
         taken = set[bool]()
-        if (
-            condition is not None
-        ):  # its value at sizes none of which is 0 or 1, if that is the same at all of them
+        # the condition's value at sizes none of which is 0 or 1, if that is the same at all of them
+        if condition is not None:
             names = sorted(condition.symbols)
             tried = [dict.fromkeys(names, size) for size in _TRIED]
             tried += [{name: size + 7 * at for at, name in enumerate(names)} for size in _TRIED]

@@ -45,54 +45,47 @@ def ends(pads: Ints, spatial: int) -> list[tuple[int, int]]:
     return list(zip(pads[:spatial], pads[spatial:], strict=True)) or [(0, 0)] * spatial
 
 
-def _moves(kernel: Sizes, spatial: int, strides: Ints, dilations: Ints) -> tuple[Ints, Ints]:
-    """Strides and dilations of a window; raises ShapeError if the window is invalid."""
-    require(len(kernel) == spatial, f"a window of {len(kernel)} axes over {spatial} axes")
-    require(not any(at_least(0, length) for length in kernel), f"a window of {shown(kernel)} is empty")
-    steps, spread = per_axis(strides, spatial), per_axis(dilations, spatial)
-    require(min((*steps, *spread), default=1) > 0, f"strides {steps} and dilations {spread} must be positive")
-    return steps, spread
-
-
-def window_counts(
-    sizes: Sequence[Dim],
+def moves(
     kernel: Sizes,
+    spatial: int,
     strides: Ints = (),
     dilations: Ints = (),
     pads: Ints = (),
     auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
     **others: object,
-) -> Sizes:
-    """The number of window positions along each axis; what else a pool says plays no part."""
-    spatial = len(sizes)
-    steps, spread = _moves(kernel, spatial, strides, dilations)
-    if auto_pad.startswith("SAME"):
-        return tuple(ceil_div(size, step) for size, step in zip(sizes, steps, strict=True))
-    padded = ends(() if auto_pad == "VALID" else pads, spatial)
+) -> tuple[Ints, Ints, list[tuple[int, int]] | None]:
+    """Strides, dilations and padding of a window, None for what keeps sizes; what else a pool says plays no part.
+
+    Raises ShapeError if the window is invalid.
+    """
+    require(len(kernel) == spatial, f"a window of {len(kernel)} axes over {spatial} axes")
+    require(not any(at_least(0, length) for length in kernel), f"a window of {shown(kernel)} is empty")
+    steps, spread = per_axis(strides, spatial), per_axis(dilations, spatial)
+    require(min((*steps, *spread), default=1) > 0, f"strides {steps} and dilations {spread} must be positive")
+    keeps = auto_pad.startswith("SAME")
+    return steps, spread, None if keeps else ends(() if auto_pad == "VALID" else pads, spatial)
+
+
+def window_counts(sizes: Sequence[Dim], kernel: Sizes, *, ceil_mode: int = 0, **geometry: Any) -> Sizes:
+    """The number of window positions along each axis."""
+    steps, spread, padded = moves(kernel, len(sizes), **geometry)
+    if padded is None:
+        return tuple(map(ceil_div, sizes, steps))
     axes = zip(sizes, kernel, steps, padded, spread, strict=True)
     return tuple(outputs(*axis, ceil_mode=ceil_mode == 1) for axis in axes)
 
 
 def transposed_sizes(
-    sizes: Sequence[Dim],
-    kernel: Sizes,
-    strides: Ints = (),
-    dilations: Ints = (),
-    pads: Ints = (),
-    auto_pad: str = "NOTSET",
-    output_padding: Ints = (),
+    sizes: Sequence[Dim], kernel: Sizes, *, output_padding: Ints = (), **geometry: Any
 ) -> Sizes:
     """The output sizes of a transposed convolution."""
-    spatial = len(sizes)
-    steps, spread = _moves(kernel, spatial, strides, dilations)
-    if auto_pad.startswith("SAME"):
+    steps, spread, padded = moves(kernel, len(sizes), **geometry)
+    if padded is None:
         return tuple(size * step for size, step in zip(sizes, steps, strict=True))
-    padded = ends(() if auto_pad == "VALID" else pads, spatial)
-    extra = per_axis(output_padding, spatial, 0)
+    extra = per_axis(output_padding, len(sizes), 0)
     fits = all(0 <= more < max(moved) for more, *moved in zip(extra, steps, spread, strict=True))
     require(fits, f"output_padding {extra} is not smaller than strides {steps} or dilations {spread}")
-    unpadded = upsampled(tuple(sizes), kernel, steps, spread, (0,) * spatial, extra)
+    unpadded = upsampled(tuple(sizes), kernel, steps, spread, (0,) * len(sizes), extra)
     return tuple(size - before - after for size, (before, after) in zip(unpadded, padded, strict=True))
 
 
@@ -216,13 +209,13 @@ def lp_pool(x: TensorType, *, kernel_shape: Ints = (), p: float = 2, **geometry:
 @rule("onnx.GlobalMaxPool")
 def global_max_pool(x: TensorType) -> Estimate:
     """Adaptive pooling to a single maximum per channel: one comparison per element."""
-    return adaptive(x, one_window(x), final=0)
+    return adaptive(x, one_window(x), spatial=x.rank - 2, final=0)
 
 
 @rule("onnx.GlobalAveragePool")
 def global_average_pool(x: TensorType) -> Estimate:
     """Adaptive pooling to a single average per channel: one addition per element and a division per channel."""
-    return adaptive(x, one_window(x), final=1)
+    return adaptive(x, one_window(x), spatial=x.rank - 2, final=1)
 
 
 @rule("onnx.GlobalLpPool", kind="pooling")

@@ -12,16 +12,7 @@ from graphflops.dims import Dim, Expr, ceil_div
 from graphflops.errors import DimError
 from graphflops.rules import arrangement
 from graphflops.rules.creation import progression
-from graphflops.rules.onnx.entries import (
-    Numbers,
-    asked,
-    many,
-    numbers,
-    onnx_dtype,
-    rank_depends_on_data,
-    size,
-    sizes,
-)
+from graphflops.rules.onnx import entries
 from graphflops.rules.onnx.values import (
     Number,
     Place,
@@ -43,12 +34,12 @@ from graphflops.tensor import FLOAT32, INT64, STRING, TensorType, UnknownType
 
 
 def _like(x: TensorType, dtype: int | None) -> TensorType:
-    return x.like(dtype=None if dtype is None else onnx_dtype(dtype))
+    return x.like(dtype=None if dtype is None else entries.onnx_dtype(dtype))
 
 
 def of_shape(*, shape: Sequence[Dim], dtype: int = 1, work: tuple[int, int]) -> Estimate:
     """Random numbers in a new tensor."""
-    return drawn(TensorType(tuple(shape), onnx_dtype(dtype)), *work)
+    return drawn(TensorType(tuple(shape), entries.onnx_dtype(dtype)), *work)
 
 
 def of_shape_of(x: TensorType, *, dtype: int | None = None, work: tuple[int, int]) -> Estimate:
@@ -77,7 +68,7 @@ def multinomial(x: TensorType, *, dtype: int = 6, sample_size: int = 1) -> Estim
     """Samples with replacement from log-probabilities: one exponential per weight first."""
     draw = draws(x, sample_size, replacement=True)
     out = only_result(draw)
-    return replace(draw, out=(out.like(dtype=onnx_dtype(dtype)),), transcendentals=x.numel)
+    return replace(draw, out=(out.like(dtype=entries.onnx_dtype(dtype)),), transcendentals=x.numel)
 
 
 @rule("onnx.Constant")
@@ -97,13 +88,13 @@ def constant(*, value: Value = None, sparse_value: Value = None, **literals: Any
 
 
 @rule("onnx.ConstantOfShape")
-def constant_of_shape(shape: Numbers, *, value: TensorType | None = None) -> Estimate:
+def constant_of_shape(shape: entries.Numbers, *, value: TensorType | None = None) -> Estimate:
     """One value written everywhere."""
     dtype = FLOAT32 if value is None else value.dtype
-    if sizes(shape) is None and many(shape) is None:
-        return Estimate((UnknownType(dtype),), unknown=rank_depends_on_data("ConstantOfShape"))
-    lengths = asked(shape, "fill", "ConstantOfShape")
-    held = (0.0,) if value is None else numbers(value) or (None,)
+    if entries.sizes(shape) is None and entries.many(shape) is None:
+        return Estimate((UnknownType(dtype),), unknown=entries.rank_depends_on_data("ConstantOfShape"))
+    lengths = entries.asked(shape, "fill", "ConstantOfShape")
+    held = (0.0,) if value is None else entries.numbers(value) or (None,)
     out = filled(TensorType(lengths, dtype), lambda _: held[0])
     if out.value is None and not isinstance(held[0], Expr):
         out = replace(out, uniform=held[0])
@@ -113,7 +104,7 @@ def constant_of_shape(shape: Numbers, *, value: TensorType | None = None) -> Est
 @rule("onnx.Range")
 def range_(start: TensorType, limit: TensorType, delta: TensorType) -> Estimate:
     """Evenly spaced numbers; whole ones count up without arithmetic."""
-    found = [numbers(x) for x in (start, limit, delta)]
+    found = [entries.numbers(x) for x in (start, limit, delta)]
     ends = [x[0] for x in found if x]
     if len(ends) < len(found):
         return progression(data_dependent("range"), start.dtype)
@@ -135,10 +126,10 @@ def range_(start: TensorType, limit: TensorType, delta: TensorType) -> Estimate:
 
 
 @rule("onnx.OneHot")
-def one_hot(indices: TensorType, depth: Numbers, values: TensorType, *, axis: int = -1) -> Estimate:
+def one_hot(indices: TensorType, depth: entries.Numbers, values: TensorType, *, axis: int = -1) -> Estimate:
     """One of two values written per index and class."""
-    place, classes = place_of(axis, indices.rank + 1), size(depth)
-    known, pair = known_contents(indices), numbers(values)
+    place, classes = place_of(axis, indices.rank + 1), entries.size(depth)
+    known, pair = known_contents(indices), entries.numbers(values)
     estimate = arrangement.one_hot(indices, place, classes, values.dtype)
     (out,) = tensors_of(estimate.out)
 

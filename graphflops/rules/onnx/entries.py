@@ -25,7 +25,7 @@ _NAMES = """float32 uint8 int8 uint16 int16 int32 int64 string bool float16 floa
 bfloat16 float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz uint4 int4 float4_e2m1fn float8_e8m0fnu uint2 int2
 float6_e2m3fn float6_e3m2fn"""
 _BY_CODE: dict[int, DType] = {code: DTYPES[name] for code, name in enumerate(_NAMES.split(), 1)}
-_CODES: dict[DType, int] = {dtype: code for code, dtype in _BY_CODE.items()}
+CODES: dict[DType, int] = {dtype: code for code, dtype in _BY_CODE.items()}
 
 
 def onnx_dtype(code: int) -> DType:
@@ -33,13 +33,6 @@ def onnx_dtype(code: int) -> DType:
     if code not in _BY_CODE:
         raise DimError(f"unknown element type {code}")
     return _BY_CODE[code]
-
-
-def onnx_code(dtype: DType) -> int:
-    """The `TensorProto.DataType` of an element type; raises DimError where ONNX has none."""
-    if dtype not in _CODES:
-        raise DimError(f"ONNX has no element type {dtype}")
-    return _CODES[dtype]
 
 
 MOST_AXES = 256  # more axes than this: the file is damaged or malicious

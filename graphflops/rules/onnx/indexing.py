@@ -10,21 +10,8 @@ from msgspec.structs import replace
 from graphflops.cost import Estimate, picked
 from graphflops.dims import Dim, at_least, ceil_div, differ, dim_min, floor_div, meet, mod, total
 from graphflops.rules.arrangement import bordered, combined, functional
+from graphflops.rules.onnx import values
 from graphflops.rules.onnx.entries import Numbers, Outputs, chosen_axes, many, size, sizes, unknown
-from graphflops.rules.onnx.values import (
-    KnownContents,
-    Number,
-    Place,
-    add,
-    filled,
-    fixed,
-    known_contents,
-    largest,
-    moved,
-    multiply,
-    smallest,
-    wrapped,
-)
 from graphflops.rules.registry import require, require_known, rule
 from graphflops.rules.shapes import Shape, kept_by_onnx_slice, replaced, shown, start_of_slice
 from graphflops.rules.shapes import axis as place_of
@@ -33,28 +20,30 @@ from graphflops.tensor import TensorType
 KIND = "scatter"
 
 
-_COMBINED: dict[str, Callable[[Number, Number], Number]] = {
+_COMBINED: dict[str, Callable[[values.Number, values.Number], values.Number]] = {
     "none": lambda old, new: new,
-    "add": add,
-    "mul": multiply,
-    "max": largest,
-    "min": smallest,
+    "add": values.add,
+    "mul": values.multiply,
+    "max": values.largest,
+    "min": values.smallest,
 }
 
-Address = Callable[[Place], Sequence[int]]  # from an index of what is returned or written to one of the whole
+Address = Callable[
+    [values.Place], Sequence[int]
+]  # from an index of what is returned or written to one of the whole
 
 
-def along(x: TensorType, known: KnownContents, place: int) -> Address:
+def along(x: TensorType, known: values.KnownContents, place: int) -> Address:
     """Where elements lie whose position along one axis is known, each by an index of its own."""
-    return lambda at: (*at[:place], wrapped(known.at(at), x.shape[place]), *at[place + 1 :])
+    return lambda at: (*at[:place], values.wrapped(known.at(at), x.shape[place]), *at[place + 1 :])
 
 
-def named_by(x: TensorType, known: KnownContents, deep: int, batch: int = 0) -> Address:
+def named_by(x: TensorType, known: values.KnownContents, deep: int, batch: int = 0) -> Address:
     """Where elements lie of slices that index vectors name, which hold `deep` positions behind the axes of the batch."""
     lead = len(known.shape) - 1
 
-    def address(at: Place) -> Place:
-        named = (wrapped(known.at((*at[:lead], i)), x.shape[batch + i]) for i in range(deep))
+    def address(at: values.Place) -> values.Place:
+        named = (values.wrapped(known.at((*at[:lead], i)), x.shape[batch + i]) for i in range(deep))
         return (*at[:batch], *named, *at[lead:])
 
     return address
@@ -64,11 +53,14 @@ def named_by(x: TensorType, known: KnownContents, deep: int, batch: int = 0) -> 
 
 
 def _gathered(
-    x: TensorType, indices: TensorType, shape: Sequence[Dim], address: Callable[[KnownContents], Address]
+    x: TensorType,
+    indices: TensorType,
+    shape: Sequence[Dim],
+    address: Callable[[values.KnownContents], Address],
 ) -> Estimate:
     """As many elements read as are returned, with their contents where those of the indices are known."""
-    known, out = known_contents(indices), x.like(shape)
-    return picked(out if known is None else moved(x, out, address(known)), indices)
+    known, out = values.known_contents(indices), x.like(shape)
+    return picked(out if known is None else values.moved(x, out, address(known)), indices)
 
 
 @rule("onnx.Gather")
@@ -77,8 +69,8 @@ def gather(x: TensorType, indices: TensorType, *, axis: int = 0) -> Estimate:
     require(x.rank > 0, "a tensor without axes has nothing to gather along")
     place, last = place_of(axis, x.rank), place_of(axis, x.rank) + indices.rank
 
-    def address(known: KnownContents) -> Address:
-        return lambda at: (*at[:place], wrapped(known.at(at[place:last]), x.shape[place]), *at[last:])
+    def address(known: values.KnownContents) -> Address:
+        return lambda at: (*at[:place], values.wrapped(known.at(at[place:last]), x.shape[place]), *at[last:])
 
     return _gathered(x, indices, replaced(x.shape, place, *indices.shape), address)
 
@@ -102,7 +94,7 @@ def _indexed(x: TensorType, indices: TensorType, axis: int) -> int:
     return place
 
 
-@rule("onnx.GatherND")
+@rule("onnx.GatherND", "com.microsoft.GatherND")
 def gather_nd(x: TensorType, indices: TensorType, *, batch_dims: int = 0) -> Estimate:
     """One slice per index vector; a vector holds positions along the leading axes behind the batch."""
     deep = _depth(x, indices, batch_dims)
@@ -150,12 +142,12 @@ def _scattered(
     indices: TensorType,
     updates: TensorType,
     reduction: str,
-    address: Callable[[KnownContents], Address],
+    address: Callable[[values.KnownContents], Address],
 ) -> Estimate:
     require_known(reduction in _COMBINED, f"unknown reduction {reduction}")
     update = combined(x, updates, (indices, updates), None if reduction == "none" else reduction)
     estimate, combine = functional(update), _COMBINED[reduction]
-    known, new, old = map(known_contents, (indices, updates, x))
+    known, new, old = map(values.known_contents, (indices, updates, x))
     if known is None or new is None or old is None:
         return estimate
     entries, written = dict(zip(old.places, old.entries, strict=True)), address(known)
@@ -165,7 +157,7 @@ def _scattered(
             entries[place] = combine(entries[place], number)
     except (IndexError, ValueError):  # an unknown index, or numbers of unknown order
         return estimate
-    return replace(estimate, out=(filled(x.like(), lambda at: entries[at]),))
+    return replace(estimate, out=(values.filled(x.like(), lambda at: entries[at]),))
 
 
 @rule("onnx.TensorScatter")
@@ -247,7 +239,9 @@ def _window(x: TensorType, shape: Shape, where: dict[int, tuple[Dim, int]]) -> T
     steps = [(start, step) for start, step in named if isinstance(start, int)]
     if len(steps) < x.rank:
         return out
-    return moved(x, out, lambda at: [start + i * step for i, (start, step) in zip(at, steps, strict=True)])
+    return values.moved(
+        x, out, lambda at: [start + i * step for i, (start, step) in zip(at, steps, strict=True)]
+    )
 
 
 @rule("onnx.Slice")
@@ -276,7 +270,7 @@ def slice_(
 # Borders.
 
 
-@rule("onnx.Pad")
+@rule("onnx.Pad", "com.microsoft.Pad")
 def pad(
     x: TensorType,
     pads: Numbers = None,
@@ -305,9 +299,9 @@ def _with_border(
     x: TensorType, out: TensorType, ahead: dict[int, Dim], mode: str, fill: Dim | None
 ) -> TensorType:
     """`out` with the contents of `x` and of its border."""
-    known = known_contents(x)
+    known = values.known_contents(x)
     widths = [width for at in range(x.rank) if isinstance(width := ahead.get(at, 0), int)]
-    shape = fixed(out.shape)
+    shape = values.fixed(out.shape)
     if known is None or shape is None or len(widths) < x.rank:
         return out
     # A negative width crops first; the border is drawn from what remains.
@@ -315,14 +309,14 @@ def _with_border(
     last = [min(n, length - width) for n, length, width in zip(known.shape, shape, widths, strict=True)]
     border = [max(0, width) for width in widths]
 
-    def entry(at: Place) -> Number | None:
+    def entry(at: values.Place) -> values.Number | None:
         source = [
             _drawn(i - n, end - start, mode) for i, n, start, end in zip(at, border, first, last, strict=True)
         ]
         inside = [start + i for start, i in zip(first, source, strict=True) if i is not None]
         return known.at(inside) if len(inside) == len(source) else fill
 
-    return filled(out, entry)
+    return values.filled(out, entry)
 
 
 def _drawn(index: int, length: int, mode: str) -> int | None:

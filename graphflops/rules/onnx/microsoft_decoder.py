@@ -15,20 +15,7 @@ from graphflops.dims import Dim, at_least, dim_min, prod
 from graphflops.rules.attention import Attention
 from graphflops.rules.matmul import matmul
 from graphflops.rules.norm import MEAN_SQUARE, NORMALISE
-from graphflops.rules.onnx.attention import (
-    ROTATE,
-    Cache,
-    attended,
-    attention_to,
-    biased,
-    by_head,
-    merged,
-    multi_head_attention,
-    per_score,
-    projected_attention,
-    rotated,
-    rows_of,
-)
+from graphflops.rules.onnx import attention
 from graphflops.rules.onnx.entries import Outputs, Touched, fused, said, size, work
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.quantized import DEQUANTIZE, QUANTIZE
@@ -44,10 +31,10 @@ BUCKETED = 8  # a distance 1, its magnitude 1, a comparison 1, a ratio 1, a prod
 @takes("x positions cos_cache sin_cache")
 def rotary_embedding(of: Operands, *, num_heads: int = 0, rotary_embedding_dim: int = 0) -> Estimate:
     """The rotation of `x`, which reads a row of each table per position: the last two axes of `positions`, or one."""
-    by_heads = by_head(of.x, num_heads) if of.x.rank == 3 and num_heads else of.x
+    by_heads = attention.by_head(of.x, num_heads) if of.x.rank == 3 and num_heads else of.x
     places = of.positions.shape[-2:] if of.positions.rank > 1 else of.x.shape[-2:-1]
     rows = of.cos_cache.like((*places, of.cos_cache.shape[-1]))
-    rotation = rotated(by_heads, width=rotary_embedding_dim)
+    rotation = attention.rotated(by_heads, width=rotary_embedding_dim)
     return fused((of.x.like(),), rotation, reads=(of.x, of.positions, rows, rows))
 
 
@@ -67,7 +54,7 @@ def gemma_rotary_embedding(
 ) -> Estimate:
     """A sine and a cosine of every angle, converted; two products and a sum per element of queries and keys."""
     converted = 2 * angles.numel if angles.dtype != q.dtype else 0
-    vector = converted + ROTATE * (q.numel + k.numel)
+    vector = converted + attention.ROTATE * (q.numel + k.numel)
     reads = (angles, q, q_turned, k, k_turned)
     return Estimate((q.like(), k.like()), 0, vector, 2 * angles.numel, reads=reads)
 
@@ -103,7 +90,9 @@ def gated_relative_position_bias(of: Operands, *, num_heads: int) -> Estimate:
 )
 def decoder_masked_self_attention(of: Operands, *, outputs: Outputs = (True,), **given: Any) -> Estimate:
     """As Attention for one row per sequence; the beam indices of the keys are read too."""
-    estimate = projected_attention(*of.but("beam_width cache_indirection"), outputs=outputs, **given)
+    estimate = attention.projected_attention(
+        *of.but("beam_width cache_indirection"), outputs=outputs, **given
+    )
     return estimate.plus(reads=(of.beam_width, of.cache_indirection))
 
 
@@ -117,7 +106,7 @@ def decoder_masked_multi_head_attention(
 ) -> Estimate:
     """As MultiHeadAttention for one row per sequence, over all that the past holds."""
     filled = of.past_sequence_length if past_present_share_buffer else None
-    estimate = multi_head_attention(
+    estimate = attention.multi_head_attention(
         *of.named("query key value bias mask_index attention_bias past_key past_value"),
         *(filled, of.cache_indirection),
         outputs=outputs,
@@ -140,20 +129,20 @@ def decoder_attention(of: Operands, *, num_heads: int, outputs: Outputs = (True,
     rows, batch, hidden = of.query.shape
     crossed, cached = size(of.static_kv) == 1, of.key_cache is not None and size(of.use_past) != 0
     source = of.key if crossed else of.query
-    q = by_head(of.query.like((batch, rows, hidden)), num_heads)
+    q = attention.by_head(of.query.like((batch, rows, hidden)), num_heads)
     held = of.key_cache.shape[2] if cached else 0
     fresh = 0 if crossed and cached else source.shape[0]
     keys = held + fresh
-    problem = attention_to(q, num_heads, keys, q.shape[-1])
+    problem = attention.attention_to(q, num_heads, keys, q.shape[-1])
     products = (matmul(of.query, of.q_weight), matmul(source.like((fresh, batch, hidden)), of.kv_weight))
     pasts = of.named("key_cache value_cache") if cached else (None, None)
     key = of.key if crossed and fresh != 0 else None
-    return attended(
+    return attention.attended(
         problem,
         of.query.like(),
-        tuple(Cache(past, rows_of(q, fresh), keys) for past in pasts),
-        *map(biased, products),
-        per_score(problem, of.key_padding_mask),
+        tuple(attention.Cache(past, attention.rows_of(q, fresh), keys) for past in pasts),
+        *map(attention.biased, products),
+        attention.per_score(problem, of.key_padding_mask),
         reads=(of.query, key, *of.named("q_weight kv_weight bias key_padding_mask")),
         outputs=outputs,
     )
@@ -172,12 +161,16 @@ def unpacked(
     """The three operands by head, (batch, heads, rows, width); a query without keys holds all three."""
     if key is None:
         batch, rows, _ = query.shape
-        width = by_head(query, heads + 2 * kv_heads).shape[-1]
+        width = attention.by_head(query, heads + 2 * kv_heads).shape[-1]
         q, k = (query.like((batch, count, rows, width)) for count in (heads, kv_heads))
         return q, k, k
     require(value is not None, "keys are given without values")
     assert value is not None
-    return by_head(query, heads), by_head(key, kv_heads), by_head(value, kv_heads)
+    return (
+        attention.by_head(query, heads),
+        attention.by_head(key, kv_heads),
+        attention.by_head(value, kv_heads),
+    )
 
 
 def prepared(of: Operands, query: TensorType, key: TensorType, do_rotary: int) -> tuple[Estimate, Estimate]:
@@ -188,7 +181,7 @@ def prepared(of: Operands, query: TensorType, key: TensorType, do_rotary: int) -
     rotation, (cos, sin, *weights) = work(0), of.named("cos_cache sin_cache q_norm_weight k_norm_weight")
     if do_rotary and cos is not None and sin is not None:
         places = (query.shape[0], query.shape[-2], cos.shape[-1])
-        turned = rotated(query, key, width=2 * cos.shape[-1])
+        turned = attention.rotated(query, key, width=2 * cos.shape[-1])
         rotation = replace(turned, reads=(cos.like(places), sin.like(places)))
     parts = [x for x, weight in zip((query, key), weights, strict=True) if weight is not None]
     elements, rows = sum(x.numel for x in parts), sum(prod(x.shape[:-1]) for x in parts)
@@ -236,7 +229,7 @@ def group_query_attention(
     q, k, v = unpacked(of.query, of.key, of.value, num_heads, kv_num_heads)
     keys = keys_in_all(of.past_key, k.shape[-2], of.total_sequence_length, sliding_window_cache != 0)
     window = local_window_size if local_window_size > 0 else None
-    problem = attention_to(
+    problem = attention.attention_to(
         q, kv_num_heads, keys, v.shape[-1], of.attention_bias, causal=causal != 0, window=window
     )
     narrow = ((k, of.k_scale), (v, of.v_scale))
@@ -262,9 +255,9 @@ def grouped(
 ) -> Estimate:
     """Attention of grouped heads over a cache, and the parts that go with it; `more` are further results."""
     q, k, v = given
-    return attended(
+    return attention.attended(
         problem,
-        merged(q, v.shape[-1]),
+        attention.merged(q, v.shape[-1]),
         tuple(state(past, x, keys) for past, x in zip(pasts, (k, v), strict=True)),
         *parts,
         reads=(*reads, *(table for part in parts for table in part.reads)),
@@ -282,9 +275,9 @@ def keys_in_all(past: TensorType | None, rows: Dim, length: TensorType | None, e
     return dim_min(said, held + rows) if evicting else said
 
 
-def state(past: TensorType | None, fresh: TensorType, keys: Dim) -> Cache:
+def state(past: TensorType | None, fresh: TensorType, keys: Dim) -> attention.Cache:
     """The cache of keys or values: in place if it is provably long enough, else it grows."""
-    return Cache(past, fresh, keys, past is not None and at_least(past.shape[-2], keys))
+    return attention.Cache(past, fresh, keys, past is not None and at_least(past.shape[-2], keys))
 
 
 @rule("com.microsoft.SparseAttention", product=("query", "key"))

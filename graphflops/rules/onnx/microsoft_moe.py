@@ -121,15 +121,15 @@ def qmoe(
         (of.fc3, of.fc3_bias, (of.fc3_scales, of.fc3_zero_points)),
     )
     bits = (fc1_expert_weight_bits, fc2_expert_weight_bits, fc3_expert_weight_bits)
-    layers = tuple(  # narrow floats are stored one to an element
-        ExpertLayer(
-            *layer, layer[0].dtype.bits // (8 if layer[0].dtype.is_floating else own or expert_weight_bits)
-        )
-        for layer, own in zip(stored, bits, strict=True)
-        if layer[0] is not None
-    )
+    layers = []
+    for (weights, bias, parameters), own in zip(stored, bits, strict=True):
+        if weights is not None:
+            width = (
+                8 if weights.dtype.is_floating else own or expert_weight_bits
+            )  # narrow floats: one to an element
+            layers.append(ExpertLayer(weights, bias, parameters, weights.dtype.bits // width))
     read = of.named("router_weights fc1_act_scale fc2_act_scale fc1_act_block_scale fc2_act_block_scale")
-    return mixture(of, layers, *read, **given)
+    return mixture(of, tuple(layers), *read, **given)
 
 
 LOOKED_UP = 2  # a code becomes its value in a table 1, times its block's scale 1

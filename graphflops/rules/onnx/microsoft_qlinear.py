@@ -20,17 +20,8 @@ from msgspec.structs import replace
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import differ, mod, same, total
 from graphflops.rules.matmul import matmul
+from graphflops.rules.onnx import conv
 from graphflops.rules.onnx.activation import pointwise, rows_of
-from graphflops.rules.onnx.conv import (
-    Ints,
-    average_pool,
-    convolution,
-    global_average_pool,
-    global_max_pool,
-    max_pool,
-    maxima,
-    transposed_convolution,
-)
 from graphflops.rules.onnx.entries import (
     Touched,
     arithmetic,
@@ -84,7 +75,7 @@ def either_way(price: Callable[[TensorType], Estimate], x: TensorType, channels_
 @takes("x w bias? added?")
 def fused_convolution(of: Operands, *, activation: str = "", **geometry: Any) -> Estimate:
     """As Conv; then an optional addition and an activation."""
-    product = convolution(of.x, of.w, of.bias, **geometry)
+    product = conv.convolution(of.x, of.w, of.bias, **geometry)
     out = only_result(product)
     summed = work(out.numel if of.added is not None else 0)
     return fused((out,), product, summed, activated(activation, out), reads=(*product.reads, of.added))
@@ -104,7 +95,7 @@ def channels_last_convolution(
 def transposed_convolution_with_pads(of: Operands, **geometry: Any) -> Estimate:
     """As ConvTranspose with pads as an operand; if they are unknown, so are the output sizes."""
     known = () if of.pads is None else literals(of.pads)
-    estimate = transposed_convolution(of.x, of.w, of.bias, pads=known or (), **geometry)
+    estimate = conv.transposed_convolution(of.x, of.w, of.bias, pads=known or (), **geometry)
     if known is None:
         out = only_result(estimate)
         sizes = (unknown("unpadded", place) for place in range(2, of.x.rank))
@@ -115,13 +106,13 @@ def transposed_convolution_with_pads(of: Operands, **geometry: Any) -> Estimate:
 @rule("com.microsoft.NhwcMaxPool", kind="pooling")
 def channels_last_max_pool(x: TensorType, **geometry: Any) -> Estimate:
     """As MaxPool, channels at the end."""
-    return moved(maxima(channels_first(x), **geometry))
+    return moved(conv.maxima(channels_first(x), **geometry))
 
 
 @rule("com.microsoft.MaxpoolWithMask", kind="pooling")
 def masked_max_pool(x: TensorType, mask: TensorType, **geometry: Any) -> Estimate:
     """As MaxPool, with a choice by the mask per window element."""
-    pooled = maxima(x, **geometry)
+    pooled = conv.maxima(x, **geometry)
     return replace(pooled, vector_flops=2 * pooled.vector_flops, reads=(x, mask))
 
 
@@ -147,10 +138,10 @@ for _name in (
 
 BLOCK = 16  # the largest block: a multiple of it is never padded
 
-rule("com.microsoft.nchwc.MaxPool")(max_pool)
-rule("com.microsoft.nchwc.AveragePool")(average_pool)
-rule("com.microsoft.nchwc.GlobalMaxPool")(global_max_pool)
-rule("com.microsoft.nchwc.GlobalAveragePool")(global_average_pool)
+rule("com.microsoft.nchwc.MaxPool")(conv.max_pool)
+rule("com.microsoft.nchwc.AveragePool")(conv.average_pool)
+rule("com.microsoft.nchwc.GlobalMaxPool")(conv.global_max_pool)
+rule("com.microsoft.nchwc.GlobalAveragePool")(conv.global_average_pool)
 
 
 @rule("com.microsoft.nchwc.ReorderInput", kind="movement")
@@ -170,7 +161,7 @@ def reorder_output(x: TensorType, *, channels: int = 0, channels_last: int = 0) 
 
 
 @rule("com.microsoft.nchwc.Upsample", kind="resampling")
-def upsample(x: TensorType, *, scales: Ints, mode: str = "nearest") -> Estimate:
+def upsample(x: TensorType, *, scales: conv.Ints, mode: str = "nearest") -> Estimate:
     """Repeats every element, or in linear mode interpolates between neighbours."""
     return resize_by_factors(x, tuple(map(float, scales)), mode=mode)
 
@@ -188,7 +179,7 @@ def dequantizing(zero_point: TensorType | None) -> int:
     return DEQUANTIZE - (zero_point is None)
 
 
-@rule("onnx.QuantizeLinear")
+@rule("onnx.QuantizeLinear", "com.microsoft.QuantizeLinear")
 def quantize_linear(
     x: TensorType, y_scale: TensorType, y_zero_point: TensorType | None = None, *, output_dtype: int = 0
 ) -> Estimate:
@@ -198,7 +189,7 @@ def quantize_linear(
     return convert(x, dtype, quantizing(dtype, y_zero_point), y_scale, y_zero_point)
 
 
-@rule("onnx.DequantizeLinear")
+@rule("onnx.DequantizeLinear", "com.microsoft.DequantizeLinear")
 def dequantize_linear(
     x: TensorType, x_scale: TensorType, x_zero_point: TensorType | None = None, *, output_dtype: int = 0
 ) -> Estimate:
@@ -220,10 +211,8 @@ def quantized_product(
     """A product of quantized operands: a subtraction per element of `zeroed`, `per_result` operations per result."""
     out, factor = only_result(product), product.reads[0]
     assert isinstance(factor, TensorType)
-    vector = per_result * out.numel + total(x.numel for x in zeroed)
-    return product.plus(
-        out=(out.like(dtype=dtype),), vector_flops=vector, reads=reads, matrix_dtype=arithmetic(factor)
-    )
+    vector, kind = per_result * out.numel + total(x.numel for x in zeroed), arithmetic(factor)
+    return product.plus(out=(out.like(dtype=dtype),), vector_flops=vector, reads=reads, matrix_dtype=kind)
 
 
 @rule("onnx.QLinearMatMul", product=("a", "b"))
@@ -240,14 +229,11 @@ def qlinear_matmul(of: Operands) -> Estimate:
 @takes("x x_scale x_zero_point w w_scale w_zero_point y_scale y_zero_point bias?")
 def qlinear_conv(of: Operands, **geometry: Any) -> Estimate:
     """A convolution of integers; zero points taken off both operands, six operations to quantize each result."""
-    product = convolution(of.x, of.w, of.bias, **geometry)
+    product = conv.convolution(of.x, of.w, of.bias, **geometry)
     require_scales((), of.x_scale, of.x_zero_point, of.y_scale, of.y_zero_point)
     require_scales(of.w.shape[:1], of.w_scale, of.w_zero_point)
     return quantized_product(product, of.x, of.w, dtype=of.y_zero_point.dtype, reads=of.but("x w bias"))
 
-
-rule("com.microsoft.QuantizeLinear")(quantize_linear)
-rule("com.microsoft.DequantizeLinear")(dequantize_linear)
 
 Quantized = tuple[TensorType, "TensorType | None"]  # a tensor and its zero point
 
@@ -300,19 +286,21 @@ def _softmax(x: TensorType, *, opset: int, axis: int = -1) -> Estimate:
     return pointwise(Work("softmax", SOFTMAX, 1), x)
 
 
-def _reduce_mean(x: TensorType, *, axes: Ints, keepdims: int) -> Estimate:
+def _reduce_mean(x: TensorType, *, axes: conv.Ints, keepdims: int) -> Estimate:
     """An addition per element and a division per result."""
     return reduction(x, axes, bool(keepdims), final=1)
 
 
-def _average_pool(x: TensorType, *, kernel_shape: Ints, channels_last: int = 0, **geometry: Any) -> Estimate:
+def _average_pool(
+    x: TensorType, *, kernel_shape: conv.Ints, channels_last: int = 0, **geometry: Any
+) -> Estimate:
     """An addition per window element and a division per result."""
-    return either_way(partial(average_pool, kernel_shape=kernel_shape, **geometry), x, channels_last)
+    return either_way(partial(conv.average_pool, kernel_shape=kernel_shape, **geometry), x, channels_last)
 
 
 def _global_average_pool(x: TensorType, *, channels_last: int = 0) -> Estimate:
     """An addition per element and a division per channel."""
-    return either_way(global_average_pool, x, channels_last)
+    return either_way(conv.global_average_pool, x, channels_last)
 
 
 rule("com.microsoft.QLinearSigmoid")(Between(_pointwise, function="sigmoid"))

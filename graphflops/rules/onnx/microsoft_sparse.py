@@ -87,9 +87,8 @@ def paged_attention(
     offsets, tokens, room = of.cumulative_sequence_length, of.query.shape[0], of.block_table.shape[-1]
     query, key, value = (x and x.view((1, *x.shape)) for x in (of.query, of.key, of.value or of.key))
     q, k, v = unpacked(query, key, value, num_heads, kv_num_heads)
-    pages = [
-        cache for cache in of.named("key_cache value_cache") if cache is not None
-    ]  # values may share one
+    # values may share one with keys
+    pages = [cache for cache in of.named("key_cache value_cache") if cache is not None]
     room *= pages[0].shape[1]  # rows that one sequence can have
     held = with_past(offsets, of.past_seqlens)
     queries, values = q.like((tokens, num_heads, q.shape[-1])), (v.shape[1], v_head_size or v.shape[-1])
@@ -190,9 +189,8 @@ def dynamic_sparse_attention(
     problem = to_places(q, v, prod(q.shape[:-1]) * met)
     reads = of.named("query key value auxiliary_key auxiliary_value selected_indices selected_counts")
     reads += of.named("seqlens_k total_sequence_length position_ids head_sink")
-    return grouped(
-        problem, (q, k, v), (of.past_key, of.past_value), keys, prepared(of, q, k, do_rotary), reads, outputs
-    )
+    parts, pasts = prepared(of, q, k, do_rotary), (of.past_key, of.past_value)
+    return grouped(problem, (q, k, v), pasts, keys, parts, reads, outputs)
 
 
 @rule("com.microsoft.SparsePagedAttention", product=("query", "key"))

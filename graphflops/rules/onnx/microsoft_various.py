@@ -11,25 +11,11 @@ from graphflops.dims import Dim, ceil_div, floor_div, meet, prod
 from graphflops.rules import fourier, solve
 from graphflops.rules.embedding import embedding
 from graphflops.rules.lapack import n_log_n
-from graphflops.rules.onnx.activation import gelu, pointwise, rows_of, swish
+from graphflops.rules.onnx import entries
+from graphflops.rules.onnx.activation import pointwise, rows_of, swish
 from graphflops.rules.onnx.creation import range_ as onnx_range
-from graphflops.rules.onnx.entries import (
-    Numbers,
-    Outputs,
-    applied,
-    asked,
-    fused,
-    is_wanted,
-    literals,
-    onnx_dtype,
-    sizes,
-    unknown,
-    work,
-)
-from graphflops.rules.onnx.indexing import gather_nd, pad, slice_
-from graphflops.rules.onnx.movement import trilu, unsqueeze
+from graphflops.rules.onnx.indexing import slice_
 from graphflops.rules.onnx.norm import dropout
-from graphflops.rules.onnx.signal import grid_sample
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.quantized import DEQUANTIZE, QUANTIZE
 from graphflops.rules.registry import require, rule
@@ -41,11 +27,6 @@ from graphflops.rules.work import WORK, Work
 from graphflops.rules.work import gelu as gelu_work
 from graphflops.tensor import BOOL, FLOAT32, INT32, INT64, STRING, UINT8, UINT32, TensorType
 
-rule("com.microsoft.GatherND")(gather_nd)
-rule("com.microsoft.Pad")(pad)
-rule("com.microsoft.Trilu")(trilu)
-rule("com.microsoft.ExpandDims")(unsqueeze)
-rule("com.microsoft.GridSample")(grid_sample)
 rule("onnx.DynamicSlice")(slice_)
 
 ONE = TensorType((), INT64, value=1)
@@ -131,7 +112,7 @@ def irfft(x: TensorType, *, signal_ndim: int) -> Estimate:
 @takes("x rois batch_indices crop_size")
 def crop_and_resize(of: Operands, *, mode: str = "bilinear") -> Estimate:
     """Samples every region on a grid: four weighted neighbours per sample, or the nearest."""
-    height, width = sizes(of.crop_size) or (unknown("crop", 0), unknown("crop", 1))
+    height, width = entries.sizes(of.crop_size) or (entries.unknown("crop", 0), entries.unknown("crop", 1))
     out = of.x.like((of.rois.shape[0], of.x.shape[1], height, width))
     sampled = 8 * out.numel if mode == "bilinear" else 0
     positions = 2 * of.rois.shape[0] * (height + width)
@@ -171,7 +152,7 @@ def quantize_bfp(x: TensorType) -> Estimate:
 @rule("com.microsoft.DequantizeBFP", kind="quantisation")
 def dequantize_bfp(x: TensorType, shape: TensorType, strides: TensorType, *, dtype: int = 1) -> Estimate:
     """Unpacks every element from its block into the former shape."""
-    out = x.like(asked(shape, "bfp", "DequantizeBFP"), onnx_dtype(dtype))
+    out = x.like(entries.asked(shape, "bfp", "DequantizeBFP"), entries.onnx_dtype(dtype))
     return Estimate((out,), vector_flops=DEQUANTIZE * out.numel, reads=(x, shape, strides))
 
 
@@ -181,7 +162,7 @@ def dequantize_bfp(x: TensorType, shape: TensorType, strides: TensorType, *, dty
 @rule("com.microsoft.RemovePadding", kind="movement")
 def remove_padding(x: TensorType, counts: TensorType) -> Estimate:
     """Packs the rows without padding; the token counts give their number."""
-    known = literals(counts)
+    known = entries.literals(counts)
     tokens: Dim = data_dependent("tokens") if known is None else sum(known)
     batch, rows, hidden = x.shape
     out = x.like((tokens, hidden))
@@ -210,11 +191,11 @@ def crop(x: TensorType, *, border: tuple[int, ...] = (0, 0, 0, 0), scale: tuple[
 
 @rule("onnx.GivenTensorFill", kind="creation")
 def given_tensor_fill(
-    shape: Numbers = None, *, extra_shape: tuple[int, ...] = (), input_as_shape: int = 0
+    shape: entries.Numbers = None, *, extra_shape: tuple[int, ...] = (), input_as_shape: int = 0
 ) -> Estimate:
     """Free: values of an attribute, in a shape given by an attribute or by the operand."""
     own = shape.shape if isinstance(shape, TensorType) and not input_as_shape else None
-    filled = asked(shape, "fill", "GivenTensorFill") if own is None else own
+    filled = entries.asked(shape, "fill", "GivenTensorFill") if own is None else own
     return free(TensorType((*filled, *extra_shape), FLOAT32), alias=False)
 
 
@@ -240,14 +221,11 @@ def efficient_nms(of: Operands, *, max_output_boxes: int, **attributes: object) 
 KIND = "elementwise"
 
 
-rule("com.microsoft.Gelu")(gelu)
-
-
 @takes("x bias?")
 def biased(of: Operands, *, approximate: str) -> Estimate:
     """An addition where there is a bias, one tanh and the arithmetic around it."""
     row = gelu_work(approximate).more(0 if of.bias is None else WORK["add"].flops)
-    return fused((of.x.like(),), applied(row, of.x), reads=(*of,))
+    return entries.fused((of.x.like(),), entries.applied(row, of.x), reads=(*of,))
 
 
 rule("com.microsoft.FastGelu").derived(biased, approximate="tanh")
@@ -273,14 +251,16 @@ def scaled_silu(x: TensorType, scale: TensorType | None = None, *, alpha: float 
 def bias_split_gelu(x: TensorType, bias: TensorType) -> Estimate:
     """An addition to every element, gelu of one half, and a product of both halves."""
     out = x.like((*x.shape[:-1], floor_div(x.shape[-1], 2)))
-    parts = (applied(row, of) for row, of in ((WORK["add"], x), (WORK["gelu"], out), (WORK["mul"], out)))
-    return fused((out,), *parts, reads=(x, bias))
+    parts = (
+        entries.applied(row, of) for row, of in ((WORK["add"], x), (WORK["gelu"], out), (WORK["mul"], out))
+    )
+    return entries.fused((out,), *parts, reads=(x, bias))
 
 
 @rule("com.microsoft.BiasAdd")
 def bias_add(x: TensorType, bias: TensorType, skip: TensorType) -> Estimate:
     """Two additions per element."""
-    return fused((x.like(),), applied(WORK["add"].times(2), x), reads=(x, bias, skip))
+    return entries.fused((x.like(),), entries.applied(WORK["add"].times(2), x), reads=(x, bias, skip))
 
 
 @rule("com.microsoft.BiasSoftmax")
@@ -298,13 +278,13 @@ def gated_add(x: TensorType, y: TensorType, gate: TensorType) -> Estimate:
 
 @rule("com.microsoft.LinearAttentionGate")
 @takes("a bias scale b?")
-def linear_attention_gate(of: Operands, *, outputs: Outputs = (True,)) -> Estimate:
+def linear_attention_gate(of: Operands, *, outputs: entries.Outputs = (True,)) -> Estimate:
     """A sum, softplus and a product for the decay; a sigmoid for the update rate."""
-    decay = applied(WORK["softplus"].more(WORK["add"].flops + WORK["mul"].flops), of.a)
-    sigmoid = of.b if is_wanted(outputs, 1) else None
-    rate = work(0) if sigmoid is None else applied(WORK["sigmoid"], sigmoid)
+    decay = entries.applied(WORK["softplus"].more(WORK["add"].flops + WORK["mul"].flops), of.a)
+    sigmoid = of.b if entries.is_wanted(outputs, 1) else None
+    rate = entries.work(0) if sigmoid is None else entries.applied(WORK["sigmoid"], sigmoid)
     out = (of.a.like(), None if of.b is None else of.b.like())
-    return fused(out, decay, rate, reads=(of.a, of.bias, of.scale, sigmoid))
+    return entries.fused(out, decay, rate, reads=(of.a, of.bias, of.scale, sigmoid))
 
 
 @rule("com.microsoft.ComplexMul", "com.microsoft.ComplexMulConj")
@@ -318,7 +298,7 @@ def complex_mul(a: TensorType, b: TensorType) -> Estimate:
 
 @rule("com.microsoft.BitmaskDropout")
 @takes("x ratio? training_mode?")
-def bitmask_dropout(of: Operands, *, outputs: Outputs = (True,)) -> Estimate:
+def bitmask_dropout(of: Operands, *, outputs: entries.Outputs = (True,)) -> Estimate:
     """As Dropout, its mask a bit per element in words of 32."""
     estimate = dropout(*of, outputs=outputs)
     out, mask = estimate.out if len(estimate.out) > 1 else (*estimate.out, None)
@@ -331,12 +311,12 @@ def bitmask_dropout(of: Operands, *, outputs: Outputs = (True,)) -> Estimate:
 
 @takes("x bias residual? ratio? training_mode?")
 def bias_dropout(
-    of: Operands, *, outputs: Outputs = (True,), form: Callable[..., Estimate] = dropout
+    of: Operands, *, outputs: entries.Outputs = (True,), form: Callable[..., Estimate] = dropout
 ) -> Estimate:
     """One addition per element for the bias, a dropout, and one addition for a residual: `x` is never the result."""
     dropped = form(of.x, of.ratio, of.training_mode, outputs=outputs)
-    sums = work((1 + (of.residual is not None)) * of.x.numel)
-    return fused((of.x.like(), *dropped.out[1:]), dropped, sums, reads=of.named("x bias residual"))
+    sums = entries.work((1 + (of.residual is not None)) * of.x.numel)
+    return entries.fused((of.x.like(), *dropped.out[1:]), dropped, sums, reads=of.named("x bias residual"))
 
 
 rule("com.microsoft.BiasDropout").derived(bias_dropout, form=dropout)

@@ -15,19 +15,8 @@ from graphflops.dims import Dim, broadcast, floor_div, meet, mod, prod
 from graphflops.errors import DimError
 from graphflops.rules import arrangement
 from graphflops.rules.arrangement import columns_to_image, repeated
-from graphflops.rules.onnx import values
+from graphflops.rules.onnx import entries, values
 from graphflops.rules.onnx.conv import window_counts
-from graphflops.rules.onnx.entries import (
-    Numbers,
-    asked,
-    chosen_axes,
-    many,
-    onnx_dtype,
-    rank_of,
-    size,
-    sizes,
-    unknown,
-)
 from graphflops.rules.onnx.values import Number, Place, filled, known_contents, moved
 from graphflops.rules.registry import require, require_known, rule
 from graphflops.rules.shapes import (
@@ -61,7 +50,7 @@ def converted(x: TensorType | UnknownType, dtype: DType) -> Estimate:
 def cast(x: TensorType | UnknownType, *, to: int | str) -> Estimate:
     """One operation per element where the type changes."""
     if isinstance(to, int):
-        return converted(x, onnx_dtype(to))
+        return converted(x, entries.onnx_dtype(to))
     name = _SPELLINGS.get(to.lower(), to.lower())
     if name not in DTYPES:
         raise DimError(f"unknown element type {to!r}")
@@ -91,15 +80,15 @@ def element_count(x: TensorType | UnknownType) -> Estimate:
 
 
 @rule("onnx.Reshape", rankless=("x",))
-def reshape(x: TensorType | UnknownType, shape: Numbers = None, *, allowzero: int = 0) -> Estimate:
+def reshape(x: TensorType | UnknownType, shape: entries.Numbers = None, *, allowzero: int = 0) -> Estimate:
     """A view with another shape: 0 keeps the operand's size at that place, -1 is inferred."""
-    wanted = sizes(shape)
+    wanted = entries.sizes(shape)
     if isinstance(x, UnknownType):
-        wanted = wanted or (-1,) * rank_of(shape, "Reshape")
+        wanted = wanted or (-1,) * entries.rank_of(shape, "Reshape")
         kept = () if allowzero else (0,)
         return free(_of_unknown(x, [None if length in (-1, *kept) else length for length in wanted]))
     if wanted is None:
-        open_sizes = asked(shape, "reshape", "Reshape")
+        open_sizes = entries.asked(shape, "reshape", "Reshape")
         return free(x.view((x.numel,) if len(open_sizes) == 1 else open_sizes))
     if not allowzero:
         beyond = [place for place, length in enumerate(wanted) if length == 0 and place >= x.rank]
@@ -112,36 +101,36 @@ def _of_unknown(x: UnknownType, wanted: Sequence[Dim | None]) -> TensorType | Un
     """The type after reshaping a tensor of unknown shape; None stands for an unknown size."""
     if x.dtype is None:
         return x
-    shape = (unknown("reshape", at) if length is None else length for at, length in enumerate(wanted))
+    shape = (entries.unknown("reshape", at) if length is None else length for at, length in enumerate(wanted))
     return TensorType(tuple(shape), x.dtype)
 
 
 @rule("onnx.Squeeze", rankless=("x",))
-def squeeze(x: TensorType | UnknownType, axes: Numbers = None) -> Estimate:
+def squeeze(x: TensorType | UnknownType, axes: entries.Numbers = None) -> Estimate:
     """A view without the named axes of length one, or without all known ones."""
     if isinstance(x, UnknownType):
         return free(x)
     ones = tuple(place for place, length in enumerate(x.shape) if length == 1)
-    gone = ones if axes is None else chosen_axes(axes, x.rank)
-    if gone is None and many(axes) == len(ones):
+    gone = ones if axes is None else entries.chosen_axes(axes, x.rank)
+    if gone is None and entries.many(axes) == len(ones):
         gone = ones
     if gone is None:
-        left = x.rank - rank_of(axes, "Squeeze")
-        return free(x.view(unknown("squeeze", place) for place in range(left)))
+        left = x.rank - entries.rank_of(axes, "Squeeze")
+        return free(x.view(entries.unknown("squeeze", place) for place in range(left)))
     for place in gone:
         meet(x.shape[place], 1, f"axis {place} of {shown(x.shape)} is not of length one")
     return free(same_elements(x, (length for place, length in enumerate(x.shape) if place not in gone)))
 
 
-@rule("onnx.Unsqueeze", rankless=("x",))
-def unsqueeze(x: TensorType | UnknownType, axes: Numbers) -> Estimate:
+@rule("onnx.Unsqueeze", "com.microsoft.ExpandDims", rankless=("x",))
+def unsqueeze(x: TensorType | UnknownType, axes: entries.Numbers) -> Estimate:
     """New axes of length one, at places counted in the result."""
     if isinstance(x, UnknownType):
         return free(x)
-    rank = x.rank + rank_of(axes, "Unsqueeze")
-    new = tuple(range(rank)) if x.rank == 0 else chosen_axes(axes, rank)
+    rank = x.rank + entries.rank_of(axes, "Unsqueeze")
+    new = tuple(range(rank)) if x.rank == 0 else entries.chosen_axes(axes, rank)
     if new is None:
-        return free(x.view(unknown("unsqueeze", place) for place in range(rank)))
+        return free(x.view(entries.unknown("unsqueeze", place) for place in range(rank)))
     kept = iter(x.shape)
     return free(same_elements(x, [1 if place in new else next(kept) for place in range(rank)]))
 
@@ -165,7 +154,7 @@ def identity(x: Value) -> Estimate:
 @rule("onnx.BitCast")
 def bit_cast(x: TensorType, *, to: int) -> Estimate:
     """The same bits as another element type of the same width."""
-    dtype = onnx_dtype(to)
+    dtype = entries.onnx_dtype(to)
     require(dtype.bits == x.dtype.bits, f"{x.dtype} and {dtype} differ in width")
     return free(x.view(x.shape, dtype))
 
@@ -218,13 +207,13 @@ def joined(tensors: Sequence[TensorType], axis: int) -> TensorType:
 
 
 @rule("onnx.Expand")
-def expand(x: TensorType, shape: Numbers) -> Estimate:
+def expand(x: TensorType, shape: entries.Numbers) -> Estimate:
     """Repeats the operand to the shape that it and the given shape broadcast to."""
-    wanted = sizes(shape)
+    wanted = entries.sizes(shape)
     if wanted is None:
-        rank = max(x.rank, rank_of(shape, "Expand"))
+        rank = max(x.rank, entries.rank_of(shape, "Expand"))
         wanted = tuple(
-            1 if isinstance(own, int) and own > 1 else unknown("expand", place)
+            1 if isinstance(own, int) and own > 1 else entries.unknown("expand", place)
             for place, own in enumerate((*(1,) * (rank - x.rank), *x.shape))
         )
     out = x.like(broadcast(x.shape, wanted))
@@ -235,20 +224,20 @@ def expand(x: TensorType, shape: Numbers) -> Estimate:
 
 
 @rule("onnx.Tile")
-def tile(x: TensorType, repeats: Numbers) -> Estimate:
+def tile(x: TensorType, repeats: entries.Numbers) -> Estimate:
     """Repeats every axis end to end."""
-    times = sizes(repeats) or tuple(unknown("tile", place) for place in range(x.rank))
+    times = entries.sizes(repeats) or tuple(entries.unknown("tile", place) for place in range(x.rank))
     require(len(times) == x.rank, f"{shown(times)} must give one repeat for each axis of {shown(x.shape)}")
     return _repeated(x, times)
 
 
 @rule("onnx.Tile.1")
-def tile_axis(x: TensorType, tiles: Numbers, axis: Numbers) -> Estimate:
+def tile_axis(x: TensorType, tiles: entries.Numbers, axis: entries.Numbers) -> Estimate:
     """Repeats one axis end to end."""
-    times, along = size(tiles), size(axis)
+    times, along = entries.size(tiles), entries.size(axis)
     require_known(isinstance(along, int), "which axis is repeated depends on data")
     place = place_of(along, x.rank) if isinstance(along, int) else 0
-    more = unknown("tile", place) if times is None else times
+    more = entries.unknown("tile", place) if times is None else times
     return _repeated(x, replaced((1,) * x.rank, place, more))
 
 
@@ -286,28 +275,32 @@ def _require_picture(x: TensorType, block: int) -> None:
 
 
 @rule("onnx.Col2Im")
-def col2im(x: TensorType, image_shape: Numbers, block_shape: Numbers, **geometry: Any) -> Estimate:
+def col2im(
+    x: TensorType, image_shape: entries.Numbers, block_shape: entries.Numbers, **geometry: Any
+) -> Estimate:
     """Columns put back as blocks of an image, an addition each where they may overlap."""
     batch, rows, columns = x.shape
-    block, image = sizes(block_shape), sizes(image_shape)
+    block, image = entries.sizes(block_shape), entries.sizes(image_shape)
     if block is not None:
         meet(mod(rows, prod(block)), 0, f"{rows} rows do not make blocks of {shown(block)}")
     if block is not None and image is not None:
         blocks = prod(window_counts(image, block, **geometry))
         meet(blocks, columns, f"{columns} columns where {blocks} blocks lie in {shown(image)}")
     if image is None:
-        image = tuple(unknown("col2im", place) for place in range(2, 2 + rank_of(image_shape, "Col2Im")))
-    channels = unknown("col2im", 1) if block is None else floor_div(rows, prod(block))
+        image = tuple(
+            entries.unknown("col2im", place) for place in range(2, 2 + entries.rank_of(image_shape, "Col2Im"))
+        )
+    channels = entries.unknown("col2im", 1) if block is None else floor_div(rows, prod(block))
     return columns_to_image(x, (batch,), channels, image)
 
 
 # Copies with some elements moved or zeroed.
 
 
-@rule("onnx.Trilu")
-def trilu(x: TensorType, k: Numbers = None, *, upper: int = 1) -> Estimate:
+@rule("onnx.Trilu", "com.microsoft.Trilu")
+def trilu(x: TensorType, k: entries.Numbers = None, *, upper: int = 1) -> Estimate:
     """A copy, zero on one side of a diagonal."""
-    copy, shift, known = triangle(x), 0 if k is None else size(k), known_contents(x)
+    copy, shift, known = triangle(x), 0 if k is None else entries.size(k), known_contents(x)
     if known is None or not isinstance(shift, int):
         return copy
 

@@ -170,6 +170,7 @@ def after_sum(x: TensorType, *added: TensorType | None, norm: Estimate, statisti
     return fused((x.like(), *kept, x.like()), norm, work(len(given) * x.numel), reads=(*norm.reads, *given))
 
 
+@rule("com.microsoft.SkipLayerNormalization")
 @takes("x skip gamma beta? bias?")
 def skip_layer_normalization(of: Operands, *, statistics: int = STATISTICS) -> Estimate:
     """One addition per element for `skip` and one for a bias, then as LayerNormalization over the last axis."""
@@ -177,7 +178,6 @@ def skip_layer_normalization(of: Operands, *, statistics: int = STATISTICS) -> E
     return after_sum(of.x, of.skip, of.bias, norm=norm)
 
 
-rule("com.microsoft.SkipLayerNormalization")(skip_layer_normalization)
 rule("com.microsoft.SkipSimplifiedLayerNormalization", "onnx.SkipSimplifiedLayerNormalization").derived(
     skip_layer_normalization,
     says="One addition per element for `skip` and one for a bias, then the root mean square over the last axis.",

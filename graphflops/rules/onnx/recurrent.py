@@ -14,7 +14,7 @@ from graphflops.cost import Estimate
 from graphflops.dims import Dim, differ, dim_max, floor_div, meet, prod
 from graphflops.rules import recurrent as shared
 from graphflops.rules.matmul import matmul
-from graphflops.rules.onnx.attention import by_head, merged
+from graphflops.rules.onnx.attention import by_head
 from graphflops.rules.onnx.entries import applied, fused, work
 from graphflops.rules.onnx.microsoft_decoder import NORMED
 from graphflops.rules.operands import Operands, takes
@@ -38,10 +38,9 @@ def dynamic_quantize_lstm(of: Operands, **attributes: Any) -> Estimate:
     x, w, r, *others = of
     turned = (x.view((x.shape[0], x.shape[2], x.shape[1])) for x in (w, r))
     estimate = lstm(x, *turned, *others[:-4], **attributes)
-    states = prod(x.shape[:2]) * r.shape[0] * r.shape[1]
-    return estimate.plus(
-        vector_flops=(MIN_MAX + QUANTIZE) * (x.numel + states), reads=tuple(others[-4:]), matrix_dtype=INT8
-    )
+    quantized = x.numel + prod(x.shape[:2]) * r.shape[0] * r.shape[1]
+    vector = (MIN_MAX + QUANTIZE) * quantized
+    return estimate.plus(vector_flops=vector, reads=tuple(others[-4:]), matrix_dtype=INT8)
 
 
 @rule("com.microsoft.AttnLSTM", product=("x", "w", "r"))
@@ -79,30 +78,14 @@ APPLIED = {"RNN": (0,), "GRU": (0, 0, 1), "LSTM": (0, 0, 0, 1, 2)}
 CELLS = {"RNN": shared.TANH, "GRU": shared.GRU, "LSTM": shared.LSTM}
 
 
-def cell_of(kind: str, activations: tuple[str, ...], clip: float | None, peepholes: bool) -> Cell:
-    """The cell with the activations of its first direction in place of sigmoids and hyperbolic tangents."""
-    cell, applied = CELLS[kind], APPLIED[kind]
-    more = (PEEPHOLES if peepholes else 0) + (CLIP * cell.gates if clip is not None else 0)
-    cell = replace(cell, combining=cell.combining + more)
-    if not activations:
-        return cell
-    require(
-        len(activations) > max(applied),
-        f"{len(activations)} activations for a cell that has {max(applied) + 1}",
-    )
-    named = [activation_named(name) for name in activations]
-    return replace(cell, activations=tuple(named[place] for place in applied))
-
-
 def layer(cell: Cell, of: Operands, layout: int, results: int) -> Estimate:
     """All directions over all padded steps of all sequences."""
     x, w, r, bias = of.named("x w r bias")
     require(x.rank == 3 and w.rank == 3 and r.rank == 3, f"a recurrent layer of {w} and {r} does not fit {x}")
     directions, rows, hidden = r.shape
     meet(rows, cell.gates * hidden, f"{rows} rows do not form {cell.gates} gates of {hidden}")
-    require(
-        isinstance(directions, int) and not differ(w.shape[0], directions), f"{directions} directions of {w}"
-    )
+    fits = isinstance(directions, int) and not differ(w.shape[0], directions)
+    require(fits, f"{directions} directions of {w}")
     assert isinstance(directions, int)
     batch, steps = x.shape[:2] if layout else x.shape[1::-1]
     biases = () if bias is None else (bias.like((rows,)),) * 2
@@ -142,7 +125,15 @@ def recurrent(
     **others: object,
 ) -> Estimate:
     """Both matrices of all gates once per row of every step, and the cell's formula."""
-    cell = cell_of(kind, activations, clip, of.peepholes is not None)
+    # with the activations of the first direction in place of sigmoids and hyperbolic tangents
+    cell, places = CELLS[kind], APPLIED[kind]
+    more = PEEPHOLES * (of.peepholes is not None) + CLIP * cell.gates * (clip is not None)
+    cell = replace(cell, combining=cell.combining + more)
+    if activations:
+        needs = max(places) + 1
+        require(len(activations) >= needs, f"{len(activations)} activations for a cell that has {needs}")
+        named = [activation_named(name) for name in activations]
+        cell = replace(cell, activations=tuple(named[place] for place in places))
     # raises ShapeError where the attributes of a layer contradict its matrix of the state
     require(of.r.rank == 3, f"a recurrent layer of {of.r}")
     given, _, hidden = of.r.shape
@@ -211,18 +202,15 @@ def linear_attention(
     for the key: one product more, a difference and a scaling of the value.
     """
     q, k, v = by_head(of.query, q_num_heads), by_head(of.key, kv_num_heads), by_head(of.value, kv_num_heads)
-    (batch, _, rows, width), depth = k.shape, v.shape[-1]
+    batch, _, rows, width = k.shape
     meet(q.shape[-1], width, f"query and key widths differ: {q.shape[-1]} and {width}")
     for given, numbers in ((of.decay, (kv_num_heads, kv_num_heads * width)), (of.beta, (1, kv_num_heads))):
         fits = given is None or not all(differ(given.shape[-1], number) for number in numbers)
         require(fits, f"{given} for {kv_num_heads} heads of {width}")
-    part = recurrence(
-        batch * rows, kv_num_heads, width, depth, update_rule, of.decay.numel if of.decay else 0
-    )
-    more = batch * rows * (q_num_heads - kv_num_heads) * depth  # query heads that share a state
-    state = TensorType((batch, kv_num_heads, width, depth), (of.past_state or of.query).dtype)
-    sharing = Estimate(matrix_flops=2 * more * width, vector_flops=more)
-    return fused((merged(q, depth), state), part, sharing, reads=(*of,))
+    heads = {"q_num_heads": q_num_heads, "kv_num_heads": kv_num_heads}
+    estimate = linear_attention_of_rows(*of, update_rule=update_rule, **heads)
+    sharing = batch * rows * (q_num_heads - kv_num_heads) * v.shape[-1]  # query heads that share a state
+    return estimate.plus(vector_flops=sharing)
 
 
 @rule("com.microsoft.GatedDeltaNet")

@@ -17,17 +17,7 @@ from graphflops.rules import matmul as products
 from graphflops.rules import reduce as shared
 from graphflops.rules.cumulative import distinct, nonzero
 from graphflops.rules.lapack import n_log_n
-from graphflops.rules.onnx import values
-from graphflops.rules.onnx.entries import (
-    Numbers,
-    in_32_bits,
-    literals,
-    many,
-    require_scales,
-    said,
-    size,
-    unknown,
-)
+from graphflops.rules.onnx import entries, values
 from graphflops.rules.onnx.values import filled, known_contents, moved
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import require, require_known, rule
@@ -44,7 +34,7 @@ KIND = "reduction"
 
 def running(x: TensorType, axis: TensorType, *, exclusive: int = 0, reverse: int = 0, fold: Fold) -> Estimate:
     """One operation per element."""
-    place = size(axis)
+    place = entries.size(axis)
     estimate = cumulative.running(x, place if isinstance(place, int) else 0)
     (out,) = estimate.out
     if x.rank == 1 and isinstance(out, TensorType):
@@ -57,9 +47,9 @@ rule("onnx.CumProd").derived(running, fold=values.product_of)
 
 
 @rule("onnx.TopK")
-def top_k(x: TensorType, k: Numbers = None, *, axis: int = -1, sorted: int = 1) -> Estimate:
+def top_k(x: TensorType, k: entries.Numbers = None, *, axis: int = -1, sorted: int = 1) -> Estimate:
     """Per lane of n a selection in n comparisons, then k*log2(k) to put the k found in order."""
-    found = cumulative.topk(x, said(k, "topk"), axis, sorted=bool(sorted))
+    found = cumulative.topk(x, entries.said(k, "topk"), axis, sorted=bool(sorted))
     values_found, places = found.out
     assert isinstance(places, TensorType)
     reads = (x, k if isinstance(k, TensorType) else None)
@@ -85,9 +75,9 @@ rule("onnx.Det", kind="linear_algebra").derived(
 @takes("a b a_zero_point? b_zero_point?")
 def matmul_of_integers(of: Operands) -> Estimate:
     """As `MatMul` in 32 bits, with a subtraction per element of an operand that has a zero point."""
-    require_scales(of.a.shape[-2:-1], of.a_zero_point)
-    require_scales(of.b.shape[-1:], of.b_zero_point)
-    return in_32_bits(products.matmul(of.a, of.b), (of.a, of.a_zero_point), (of.b, of.b_zero_point))
+    entries.require_scales(of.a.shape[-2:-1], of.a_zero_point)
+    entries.require_scales(of.b.shape[-1:], of.b_zero_point)
+    return entries.in_32_bits(products.matmul(of.a, of.b), (of.a, of.a_zero_point), (of.b, of.b_zero_point))
 
 
 @rule("onnx.Gemm", product=("a", "b"))
@@ -135,16 +125,16 @@ def register(name: str, kind: Reduction) -> None:
 
     @rule(f"onnx.{name}")
     def reduction(
-        x: TensorType, axes: Numbers = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0
+        x: TensorType, axes: entries.Numbers = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0
     ) -> Estimate:
         """So many operations per element and per result."""
-        gone = literals(axes) if axes is not None else ()
+        gone = entries.literals(axes) if axes is not None else ()
         reads = (x, axes if isinstance(axes, TensorType) else None)
         if gone is None:  # data-dependent axes: the remaining sizes are unknown
-            count = many(axes)
+            count = entries.many(axes)
             require_known(count is not None or keepdims == 1, "neither the axes nor their number are known")
             left = x.rank if keepdims == 1 or count is None else x.rank - count
-            out = x.like(unknown("reduced", place) for place in range(left))
+            out = x.like(entries.unknown("reduced", place) for place in range(left))
             flops = kind.each * x.numel + kind.final * out.numel
             functions = kind.evaluated * x.numel + kind.evaluated_final * out.numel
             return Estimate((out,), vector_flops=flops, transcendentals=functions, reads=reads)
@@ -169,7 +159,7 @@ for _name, _kind in REDUCTIONS.items():
 @rule("onnx.ArgMax", "onnx.ArgMin")
 def arg_extreme(x: TensorType, *, axis: int = 0, keepdims: int = 1) -> Estimate:
     """One comparison per element."""
-    return shared.along_axes(x, axis, keepdims == 1, dtype=INT64)
+    return shared.reduction(x, axis, keepdims == 1, dtype=INT64)
 
 
 @rule("onnx.NonZero")
@@ -191,7 +181,7 @@ def compress(x: TensorType, condition: TensorType, *, axis: int | None = None) -
     """The slices of an axis, or the elements of the flattened tensor, for which a condition holds."""
     source = same_elements(x, (x.numel,)) if axis is None else x
     place = 0 if axis is None else place_of(axis, x.rank)
-    holds = literals(condition)
+    holds = entries.literals(condition)
     if holds is None:
         out = source.like(replaced(source.shape, place, data_dependent("compress")))
     else:
@@ -209,7 +199,7 @@ def unique(x: TensorType, *, axis: int | None = None, sorted: int = 1) -> Estima
     apart = distinct(x, axis, return_inverse=True, return_counts=True)
     values, inverse, counts = tensors_of(apart.out)
     inverse = replace(inverse, shape=(inverse.numel,))
-    found = literals(x) if axis is None else None
+    found = entries.literals(x) if axis is None else None
     if found is not None:
         # the distinct values and how many there are of each, from known contents
         once = list(dict.fromkeys(found))
@@ -228,7 +218,7 @@ def non_max_suppression(of: Operands) -> Estimate:
     given = f"{shown(boxes.shape)} and {shown(scores.shape)}"
     require(boxes.rank == scores.rank == 3, f"{given} are not boxes and scores")
     batch, classes, n = scores.shape
-    most = 0 if limit is None else size(limit)
+    most = 0 if limit is None else entries.size(limit)
     kept: Dim = 0 if most == 0 else data_dependent("nms")
     out = TensorType((kept, 3), INT64)
     if most == 0:

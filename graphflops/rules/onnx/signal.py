@@ -127,7 +127,7 @@ KIND = "boxes"
 MODES = {"bilinear": 0, "linear": 0, "nearest": 1, "bicubic": 2, "cubic": 2}
 
 
-@rule("onnx.GridSample")
+@rule("onnx.GridSample", "com.microsoft.GridSample")
 def grid_sample(x: TensorType, grid: TensorType, *, mode: str = "linear") -> Estimate:
     """Per channel two operations per tap; per grid point its position and a weight per tap."""
     require_known(mode in MODES, f"unknown mode {mode!r}")

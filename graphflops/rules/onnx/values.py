@@ -202,6 +202,8 @@ remainder = _of_sizes(operator.mod, mod)  # with the divisor's sign
 remainder_of_dividend = _of_sizes(math.fmod, shapes.remainder_of_dividend)
 power = _of_sizes(math.pow, lambda a, b: call("pow", a, b))
 square_root = _of_sizes(math.sqrt, lambda a: call("sqrt", a))  # of a size need not be whole
+floor = _of(math.floor, lambda a: floor_div(*fraction(a)))
+nearest = _of(round, lambda a: a if fraction(a)[1] == 1 else call("round", a))  # halves to the even number
 smallest = _of_sizes(lambda *numbers: min(numbers), dim_min)
 largest = _of_sizes(lambda *numbers: max(numbers), dim_max)
 
@@ -245,21 +247,9 @@ def divide_whole(a: Number, b: Number) -> Number:
     return shapes.divided(*_sizes(a, b))
 
 
-def floor(a: Number) -> Number:
-    """Rounded down."""
-    return floor_div(*fraction(a)) if isinstance(a, Expr) else math.floor(a)
-
-
 def ceil(a: Number) -> Number:
     """Rounded up."""
     return negate(floor(negate(a)))
-
-
-def nearest(a: Number) -> Number:
-    """Rounded to the nearest whole number, halves to the even one."""
-    if isinstance(a, Expr):
-        return a if fraction(a)[1] == 1 else call("round", a)
-    return round(a)
 
 
 def magnitude(a: Number) -> Number:

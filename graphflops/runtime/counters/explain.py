@@ -16,16 +16,8 @@ from typing import Literal
 
 from graphflops.dims import Dim
 from graphflops.report import Row
+from graphflops.runtime.counters import problems
 from graphflops.runtime.counters.ncu import KernelCount, RangeCount
-from graphflops.runtime.counters.problems import (
-    AttentionProblem,
-    KernelJob,
-    MatrixProduct,
-    Problem,
-    Products,
-    problem_of,
-    up,
-)
 
 Verdict = Literal["equal", "padded", "skipped", "algorithm", "different", "unknown"]
 _FFT = "convolution by FFT"
@@ -70,13 +62,15 @@ def explain_row(
     if row.state == "unknown" or cost is None:
         return explain(None, counted)
     masked = value(cost.masked_flops) or 0
-    return explain(value(cost.matrix_flops), counted, problem_of(row, value, backward), masked, tiles)
+    return explain(
+        value(cost.matrix_flops), counted, problems.problem_of(row, value, backward), masked, tiles
+    )
 
 
 def explain(
     model_flops: int | None,
     counted: RangeCount,
-    problem: Problem | None = None,
+    problem: problems.Problem | None = None,
     masked_flops: int = 0,
     tiles: int | None = None,
 ) -> Explanation:
@@ -171,13 +165,13 @@ class TiledWork:
     reasons: tuple[str, ...] = ()
 
 
-def tiled_work(problem: Problem, counted: RangeCount, model_flops: int) -> TiledWork | None:
+def tiled_work(problem: problems.Problem, counted: RangeCount, model_flops: int) -> TiledWork | None:
     """Whole tiles of every matrix kernel that reproduce its count; None if there are none or the sizes contradict it.
 
     A kernel does one job. There are fewer kernels than jobs if only some gradients are needed, more in a loop.
     """
     kernels = counted.matrix_kernels
-    if isinstance(problem, AttentionProblem):
+    if isinstance(problem, problems.AttentionProblem):
         return _attention_fit(problem, kernels) if problem.flops == model_flops else None
     if len(kernels) * problem.flops != model_flops:
         return None
@@ -194,13 +188,13 @@ def tiled_work(problem: Problem, counted: RangeCount, model_flops: int) -> Tiled
     return None
 
 
-def smallest_tile_flops(problem: Problem, counted: RangeCount) -> int:
+def smallest_tile_flops(problem: problems.Problem, counted: RangeCount) -> int:
     """FLOPs of one large tile for each kernel, if every product of the call fits into one; else 0.
 
     Kernels for tiny products outside the tensor cores rarely state their tiles, and their threads past the
     sizes, scaling and sums of partial products count too: such a count is not reproduced, but stays below this.
     """
-    if isinstance(problem, AttentionProblem):
+    if isinstance(problem, problems.AttentionProblem):
         return 0
     ways = [way for job in problem.jobs for way in job.ways[:1]]
     sizes = [(way.rows.length, way.columns.length, way.depth.length) for way in ways]
@@ -209,7 +203,7 @@ def smallest_tile_flops(problem: Problem, counted: RangeCount) -> int:
     return 2 * 128 * 128 * 32 * batch * len(counted.matrix_kernels) if fits else 0
 
 
-def _job_fit(job: KernelJob, kernel: KernelCount, problem: Products) -> TiledWork | None:
+def _job_fit(job: problems.KernelJob, kernel: KernelCount, problem: problems.Products) -> TiledWork | None:
     role = _ROLE.search(kernel.name.lower())
     if role and role[1] != job.role:
         return None
@@ -219,9 +213,8 @@ def _job_fit(job: KernelJob, kernel: KernelCount, problem: Products) -> TiledWor
         return TiledWork(kernel.flops, ("taps on padding skipped",))
     tile = tile_of(kernel.name)
     tiles = [tile] if tile else list(_TILES)
-    if _GROUPED.search(
-        kernel.name
-    ):  # of one instruction, to which a kernel for several groups pads each group
+    # of one instruction, to which a kernel for several groups pads each group
+    if _GROUPED.search(kernel.name):
         match = _INSTRUCTION.search(kernel.name)
         # 64 x 8 x 16: of a warp group, in half precision
         rows, columns, depth = map(int, match.groups() if match else (64, 8, 16))
@@ -244,7 +237,7 @@ def _job_fit(job: KernelJob, kernel: KernelCount, problem: Products) -> TiledWor
 
 
 def _padded_fit(
-    job: KernelJob, kernel: KernelCount, problem: Products, tiles: Sequence[Tile]
+    job: problems.KernelJob, kernel: KernelCount, problem: problems.Products, tiles: Sequence[Tile]
 ) -> TiledWork | None:
     """The layout of the job in whole tiles that reproduces the count."""
     tile = tile_of(kernel.name)
@@ -262,7 +255,7 @@ def _padded_fit(
     return None
 
 
-def _laid_out(way: MatrixProduct, tile: Tile, kernel: KernelCount) -> Iterator[tuple[int, int, str]]:
+def _laid_out(way: problems.MatrixProduct, tile: Tile, kernel: KernelCount) -> Iterator[tuple[int, int, str]]:
     """FLOPs, number of results and description of each layout of a product in whole tiles, simple layouts first."""
     up_by, along = tile.cluster
     shapes = dict.fromkeys(((tile.rows, tile.columns, up_by, along), (tile.columns, tile.rows, along, up_by)))
@@ -282,20 +275,20 @@ def _laid_out(way: MatrixProduct, tile: Tile, kernel: KernelCount) -> Iterator[t
                 yield 2 * way.batch * m * n * k, way.batch * m * n, words
 
 
-def _depths(way: MatrixProduct, tile: Tile, parts: int) -> Iterator[int]:
+def _depths(way: problems.MatrixProduct, tile: Tile, parts: int) -> Iterator[int]:
     """The depth in whole steps: of the whole or of each segment, in equal parts or in aligned parts and a remainder."""
     for step in (tile.depth,) if tile.depth else _DEPTHS:
         if parts == 1:
             yield from way.depth.padded(step)
             continue
         for length in way.depth.padded(step):
-            yield up(length, step * parts)
-        part = up(-(-way.depth.length // parts), _SPLIT)
+            yield problems.up(length, step * parts)
+        part = problems.up(-(-way.depth.length // parts), _SPLIT)
         whole, rest = divmod(way.depth.length, part)
-        yield whole * up(part, step) + up(rest, step)
+        yield whole * problems.up(part, step) + problems.up(rest, step)
 
 
-def _attention_fit(problem: AttentionProblem, kernels: Sequence[KernelCount]) -> TiledWork | None:
+def _attention_fit(problem: problems.AttentionProblem, kernels: Sequence[KernelCount]) -> TiledWork | None:
     """Products over pairs of queries and keys in whole tiles, with padded head widths."""
     total = sum(kernel.flops for kernel in kernels)
     named = [tile for kernel in kernels if (tile := tile_of(kernel.name))][:1]
@@ -314,8 +307,8 @@ def _attention_fit(problem: AttentionProblem, kernels: Sequence[KernelCount]) ->
         for last in finer:
             pairs = _pairs(problem, one.rows, one.columns), _pairs(problem, one.rows, last)
             for narrow, wide in product(dict.fromkeys((1, *_WIDTHS, one.depth or 1)), repeat=2):
-                work = pairs[0] * sum(up(size, narrow) for size in summed)
-                work += pairs[1] * sum(up(size, wide) for size in columns)
+                work = pairs[0] * sum(problems.up(size, narrow) for size in summed)
+                work += pairs[1] * sum(problems.up(size, wide) for size in columns)
                 if total == 2 * problem.heads * work * factor:
                     said = _attention_words(problem, one, (narrow, wide), one not in named)
                     return TiledWork(total, (*said, *words, *((THRICE,) if factor == 3 else ())))
@@ -323,26 +316,26 @@ def _attention_fit(problem: AttentionProblem, kernels: Sequence[KernelCount]) ->
 
 
 def _attention_words(
-    problem: AttentionProblem, tile: Tile, widths: tuple[int, int], inferred: bool
+    problem: problems.AttentionProblem, tile: Tile, widths: tuple[int, int], inferred: bool
 ) -> tuple[str, ...]:
     name = "" if inferred else f"of {tile.rows}x{tile.columns} "
     said = [f"masked tiles {name}skipped"] if problem.causal else []
-    queries, keys = up(problem.queries, tile.rows), up(problem.keys, tile.columns)
+    queries, keys = problems.up(problem.queries, tile.rows), problems.up(problem.keys, tile.columns)
     if (queries, keys) != (problem.queries, problem.keys):
         said.append(f"padded to {queries}x{keys} scores" if inferred else f"padded to tiles {name}".rstrip())
-    sizes = {up(size, step) for size in (problem.width, problem.value_width) for step in widths}
+    sizes = {problems.up(size, step) for size in (problem.width, problem.value_width) for step in widths}
     grown = sorted(sizes - {problem.width, problem.value_width})
     if grown:
         said.append(f"head widths padded to {' and '.join(map(str, grown))}")
     return tuple(said)
 
 
-def _pairs(problem: AttentionProblem, rows: int, columns: int) -> int:
+def _pairs(problem: problems.AttentionProblem, rows: int, columns: int) -> int:
     """Pairs of a query and a key in the computed tiles."""
     if not problem.causal:
-        return up(problem.queries, rows) * up(problem.keys, columns)
-    ends = range(rows, up(problem.queries, rows) + 1, rows)
-    return sum(rows * up(min(end, problem.keys), columns) for end in ends)
+        return problems.up(problem.queries, rows) * problems.up(problem.keys, columns)
+    ends = range(rows, problems.up(problem.queries, rows) + 1, rows)
+    return sum(rows * problems.up(min(end, problem.keys), columns) for end in ends)
 
 
 _SIZE = r"(?:\(int\))?(\d+)"

@@ -217,10 +217,7 @@ class RangeCount:
     @property
     def tensor_flops(self) -> dict[str, int]:
         """FLOPs of the tensor cores, by element type of the operands."""
-        total: Counter[str] = Counter()
-        for kernel in self.kernels:
-            total.update(kernel.tensor_flops)
-        return {name: number for name, number in total.items() if number}
+        return sum((Counter(kernel.tensor_flops) for kernel in self.kernels), Counter())
 
     @property
     def dram_read(self) -> int:

@@ -100,12 +100,12 @@ def prepare(
     else:
         mask, blocks = block_mask.mask_mod, block_lists.from_block_mask(block_mask)
     score, seen = (function_of(given) if isinstance(given, Graph) else given for given in (score_mod, mask))
-    found = written(score, seen, q.dtype, q.device, score_tensors, mask_tensors)
+    key, buffers = written(score, seen, q.dtype, q.device, score_tensors, mask_tensors)
     each = (*blocks.by_row, *blocks.by_column)
     settings = launch.LaunchSettings(
         lists=tuple(tensor for x in each for tensor in (x.counts, x.places)),
-        buffers=found.buffers,
-        functions=found.key,
+        buffers=buffers,
+        functions=key,
         scale=1.0,
         rows=blocks.rows,
         columns=blocks.columns,

@@ -40,23 +40,21 @@ class LaunchSettings:
     count: int
 
 
-@functools.cache
-def interpreted() -> bool:
-    """True if kernels run in Triton's interpreter."""
-    return not hasattr(forward_kernel, "cache_key")
+INTERPRETED = not hasattr(forward_kernel, "cache_key")  # kernels run in Triton's interpreter
 
 
-def programs_of(kernel: Kernel, tiles: Tiles, q: Tensor, k: Tensor) -> int:
-    """How many programs a kernel has: one for each tile of queries and head, or of keys and head of keys."""
+def laid_out(
+    kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, problem: LaunchSettings
+) -> tuple[Tiles, int, Tensor]:
+    """The tiles of a kernel, its programs, and room for the counts of each; empty if nothing is counted.
+
+    There is a program for each tile of queries and head, or of keys and head of keys.
+    """
+    tiles = tiles_for(kernel, q, v, (problem.rows, problem.columns))
     rows, tile = (k, tiles.columns) if kernel == "key_gradient" else (q, tiles.rows)
     batch, heads, length = rows.shape[:3]
     programs: int = -(-length // tile) * batch * heads
-    return programs
-
-
-def counters(programs: int, count: int, q: Tensor) -> Tensor:
-    """Room for the counts of each program; empty if nothing is counted."""
-    return q.new_empty((programs if count else 0, 3), dtype=torch.int64)
+    return tiles, programs, q.new_empty((programs if problem.count else 0, 3), dtype=torch.int64)
 
 
 def check(q: Tensor, k: Tensor, v: Tensor) -> None:
@@ -74,7 +72,7 @@ def check(q: Tensor, k: Tensor, v: Tensor) -> None:
         raise ModelError(f"{q.shape[1]} query heads cannot share {k.shape[1]} key heads")
     if max(q.shape[-1], v.shape[-1]) > 256:
         raise ModelError("head widths above 256 have no kernel")
-    if not q.is_cuda and not interpreted():
+    if not q.is_cuda and not INTERPRETED:
         where = f"CUDA, not {q.device.type}; TRITON_INTERPRET=1 runs them anywhere"
         raise ModelError(f"attention kernels run on {where}")
 
@@ -105,7 +103,7 @@ def _constants(
         "WIDTH": q_shape[-1], "BLOCK_WIDTH": _block_width(q_shape[-1]),
         "VALUE_WIDTH": value_width, "BLOCK_VALUE_WIDTH": _block_width(value_width),
         "SHARING": sharing, "TOGETHER": together, "SCALE": scale, "COUNT": count, "DESCRIPTORS": use,
-        "SUM": _TRITON_TYPES[sum_type(dtype)], "UPCAST": interpreted() and dtype == torch.bfloat16,
+        "SUM": _TRITON_TYPES[sum_type(dtype)], "UPCAST": INTERPRETED and dtype == torch.bfloat16,
         "PRECISION": "ieee" if exact or dtype != torch.float32 else "tf32",
     }  # fmt: skip
 
@@ -198,13 +196,10 @@ def _run(
     """
     q, k, v = loaded[:3]
     by_column = name == "key_gradient"
-    tiles = tiles_for(name, q, v, (problem.rows, problem.columns))
-    programs = programs_of(name, tiles, q, k)
-    counts = counters(programs, problem.count, q)
-    regular = (
-        x.data_ptr() % 16 == 0 and _regular(x.shape, x.stride(), x.element_size(), x.device) for x in loaded
-    )
-    use = tiles.descriptors and all(regular)  # the tensor copy engine accepts all tensors
+    tiles, programs, counts = laid_out(name, q, k, v, problem)
+    regular = (_regular(x.shape, x.stride(), x.element_size(), x.device) for x in loaded)
+    # the tensor copy engine accepts all tensors
+    use = tiles.descriptors and all(x.data_ptr() % 16 == 0 for x in loaded) and all(regular)
     # The default of torch, unless the user lowers it.
     exact = torch.get_float32_matmul_precision() == "highest"
     constants = _constants(
@@ -267,13 +262,8 @@ def _(q: Tensor, k: Tensor, v: Tensor, *settings: Any) -> tuple[Tensor, Tensor, 
     return (
         q.new_empty((*q.shape[:-1], v.shape[-1])),
         q.new_empty(q.shape[:-1], dtype=sum_type(q.dtype)),
-        _counters("forward", q, k, v, problem),
+        laid_out("forward", q, k, v, problem)[2],
     )
-
-
-def _counters(kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, problem: LaunchSettings) -> Tensor:
-    tiles = tiles_for(kernel, q, v, (problem.rows, problem.columns))
-    return counters(programs_of(kernel, tiles, q, k), problem.count, q)
 
 
 @torch.library.custom_op(  # type: ignore[untyped-decorator]
@@ -293,7 +283,7 @@ def flex_backward(
 @flex_backward.register_fake  # type: ignore[untyped-decorator]
 def _(q: Tensor, k: Tensor, v: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     problem = LaunchSettings(*others[4:])
-    counts = [_counters(kernel, q, k, v, problem) for kernel in ("query_gradient", "key_gradient")]
+    counts = [laid_out(kernel, q, k, v, problem)[2] for kernel in ("query_gradient", "key_gradient")]
     return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), counts[0], counts[1]
 
 

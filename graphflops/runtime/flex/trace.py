@@ -11,7 +11,7 @@ import linecache
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import triton
@@ -145,21 +145,14 @@ class KernelFunctions:
     mask: Any
 
 
-class Written(NamedTuple):
-    """Key of registered functions, and the tensors that they index, in the order of the kernels."""
-
-    key: str
-    buffers: tuple[Tensor, ...]
-
-
 _known: dict[str, KernelFunctions] = {}
 
 
 def written(
     score: Callable[..., Any] | None, mask: Callable[..., Any] | None, dtype: torch.dtype,
     device: torch.device, score_tensors: Sequence[Tensor] = (), mask_tensors: Sequence[Tensor] = (),
-) -> Written:  # fmt: skip
-    """Trace, translate and register the functions of one attention.
+) -> tuple[str, tuple[Tensor, ...]]:  # fmt: skip
+    """Trace, translate and register the functions of one attention: their key, and the tensors that kernels index.
 
     dtype: the scores' element type as the functions see it. Raises ModelError for an operator without a translation.
     """
@@ -193,7 +186,7 @@ def written(
         _known[key] = KernelFunctions(source, *map(space.get, ("score_mod", "score_grad", "mask_mod")))
     # in the form that a kernel reads: on the device, booleans as bytes
     moved = (tensor if tensor.device == device else tensor.to(device) for tensor in buffers)
-    return Written(key, tuple(x.view(torch.uint8) if x.dtype == torch.bool else x for x in moved))
+    return key, tuple(x.view(torch.uint8) if x.dtype == torch.bool else x for x in moved)
 
 
 def functions(key: str) -> KernelFunctions:

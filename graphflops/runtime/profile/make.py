@@ -46,7 +46,6 @@ _HOST_SOURCE = "costs of calls on the host of an H200, times the ratio of the mi
 
 def profile(kind: str, runtime: str, progress: Progress | None = None) -> Device:
     """Measure the device of this machine. kind: "cuda" or "cpu". runtime: "torch" or "onnxruntime"."""
-    _require_gpu(kind)
     others = _others(kind)
     if runtime == "onnxruntime":
         from graphflops.runtime.profile.onnx_trials import OnnxClock
@@ -79,18 +78,19 @@ def profile(kind: str, runtime: str, progress: Progress | None = None) -> Device
 
 def profile_of_host(kind: str, base: str | None) -> Device:
     """The profile `base` with the host section of this machine. base: by default that of the GPU in this machine."""
-    _require_gpu(kind)
+    others = _others(kind)
     name = torch.cuda.get_device_name(0) if kind == "cuda" else "cpu"
     known = device(base) if base else _published(name)
     if known is None:
         raise OptionError(f"--host-only: no profile is known for {name}: name the one to complete by --base")
-    others = _others(kind)
     host = _host(kind)
     return replace(known, host=host, sources={**known.sources, "host": _HOST_SOURCE}, busy=others.shares())
 
 
 def _others(kind: str) -> Others:
-    """The other processes, on the processor and on the GPU if one is measured."""
+    """The other processes, on the processor and on the GPU if one is measured; raises RunError where there is none."""
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise RunError("--device cuda: torch finds no GPU on this machine; measure its CPU with --device cpu")
     number = getattr(torch.cuda.get_device_properties(0), "uuid", "") if kind == "cuda" else ""
     return Others(f"GPU-{number}" if number else "")
 
@@ -113,11 +113,6 @@ def _require_enough(measured: Measurement, kind: str) -> None:
 
 def _counted(measured: Measurement) -> str:
     return f"{len(measured.kernels):,} of {measured.trials:,} kernels were measured in {_LIMIT:g} s"
-
-
-def _require_gpu(kind: str) -> None:
-    if kind == "cuda" and not torch.cuda.is_available():
-        raise RunError("--device cuda: torch finds no GPU on this machine; measure its CPU with --device cpu")
 
 
 def _host(kind: str) -> Host:

@@ -56,10 +56,6 @@ def _row(x: torch.Tensor) -> torch.Tensor:
     return random(x.shape[1:], x.dtype, x.device.type)
 
 
-def _column(x: torch.Tensor) -> torch.Tensor:
-    return random((len(x), 1), x.dtype, x.device.type)
-
-
 def _places(x: torch.Tensor) -> torch.Tensor:
     return torch.arange(len(x), device=x.device).flip(0)
 
@@ -84,9 +80,8 @@ def _layer_norm(x: torch.Tensor) -> Callable[[], object]:
 def _batch_norm(is_training: bool) -> Callable[[torch.Tensor], Callable[[], object]]:
     def make(x: torch.Tensor) -> Callable[[], object]:
         image = x[: len(x) // 64 * 64].view(-1, 64, x.shape[1], 1)
-        mean, variance, weight = (
-            fill(64, device=x.device, dtype=x.dtype) for fill in (torch.zeros, torch.ones, torch.ones)
-        )
+        fills = (torch.zeros, torch.ones, torch.ones)
+        mean, variance, weight = (fill(64, device=x.device, dtype=x.dtype) for fill in fills)
         given = image, weight, weight, mean, variance
         return partial(torch.batch_norm, *given, is_training, 0.1, 1e-5, is_training)
 
@@ -137,7 +132,7 @@ _PLANS: tuple[Plan, ...] = (
     Plan("elementwise", _with(torch.relu), count=8, is_cold=True),
     Plan("elementwise", _with(torch.nn.functional.gelu), work=10),
     Plan("elementwise", _with(torch.mul, _row), variant="strided", sizes=_strided(2, 3)),
-    Plan("elementwise", _with(torch.mul, _column), variant="strided", sizes=_strided(2, 3)),
+    Plan("elementwise", _with(torch.mul, lambda x: _same(x[:, :1])), variant="strided", sizes=_strided(2, 3)),
     Plan("elementwise", _with(torch.exp), work=1),
     Plan("elementwise", _with(torch.clamp, lambda _: 0)),
     Plan("normalization", _layer_norm, work=8, count=14, columns=(64, 8192)),

@@ -1,0 +1,68 @@
+"""The plan of a program of several calls, each as `("y", "relu.default", "x")`: its result, operator and operands."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from graphflops import Training
+from graphflops.devices import HOPPER
+from graphflops.graph import Graph, Input, Node, Output, Ref
+from graphflops.inductor.plan import Plan, Plans
+from graphflops.passes.attention import facts_of
+from graphflops.passes.bind import bind
+from graphflops.passes.price import price
+from tests.inductor.one_call import _short as short
+
+if TYPE_CHECKING:
+    from graphflops.inductor.lowering import Op
+    from graphflops.passes.program import PricedProgram
+    from graphflops.tensor import TensorType
+
+Call = tuple[Any, ...]
+
+
+def program_of_calls(
+    given: dict[str, TensorType], *calls: Call, results: tuple[str, ...] = (), **more: Any
+) -> PricedProgram:
+    """A training step where an operand wants a gradient. results: those of the program, if not that of the last call."""
+    names = {*given, *(name for call in calls for name in call[0].split())}
+
+    def referred(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(referred, value))
+        return Ref(value) if isinstance(value, str) and value in names else value
+
+    nodes = tuple(
+        Node(
+            made.split()[0],
+            op if op.startswith("_c10d") else f"aten.{op}",
+            referred(tuple(operands)),
+            outputs=tuple(made.split()),
+        )
+        for made, op, *operands in calls
+    )
+    outputs = results or (str(nodes[-1].outputs[0]),)
+    inputs = tuple(Input(name, "user") for name in given)
+    graph = Graph(nodes, given, inputs, tuple(Output(Ref(name)) for name in outputs), **more)
+    wanted = tuple(name for name, value in given.items() if value.requires_grad)
+    training = Training(grad_inputs=wanted, optimizer="none") if wanted else None
+    return price(graph, bind(graph, {}, {}), facts_of, training=training)
+
+
+def plan_of_calls(given: dict[str, TensorType], *calls: Call, results: tuple[str, ...] = ()) -> Plan:
+    program = program_of_calls(given, *calls, results=results)
+    return Plans(program, HOPPER).plan(program.main, training=program.training is not None)
+
+
+def lines(plan: Plan) -> list[str]:
+    """Each operator as its results, what it reads, its elements, and for a reduction those that are left."""
+    return [
+        f"{op.kind} {' '.join(map(short, op.outputs))} <- {' '.join(map(short, op.reads))}: {op.elements}"
+        + f" to {op.kept}" * bool(op.kept)
+        + " outer" * (not op.is_inner)
+        for op in plan.joint.ops
+    ]
+
+
+def ops(plan: Plan) -> dict[str, Op]:
+    return {short(op.outputs[0]): op for op in plan.joint.ops}

@@ -1,0 +1,145 @@
+"""How values lie and which parts of them are read in a compiled program, worked out by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from graphflops.devices import HOPPER
+from graphflops.dims import symbol
+from graphflops.inductor.lowering import JointGraph
+from tests.inductor.one_call import plan_of
+from tests.inductor.several_calls import lines, ops, plan_of_calls
+from tests.inductor.test_kernels import op
+from tests.one_call import g
+from tests.support import t
+
+
+@pytest.mark.parametrize(
+    ("shape", "view", "is_outer"),
+    [
+        ((4, 64), ("slice.Tensor", "x", 1, 0, 64, 2), True),  # every second element
+        ((4, 64), ("slice.Tensor", "x", 0, 0, 4, 2), False),  # every second row
+        ((64, 1), ("expand.default", "x", (64, 8)), False),  # one number again and again
+        ((8, 64), ("transpose.int", "x", 0, 1), True),
+        ((8, 4, 16), ("permute.default", "x", (1, 0, 2)), False),
+    ],
+)
+def test_views_whose_last_axis_is_not_innermost(shape: Any, view: Any, is_outer: bool) -> None:
+    plan = plan_of_calls({"x": t(*shape)}, ("v", *view), ("y", "relu.default", "v"))
+    assert ops(plan)["y"].outer == ({"x"} if is_outer else set())
+
+
+def test_results_of_libraries_that_are_transposed() -> None:
+    given = {"x": t(8, 64), "w": t(64, 16)}
+    turn, relu = ("p", "permute.default", "a", (1, 0)), ("y", "relu.default", "p")
+    assert ops(plan_of_calls(given, ("a", "mm.default", "x", "w"), turn, relu))["y"].outer == {"a"}
+
+
+def test_images_beside_those_whose_channels_are_last_count_as_in_order() -> None:
+    turn, relu = ("p", "permute.default", "x", (0, 1, 3, 2)), ("y", "relu.default", "p")
+    conv = ("a", "conv2d.default", "x", "w")
+    given = {"x": t(2, 96, 8, 8), "w": t(96, 96, 3, 3)}
+    assert ops(plan_of_calls(given, conv, turn, relu, results=("a", "y")))["y"].outer == set()
+    assert ops(plan_of_calls({"x": given["x"]}, turn, relu))["y"].outer == {"x"}
+
+
+def test_a_copy_of_what_is_repeated_has_all_elements() -> None:
+    repeat = ("s", "expand.default", "x", (40, 64))
+    plan = plan_of_calls({"x": t(1, 64)}, repeat, ("y", "reshape.default", "s", (2560,)))
+    assert lines(plan) == ["pointwise y <- x: 2560"]
+    assert plan.joint.bytes("y") == 4 * 2560
+    assert ops(plan)["y"].instructions == 0
+
+
+def test_a_part_that_is_repeated_is_read_once() -> None:
+    part, repeat = ("s", "slice.Tensor", "x", 1, 0, 1), ("e", "expand.default", "s", (10, 4))
+    plan = plan_of_calls({"x": t(10, 64)}, part, repeat, ("y", "relu.default", "e"))
+    assert ops(plan)["y"].parts == {"x": {"e": 4 * 10}}
+
+
+PART, PRODUCT = ("s", "slice.Tensor", "m", 0, 0, 4), ("y", "mm.default", "s", "w")
+
+
+def test_a_library_reads_a_copy_of_the_part_of_what_is_computed() -> None:
+    """Then the whole need not be stored."""
+    given = {"x": t(10, 64), "w": t(64, 8)}
+    plan = plan_of_calls(given, ("m", "relu.default", "x"), PART, PRODUCT)
+    assert lines(plan)[1:] == ["pointwise s <- m: 256", "extern y <- s w: 32"]
+    copy = ops(plan)["s"]
+    assert (copy.outputs, copy.moved, copy.parts) == (("y s",), {"m"}, {"m": {"s": 4 * 256}})
+    assert plan.joint.bytes("y s") == 4 * 256
+
+
+@pytest.mark.parametrize(
+    ("x", "before"),
+    [
+        (t(10, 64), [("m", "mm.default", "x", "v")]),  # made by a library
+        (g(10, 64), [("m", "relu.default", "x")]),  # in a training step the partitioner decides
+    ],
+)
+def test_a_library_reads_the_part_where_it_lies(x: Any, before: Any) -> None:
+    plan = plan_of_calls({"x": x, "w": t(64, 8), "v": t(64, 64)}, *before, PART, PRODUCT)
+    assert lines(plan)[1] == "extern y <- m w: 32"
+    assert ops(plan)["y"].parts == {"m": {"s": 4 * 256}}
+
+
+def test_two_parts_are_copied_one_by_one() -> None:
+    other, turned = ("u", "slice.Tensor", "m", 0, 4, 8), ("v", "transpose.int", "u", 0, 1)
+    calls = ("m", "relu.default", "x"), PART, other, turned, ("y", "mm.default", "s", "v")
+    plan = plan_of_calls({"x": t(10, 64)}, *calls)
+    assert lines(plan)[1:] == ["pointwise s <- m: 256", "pointwise v <- m: 256", "extern y <- s v: 16"]
+
+
+def test_numbers_of_a_formula() -> None:
+    operands = t(4, 8), t(4, 8)
+    assert plan_of("aten.isclose.default", *operands, 1e-5, 1e-8, True).joint.ops[0].numbers == (1e-5, 1e-8)
+    assert plan_of("aten.add.Tensor", *operands, alpha=2).joint.ops[0].numbers == (2,)
+    assert plan_of("aten.softmax.int", t(4, 8), -1).joint.ops[0].numbers == ()
+
+
+def test_a_recurrent_layer_keeps_what_its_gradient_reads() -> None:
+    """cuDNN keeps it in one tensor, beside the results."""
+    shapes = {"h": (1, 2, 5), "c": (1, 2, 5), "i": (20, 8), "w": (20, 5), "a": (20,), "b": (20,)}
+    given = {"x": g(6, 2, 8)} | {name: t(*shape) for name, shape in shapes.items()}
+    more = (("h", "c"), ("i", "w", "a", "b"), True, 1, 0.0, True, False, False)
+    plan = plan_of_calls(given, ("y n m", "lstm.input", "x", *more))
+    forward, backward = plan.joint.ops
+    assert forward.outputs == ("y", "n", "m", "y kept")
+    assert [plan.joint.bytes(name) for name in forward.outputs[:3]] == [4 * 60, 4 * 10, 4 * 10]
+    assert plan.joint.labels["y kept"] == ("y", "saved")
+    assert (forward.elements, forward.workspace) == (60, 0)
+    assert backward.reads[-2:] == ("y", "y kept")
+
+
+def graph(values: dict[str, int]) -> JointGraph:
+    return JointGraph(values, HOPPER)
+
+
+def test_sizes_as_numbers() -> None:
+    """Open sizes have their example, or are some number."""
+    n, m = symbol("n"), symbol("m")
+    joint = graph({"n": 3})
+    joint.sizes.update({"a": 4 * n, "b": 4 * m, "c": 7})
+    assert [joint.bytes(name) for name in "acd"] == [12, 7, 0]
+    assert joint.bytes("b") == 4 * joint.number(m) > 0
+
+
+@pytest.mark.parametrize(
+    ("elements", "kept", "expected"),
+    [(80, 10, ("reduction", 80, 10)), (79, 10, ("pointwise", 10, 0)), (10, 10, ("pointwise", 10, 0))],
+)
+def test_sums_of_fewer_than_eight_elements_take_no_loop(elements: int, kept: int, expected: Any) -> None:
+    joint = graph({})
+    joint.add(op("reduction", "a", "x", elements=elements, kept=kept), {"a": 4 * kept})
+    (found,) = joint.ops
+    assert (found.kind, found.elements, found.kept) == expected
+    assert joint.sizes == {"a": 4 * kept}
+
+
+def test_nothing_is_no_reduction_of_nothing() -> None:
+    joint = graph({})
+    joint.add(op("reduction", "a", "x", elements=0, kept=0), {})
+    joint.add(op("extern", "b", "x", elements=-1), {})
+    assert [found.kind for found in joint.ops] == ["reduction", "extern"]

@@ -1,0 +1,192 @@
+"""All kernels of attentions, one after the other: what each computes, reads and writes, worked out by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from graphflops.attention.kernel import Choice, Operand, Problem
+from graphflops.execution.strides import row_major
+from graphflops.kernels.attention import fused_memory
+from graphflops.kernels.kernel import Attention, Product, Rows, Strided
+from tests.one_call import g
+from tests.support import t
+from tests.time.one_call import Made, backward, copied, forward, made, pointwise
+
+SDPA = "aten.scaled_dot_product_attention.default"
+HALF: dict[str, Any] = {"dtype": "bfloat16"}
+HEADS, QUERIES, KEYS, WIDTH = 2 * 6, 40, 24, 16
+Q, K = HEADS * QUERIES * WIDTH, HEADS * KEYS * WIDTH  # elements of query and result, of key and value
+ROWS, SCORES = HEADS * QUERIES, HEADS * QUERIES * KEYS
+PAIRS = QUERIES * KEYS  # elements of a mask that all heads share
+S = 4 * SCORES  # bytes
+
+
+def operands(dtype: str = "float32", width: int = WIDTH, keys: int = KEYS, wants: bool = False) -> list[Any]:
+    make = g if wants else t
+    return [make(2, 6, size, width, dtype=dtype) for size in (QUERIES, keys, keys)]
+
+
+def fused(width: int, keys: int, kernel: Any, read: int, variant: str = "") -> Made:
+    sizes = Attention(2, 6, 6, QUERIES, keys, width, kernel=kernel)
+    return ("attention", variant, 0, read, 2 * HEADS * QUERIES * width, sizes)
+
+
+def zeros(count: int) -> Made:
+    return pointwise(0, 0, 2 * count)
+
+
+def test_heads_of_flash_attention_are_filled_up_to_eight() -> None:
+    """12 numbers of each are copied among 16 zeros."""
+    rows = HEADS * QUERIES, HEADS * KEYS, HEADS * KEYS
+    copies = [each for count in rows for each in (zeros(16 * count), copied(24 * count, 24 * count))]
+    whole = fused(12, KEYS, "flash", 2 * 12 * sum(rows))
+    assert made(forward(SDPA, *operands("bfloat16", 12), kernel="flash")) == [*copies, whole]
+    for kernel in ("efficient", "cudnn"):
+        assert len(forward(SDPA, *operands("bfloat16", 12), kernel=kernel)) == 1
+    assert len(forward(SDPA, *operands("bfloat16", 16), kernel="flash")) == 1
+
+
+def test_rows_of_a_mask_of_the_efficient_kernel_are_filled_up_to_eight() -> None:
+    """21 to 24."""
+    given, mask = operands("bfloat16", keys=21), t(QUERIES, 21, **HALF)
+    elements, count = 2 * (Q + 2 * HEADS * 21 * WIDTH), QUERIES * 21
+    assert made(forward(SDPA, *given, mask, kernel="efficient")) == [
+        zeros(QUERIES * 24),
+        copied(2 * count, 2 * count, Strided(count, 2, 2)),
+        fused(WIDTH, 21, "efficient", elements + 2 * count, "masked"),
+    ]
+    assert len(forward(SDPA, *given, kernel="efficient")) == 1
+    assert len(forward(SDPA, *operands("bfloat16"), t(QUERIES, KEYS, **HALF), kernel="efficient")) == 1
+
+
+NUMBERS = [zeros(1), zeros(1), pointwise(PAIRS, PAIRS, 2 * PAIRS, Strided(PAIRS, 2, 3))]
+
+
+def test_a_mask_of_truth_values_is_made_one_of_numbers() -> None:
+    """Two of one number, and a choice between them for each pair."""
+    found = made(forward(SDPA, *operands("bfloat16"), t(QUERIES, KEYS, dtype="bool"), kernel="efficient"))
+    assert found[:-1] == NUMBERS
+
+
+def product(m: int, n: int, k: int, layout: Any) -> Made:
+    sizes = Product(m, n, k, HEADS, layout)
+    return ("matmul", "", 0, 4 * HEADS * (m * k + k * n), 4 * HEADS * m * n, sizes)
+
+
+SCALED = [pointwise(Q, 4 * Q, 4 * Q), pointwise(K, 4 * K, 4 * K)]
+FIRST, SECOND = product(QUERIES, KEYS, WIDTH, "tn"), product(QUERIES, WIDTH, KEYS, "nn")
+SOFTMAX = [
+    ("softmax", "softmax", 5 * SCORES, S, S, Rows(ROWS, KEYS)),
+    pointwise(0, S, SCORES),  # which are -inf
+    ("reduction", "", 0, SCORES, ROWS, Rows(ROWS, KEYS)),
+    pointwise(SCORES, S, S, Strided(SCORES, 2, 3)),
+]
+CONVERTED = [copied(2 * n, 4 * n, Strided(n, 1, 2, has_casts=True)) for n in (Q, K, K)]
+BACK = [copied(4 * Q, 2 * Q), copied(S, 2 * SCORES)]
+
+
+def masked(read: int, has_casts: bool) -> Made:
+    return pointwise(SCORES, S + read, S, Strided(SCORES, 2, 3, has_casts=has_casts))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "more", "expected"),
+    [
+        ("float32", (), [*SCALED, FIRST, *SOFTMAX, SECOND]),
+        ("float32", (None, 0.0, True), [*SCALED, FIRST, masked(0, False), *SOFTMAX, SECOND]),
+        ("float32", (t(40, 24),), [*SCALED, FIRST, masked(4 * PAIRS, False), *SOFTMAX, SECOND]),
+        ("bfloat16", (), [*CONVERTED, *SCALED, FIRST, *SOFTMAX, SECOND, *BACK]),
+        (
+            "bfloat16",
+            (t(40, 24, **HALF),),
+            [*CONVERTED, *SCALED, FIRST, masked(2 * PAIRS, True), *SOFTMAX, SECOND, *BACK],
+        ),
+        (
+            "bfloat16",
+            (t(40, 24, dtype="bool"),),
+            [*CONVERTED, *SCALED, FIRST, *NUMBERS, masked(PAIRS, True), *SOFTMAX, SECOND, *BACK],
+        ),
+    ],
+)
+def test_all_that_an_unfused_attention_runs(dtype: str, more: Any, expected: list[Made]) -> None:
+    assert made(forward(SDPA, *operands(dtype), *more, kernel="math")) == expected
+
+
+def test_keys_that_heads_share_are_repeated_for_each() -> None:
+    given = t(2, 6, QUERIES, WIDTH), t(2, 2, KEYS, WIDTH), t(2, 2, KEYS, WIDTH)
+    repeated = [copied(4 * K, 4 * K, Strided(K, 3, 2))] * 2
+    found = made(forward(SDPA, *given, enable_gqa=True, kernel="math"))
+    assert found == [*SCALED, *repeated, FIRST, *SOFTMAX, SECOND]
+
+
+def test_what_does_not_lie_in_order_is_copied_for_the_products() -> None:
+    turned = (6 * KEYS * WIDTH, WIDTH, 6 * WIDTH, 1)  # the heads of a token side by side
+    for place in (1, 2):
+        found = made(forward(SDPA, *operands(), kernel="math", strides={place: turned}))
+        assert [*found[:2], *found[3:]] == [*SCALED, FIRST, *SOFTMAX, SECOND]
+        family, variant, work, read, written, sizes = found[2]
+        assert (family, variant, work, read, written) == ("copy", "strided", 0, 4 * K, 4 * K)
+        assert (sizes.elements, sizes.tensors) == (K, 2)
+
+
+TURNED_BACK = [
+    product(QUERIES, KEYS, WIDTH, "tn"),  # gradients of the probabilities, of values, of queries and of keys
+    product(WIDTH, KEYS, QUERIES, "nt"),
+    pointwise(SCORES, 2 * S, S),
+    ("softmax", "softmax_backward", 4 * SCORES, 2 * S, S, Rows(ROWS, KEYS)),
+    product(QUERIES, WIDTH, KEYS, "nn"),
+    product(KEYS, WIDTH, QUERIES, "nt"),
+    *SCALED,
+]
+
+
+def test_all_that_its_gradient_runs() -> None:
+    found = made(backward(SDPA, *operands(wants=True), kernel="math"))
+    assert [each[:-1] for each in found] == [each[:-1] for each in TURNED_BACK]
+    assert [each[-1] for each in (*found[:1], *found[2:5])] == [
+        each[-1] for each in (*TURNED_BACK[:1], *TURNED_BACK[2:5])
+    ]
+    halves = made(backward(SDPA, *operands("bfloat16", wants=True), kernel="math"))
+    assert halves[1:-3] == found
+    assert [halves[0], *halves[-3:]] == [copied(4 * n, 2 * n) for n in (Q, Q, K, K)]
+
+
+@pytest.mark.parametrize(
+    ("keys", "queries", "mask", "variant"),
+    [
+        (24, 40, (40, 24), "masked"),
+        (24, 40, (1, 24), "row"),
+        (24, 40, (24,), "row"),
+        (24, 1, (1, 24), "masked"),
+        (22, 40, (40, 22), "masked"),
+        (21, 40, (40, 21), "uneven"),
+        (22, 1, (1, 22), "uneven"),
+        (24, 40, None, ""),
+    ],
+)
+def test_masks_of_cudnn(keys: int, queries: int, mask: Any, variant: str) -> None:
+    """Rows of 2 keys load at once, and of 4 where there is one query."""
+    given = [t(2, 6, size, WIDTH, **HALF) for size in (queries, keys, keys)]
+    extra = [] if mask is None else [t(*mask, **HALF)]
+    *_, kernel = forward(SDPA, *given, *extra, kernel="cudnn")
+    assert kernel.variant == variant
+
+
+@pytest.mark.parametrize("kernel", ["flash", "efficient", "cudnn"])
+@pytest.mark.parametrize("width", [12, 16])
+def test_memory_of_heads_that_are_filled_up(kernel: Any, width: int) -> None:
+    """Copies of three operands with 16 numbers for 12, and a result of 16 beside one of 12; sums of gradients in float32."""
+    given = [Operand(x, row_major(x.shape)) for x in operands("bfloat16", width)]
+    numbers = t(QUERIES, KEYS, dtype="bool")
+    mask = Operand(numbers, row_major(numbers.shape))
+    out = 2 * HEADS * QUERIES * width
+    found = fused_memory(Problem(*given, mask, 0.0), Choice(kernel, ""), out)
+    rows, is_filled = HEADS * (QUERIES + 2 * KEYS), kernel == "flash" and width == 12
+    filled = 2 * 16 * rows + 2 * 16 * HEADS * QUERIES - out
+    assert found.mask_copy == found.saved == 2 * PAIRS
+    assert found.forward == 2 * PAIRS + filled * is_filled
+    padded = 128 if kernel == "efficient" else QUERIES  # queries of a whole block
+    assert found.backward == 4 * HEADS * (padded * width + QUERIES)
+    assert (found.parts, found.saved_parts, found.gradient_parts) == ((), [2 * PAIRS], (0, 0))
