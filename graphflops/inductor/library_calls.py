@@ -62,7 +62,7 @@ def product_gradient(back: GradientLowering, of: Lowered) -> None:
     operands = [of.beside.get(f"operand {place}", tensor) for place, tensor in enumerate(of.operands)]
     added = [ref.name for key in ("bias", "c") if isinstance(ref := call.node.arguments().get(key), Ref)]
     wide, views = low.elements(call.node.outputs[0]), _reshaped(low, of, operands)
-    columns, out = padded_columns(call, low.values), low.typed(call.node.outputs[0] or "")
+    is_padded = padded_columns(call, low.values) is not None
     for place, tensor in of.fresh.items():
         if of.names[place] in added:
             count = low.elements(of.names[place])
@@ -71,12 +71,10 @@ def product_gradient(back: GradientLowering, of: Lowered) -> None:
             continue
         others = [operands[other] for other in sorted(call.gradient.operands) if other != place]
         reads = [*of.incoming, *others]
-        if columns is not None:  # the rows of the copy begin at lines of memory
-            size = prod(out.shape[:-1]) * (-(-columns * HALF // 8 // _LINE_BYTES) * _LINE_BYTES)
-            reads[0] = _padded_copy(back, of, reads[0], size)
+        if is_padded:
+            reads[0] = _padded_copy(back, of, reads[0], padded_rows(call, low.values))
             if place == 0:
                 reads[1:] = [_padded_copy(back, of, x, low.nbytes(of.names[1])) for x in others]
-        is_padded = columns is not None
         more: dict[str, Any] = {"workspace": back.workspace(of), "views": views, "is_padded": is_padded}
         back.add(of, "extern", (tensor,), reads, **more)
 
@@ -315,6 +313,15 @@ def padded_columns(call: PricedCall, values: Values, *, adds_bias: bool = False)
         if rows * inner * columns < _COMPUTE_BOUND * moved:
             return None
     return aligned(columns)
+
+
+def padded_rows(call: PricedCall, values: Values) -> Dim:
+    """Bytes of a copy of a result with padded columns, or of its gradient: its rows begin at lines of memory."""
+    columns = padded_columns(call, values)
+    out = values[call.node.outputs[0] or ""]
+    if columns is None or not isinstance(out, TensorType):
+        return 0
+    return prod(out.shape[:-1]) * (-(-columns * HALF // 8 // _LINE_BYTES) * _LINE_BYTES)
 
 
 def padded_inner(call: PricedCall, values: Values) -> int | None:
