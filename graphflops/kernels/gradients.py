@@ -37,6 +37,7 @@ from graphflops.kernels.moved import (
     reduction,
     rows_kernel,
     scattered,
+    shuffled,
     softmax_kernel,
     spread,
     sum_to,
@@ -356,6 +357,7 @@ _BY_NAME: Mapping[str, Lowering] = by_name(
     {
         "col2im": on_operand(lambda call, x, out: images.columns(call, out, x)),
         "im2col": on_operand(lambda call, x, out: images.image(call, out, x)),
+        "pixel_shuffle": on_operand(lambda call, x, out: [shuffled(x)]),
         "roll": forward_kernels,  # the gradient is turned back
         "weight_norm": rowwise.weight_norm,
     }

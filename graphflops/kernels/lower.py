@@ -33,6 +33,7 @@ from graphflops.kernels.moved import (
     reduction,
     rows_kernel,
     scatter,
+    shuffled,
     softmax_kernel,
     sum_to,
 )
@@ -90,13 +91,15 @@ def _elementwise(call: ConcreteCall) -> list[Kernel]:
     each = 1 if operator.is_backward else _TRANSCENDENTAL
     work = cost.vector_flops + each * cost.transcendentals
     work = work if measured is None else int(measured.value * out.numel)
-    read, operands, before = cost.read_bytes, call.operands, list[Kernel]()
+    # A number is read by each thread; runtimes of ONNX pass it with the kernel.
+    operands = [x for x in call.operands if x.rank or not operator.is_onnx]
+    read, before = cost.read_bytes, list[Kernel]()
     if operator.name == "where":  # numbers to choose from are written to the device first
         numbers = sum(isinstance(value, (int, float)) for value in call.own.values())
         before = [fill(replace(out, shape=(), strides=()))] * numbers
     if operator.word in _COPIED_FIRST:
         before = [copy_to(out, operands[0])]
-        operands, read = (out, *operands[1:]), read + out.full_bytes - operands[0].nbytes
+        operands, read = [out, *operands[1:]], read + out.full_bytes - operands[0].nbytes
     return [*before, pointwise(out, operands, read, cost.written_bytes, work)]
 
 
@@ -209,13 +212,16 @@ def _moved(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     # With loads of 16 bytes where each part begins and ends at a multiple of these.
     sizes = zip(out.shape, parts[0].shape, strict=False)
     first = next((place for place, (whole, part) in enumerate(sizes) if whole != part), 0)
-    is_aligned = not any(prod(x.shape[first:]) * x.bits // 8 % _ALIGNED for x in parts)
-    joined = "cat_last" if are_last else "cat_aligned" if is_aligned else "cat"
+    runs = [prod(x.shape[first:]) * x.bits // 8 for x in parts]  # bytes that lie side by side
+    is_aligned, is_narrow = not any(run % _ALIGNED for run in runs), max(runs) < _SECTOR
+    joined = "cat_last" if are_last else "cat_aligned" if is_aligned else "cat_narrow" if is_narrow else "cat"
     variant, looked_at = joined if len(parts) > 1 else "", 0
     if call.operator.word in _OF_CHUNKS:
         variant = "chunks" if x.dtype == out.dtype else "chunks_converting"
     if not all(x.is_contiguous for x in parts):
         variant, looked_at = "joined", max(x.numel for x in parts)
+    if variant == "cat_narrow":  # each part goes through all sectors of the result
+        looked_at = len(parts) * out.full_bytes
     if joins and variant == "cat_aligned" and len(parts) > _FEW_PARTS:
         # Each part has as many blocks as the largest needs (Shape.cu of ATen); of two at most half find nothing to do.
         looked_at = len(parts) * max(x.numel for x in parts)
@@ -251,6 +257,7 @@ def _dropout(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
 _SORTING = frozenset({"sort", "argsort"})
 _SORTED_BY_WARP, _SORTED_BY_BLOCK = limits("aten_2", "sort", "warp", "block")
 (_ALIGNED,) = limits("aten_2", "copy", "aligned")
+(_SECTOR,) = limits("aten_2", "strided", "sector")
 _TRANSCENDENTAL = 3  # arithmetic operations that one takes as long as
 _JOINING = frozenset({"cat", "stack"})
 _FEW_PARTS = 2
@@ -266,6 +273,7 @@ _BY_NAME: Mapping[str, Lowering] = by_name(
         "fourier": _transformed,
         "im2col": on_operand(images.columns),
         "pad": _pad,
+        "pixel_shuffle": on_operand(lambda call, x, out: [shuffled(x)]),
         "roll": _rolled,
         "weight_norm": rowwise.weight_norm,
         "weight_norm_backward": rowwise.weight_norm,

@@ -64,13 +64,23 @@ def copy(tensor: Tensor, bits: int | None = None) -> Kernel:
 
 
 def copy_to(out: Tensor, x: Tensor) -> Kernel:
-    """A copy of a tensor to where another lies; only float32 is narrowed as fast as elements are moved."""
-    sizes = strided(out, [x])
-    is_narrowed = x.dtype == "float32" and out.bits == HALF
-    if out.bits != x.bits and not is_narrowed:
+    """A copy of a tensor to where another lies. Kernels of their own narrow float32 to 16 bits, and all types to float8.
+
+    Other conversions look up the type of each element that they load (Copy.cu of ATen).
+    """
+    sizes, variant = strided(out, [x]), "strided"
+    is_narrowed = (x.dtype == "float32" and out.bits == HALF) or out.dtype.startswith("float8")
+    is_cast = not is_narrowed and (out.bits != x.bits or out.dtype != x.dtype)
+    if sizes is None:
+        variant = "narrowed" if is_narrowed else "cast" if is_cast else "memcpy"
+    if is_cast:
         sizes = replace(sizes or Strided(out.numel, 1, 2), has_casts=True)
-    variant = "strided" if sizes is not None else "" if out.bits != x.bits else "memcpy"
     return Kernel("copy", x.dtype, 0, 0, x.nbytes, out.full_bytes, sizes, variant=variant)
+
+
+def shuffled(x: Tensor) -> Kernel:
+    """Channels that become pixels, or the reverse: a copy of an image of six axes, some of which merge."""
+    return replace(copy(x), sizes=Strided(x.numel, 4, 2), variant="strided")
 
 
 def put_in_order(x: Tensor, *, is_last: bool) -> list[Kernel]:
@@ -173,7 +183,7 @@ _BITS = 8
 
 def strided(out: Tensor, operands: Sequence[Tensor]) -> Strided | None:
     """The walk of a kernel that computes an address for each element; None where all tensors lie alike without gaps."""
-    tensors = [out, *[tensor for tensor in operands if tensor.rank]]
+    tensors = [out, *operands]
     axes = _merged(out, [_steps(tensor, out) for tensor in tensors])
     has_casts = len({tensor.dtype for tensor in tensors[1:] if tensor.dtype != "bool"}) > 1
     is_alike = not axes or (len(axes) == 1 and set(axes[0][1]) == {1})

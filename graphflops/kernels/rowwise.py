@@ -6,7 +6,7 @@ A loss is a pointwise kernel and a reduction, or of classes a softmax and one bl
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import prod
+from math import log2, prod
 
 from msgspec.structs import replace
 
@@ -15,7 +15,7 @@ from graphflops.execution.strides import HasStrides, row_major
 from graphflops.graph import Ref
 from graphflops.kernels.call import ConcreteCall, Sizes, Tensor
 from graphflops.kernels.choices import limits
-from graphflops.kernels.kernel import HALF, Kernel, Rows, Strided
+from graphflops.kernels.kernel import HALF, Family, Kernel, Rows, Strided
 from graphflops.kernels.moved import copied, elementwise, fill, is_last, pointwise, reduction
 from graphflops.passes.program import PricedCall, PricedProgram
 from graphflops.tensor import DTYPES, TensorType
@@ -231,7 +231,7 @@ def _applied(call: ConcreteCall, x: Tensor) -> list[Kernel]:
     factors = []
     if x.bits == HALF:  # the variance in float32, and the inverse of its root
         sizes = Strided(channels, 1, 2, has_casts=True)
-        cast = Kernel("copy", x.dtype, 0, 0, 2 * channels, 4 * channels, sizes, variant="strided")
+        cast = Kernel("copy", x.dtype, 0, 0, 2 * channels, 4 * channels, sizes, variant="cast")
         factors = [cast, elementwise(x, 4 * channels, 4 * channels)]
     if prod(x.shape[2:]) == 1 or x.strides[1] == 1:  # channels are innermost: a pointwise kernel
         rows = Rows(x.numel // max(channels, 1), channels)
@@ -242,6 +242,7 @@ def _applied(call: ConcreteCall, x: Tensor) -> list[Kernel]:
     return [*factors, _of(call, x, read, written, rows, "batch_norm")]
 
 
+_LABELS, _FEWEST, _MOST, _IMAGE_BLOCKS = limits("aten_2", "nll_loss", "labels", "fewest", "most", "blocks")
 _OF_CLASSES = frozenset({"nll_loss", "cross_entropy_loss"})
 _SMOOTHING = "#5"  # the argument of that place
 
@@ -300,10 +301,14 @@ def _softmax(x: Tensor, variant: str, reads: int) -> Kernel:
     return Kernel("softmax", x.dtype, 0, work, reads * size, size, rows, variant=variant)
 
 
-def _picked(x: Tensor, family: str) -> Kernel:
-    """One block goes through all rows."""
+def _picked(x: Tensor, family: Family) -> Kernel:
+    """A block goes through all rows, several for each thread, or through an image, of which large ones have more blocks."""
     rows = x.numel // max(_classes(x), 1)
-    return Kernel(family, x.dtype, sizes=Rows(1, rows), variant="nll_loss")  # type: ignore[arg-type]
+    threads = min(max(2 ** round(log2(max(rows, 1) / _LABELS)), _FEWEST), _MOST)
+    if x.rank > 2:
+        rows, threads = prod(x.shape[2:]), _MOST
+        threads *= max(1, rows // (_MOST * _IMAGE_BLOCKS))
+    return Kernel(family, x.dtype, sizes=Rows(1, -(-rows // threads)), variant="nll_loss")
 
 
 def loss_bytes(call: PricedCall, lie: HasStrides) -> Dim:

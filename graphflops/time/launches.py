@@ -16,6 +16,7 @@ from graphflops.execution.layouts import Layouts, attention_problem
 from graphflops.execution.runs import Runs
 from graphflops.graph import Node, Step
 from graphflops.kernels.beside import GradientLayouts
+from graphflops.kernels.buffers import saved_input_bytes
 from graphflops.kernels.call import ConcreteCall, OpenSizeError, Sizes
 from graphflops.kernels.gradients import backward_kernels, call_kernels
 from graphflops.kernels.kernel import AttentionKernel, Exchange, Kernel, Product
@@ -171,6 +172,9 @@ class Launcher:
         kernels = () if site.is_on_host else self._lowered(call, layouts, is_backward=False)
         if site.moved is not None:
             kernels = (site.moved.kernel(layouts.typed(call.uses[0])),)
+        if records and kernels and saved_input_bytes(call, layouts.values) != 0:
+            written = self.sizes.tensor(layouts.typed(call.uses[0]))
+            kernels = (copy(written), *kernels)  # what its gradient reads
         operands = [layouts.values[name] for name in call.tensors(layouts.values)]
         host = self._host_inside(call, site.outer, "forward", kernels)
         if host is None:

@@ -43,7 +43,7 @@ _FEW_ELEMENTS = 256
 _SHORTEST = 0.5  # of the floor, where there is one element
 # Few elements with a conversion: a thread loads up to four one after the other, each for a share of the floor.
 _ONE_WAVE, _THREADS, _IN_TURN, _FIRST_TURN, _FURTHER_TURN = 4096, 128, 4, 0.7, 0.29
-_OF_WARP = 1024  # elements of a row that a warp takes as a power of two of them (PersistentSoftmax.cuh)
+_OF_WARP = 2048  # elements of a row that a warp takes as a power of two of them (PersistentSoftmax.cuh)
 _LONGEST = 4096  # elements of a row that one block adds up
 _UNLIMITED = 1e6  # of a multiprocessor and cycle, where a device has no constant
 
@@ -99,7 +99,9 @@ def tiled_seconds(sizes: Convolution, width: float, moved: int, rates: Rates, de
 def _rows_and_wait(kernel: Kernel, rates: Rates, device: Device) -> tuple[float, float]:
     """Seconds that starting all rows takes, and what a thread does one after the other."""
     if isinstance(kernel.sizes, Convolution) and "position" in rates:
-        return 0.0, prod(kernel.sizes.filter) * rates.get("column", 0.0) * 1e-9
+        planes = kernel.sizes.batch * kernel.sizes.channels / (device.multiprocessors or 1)
+        column = prod(kernel.sizes.filter) * rates.get("column", 0.0) * 1e-9
+        return planes * rates.get("row", 0.0) * 1e-9, column
     if isinstance(kernel.sizes, Windows):
         return 0.0, kernel.sizes.positions * rates.get("column", 0.0) * 1e-9
     if not isinstance(kernel.sizes, Rows):
@@ -112,6 +114,8 @@ def _rows_and_wait(kernel: Kernel, rates: Rates, device: Device) -> tuple[float,
         each = 1 / _WARP
     if is_reduction and kernel.variant in ("", PAIRS):
         columns = in_turn(kernel.sizes) if is_inner else min(columns, _LONGEST)
+    if "padded" in rates and columns > _OF_WARP:
+        columns /= _WARP  # by a block
     started = kernel.sizes.rows * each * rates.get("row", 0.0) * 1e-9 / (device.multiprocessors or 1)
     return started, columns * rates.get("column", 0.0) * 1e-9
 

@@ -227,7 +227,7 @@ PAIR = (G, g(6, 8, dtype="bfloat16"))
         ("repeat.default", (G, (8, 1)), 1, [("reduction", "outer", 8 * N, 8 * W, W, Rows(8, 32, False))]),
         ("tril.default", (g(8, 8),), 1, [copied(2 * 128, 2 * 128)]),
         ("flip.default", (G, (0,)), 1, [copied(W, W)]),
-        ("pixel_shuffle.default", (g(2, 16, 4, 4), 2), 1, [copied(4 * 512, 4 * 512)]),
+        ("pixel_shuffle.default", (g(2, 16, 4, 4), 2), 1, [copied(4 * 512, 4 * 512, Strided(512, 4, 2))]),
         ("pad.default", (g(1, 4, 8), (1, 1), "reflect"), 1, [copied(W, W)]),
         ("pad.default", (g(1, 4, 8), (1, 1), "constant"), 1, [pointwise(0, 0, W), copied(W, W)]),
         # Elements that were chosen go back into zeros, with their places of 8 bytes.

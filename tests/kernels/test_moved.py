@@ -123,5 +123,5 @@ def test_a_copy_to_another_element_type_writes_its_bytes(
     read = 3 * 5 * width // 8
     kernel = copy(Tensor((3, 5), dtype, width, (5, 1), read), bits)
     assert (kernel.read_bytes, kernel.written_bytes) == (read, 3 * 5 * (bits or width) // 8)
-    variant = "strided" if sizes else "" if kernel.read_bytes != kernel.written_bytes else "memcpy"
+    variant = "cast" if sizes else "narrowed" if kernel.read_bytes != kernel.written_bytes else "memcpy"
     assert (kernel.sizes, kernel.variant) == (sizes, variant)

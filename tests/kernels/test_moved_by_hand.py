@@ -90,7 +90,7 @@ def test_channels_are_innermost(x: Tensor, last: bool) -> None:
     ("out", "operands", "walk"),
     [
         (tensor(4, 8), [tensor(4, 8)], None),
-        (tensor(4, 8), [tensor()], None),  # a number is read once
+        (tensor(4, 8), [tensor()], Strided(32, 1, 2)),  # a number is read by each thread
         (tensor(4, 8), [tensor(4, 8), tensor(4, 8, dtype="bool")], None),  # truth values are no conversion
         (
             tensor(4, 8),

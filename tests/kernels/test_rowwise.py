@@ -127,21 +127,26 @@ def test_losses_that_are_smoothed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "labels", "softmax"),
-    [
-        ((10, 8), (10,), Rows(10, 8)),
-        ((2, 8, 3), (2, 3), Rows(6, 8)),
-        ((2, 8, 3, 5), (2, 3, 5), Rows(30, 8)),
-        ((8,), (), Rows(1, 8)),  # scores of one sample
-        ((10, 1), (10,), Rows(10, 1)),
-        ((10, 2), (10,), Rows(10, 2)),
+    ("shape", "labels", "softmax", "turns"),
+    [  # a block of 32 to 1,024 threads, by 16 labels each and the nearest power of two
+        ((10, 8), (10,), Rows(10, 8), 1),
+        ((512, 8), (512,), Rows(512, 8), 512 // 32),
+        ((700, 8), (700,), Rows(700, 8), 22),  # 44 threads are rounded to 32: 21 turns, and a part of one
+        ((4096, 8), (4096,), Rows(4096, 8), 4096 // 256),
+        ((65536, 2), (65536,), Rows(65536, 2), 65536 // 1024),
+        # 1,024 threads for an image, more from 256 * 1,024 pixels on
+        ((2, 8, 3), (2, 3), Rows(6, 8), 1),
+        ((2, 8, 32, 64), (2, 32, 64), Rows(2 * 2048, 8), 2),
+        ((2, 2, 512, 512), (2, 512, 512), Rows(2 * 2**18, 2), 2**18 // (2 * 1024)),
+        ((8,), (), Rows(1, 8), 1),  # scores of one sample
+        ((10, 1), (10,), Rows(10, 1), 1),
     ],
 )
-def test_rows_of_classes(shape: tuple[int, ...], labels: tuple[int, ...], softmax: Rows) -> None:
+def test_rows_of_classes(shape: tuple[int, ...], labels: tuple[int, ...], softmax: Rows, turns: int) -> None:
     given = "aten.cross_entropy_loss.default", g(*shape), t(*labels, dtype="int64")
     first, picked = forward(*given)
     assert first.sizes == softmax
-    assert picked.sizes == Rows(1, softmax.rows)
+    assert picked.sizes == Rows(1, turns)
     *_, scatter, back = backward(*given)
     assert (scatter.sizes, back.sizes) == (picked.sizes, softmax)
 

@@ -31,9 +31,10 @@ def pointwise(work: int, read: int, written: int, sizes: Strided | None = None) 
 
 
 def copied(read: int, written: int, sizes: Strided | None = None, variant: str = "") -> Made:
-    """A copy; one of bytes as they lie, unless there is a variant."""
-    plain = "memcpy" if read == written else ""
-    return ("copy", "strided" if sizes else variant or plain, 0, read, written, sizes)
+    """A copy; one of bytes as they lie, unless there is a variant or the element type changes."""
+    plain = "memcpy" if read == written else "narrowed"
+    walked = "cast" if sizes and sizes.has_casts and sizes.axes == 1 else "strided"
+    return ("copy", walked if sizes else variant or plain, 0, read, written, sizes)
 
 
 def one_call(

@@ -113,6 +113,15 @@ def test_calls_that_have_a_gradient_are_recorded() -> None:
     assert hosts(one.forward(records=False))[1:] == [100, 100, 100]
 
 
+def test_what_a_gradient_reads_is_copied_before_it_is_overwritten() -> None:
+    """A hardswish needs its operand, a ReLU its result."""
+    for op, kinds in (("hardswish_", ["copy", "elementwise"]), ("relu_", ["elementwise"])):
+        calls = node("a", "mul.Tensor", "x", "x"), node("b", f"{op}.default", "a")
+        one = launcher(program(*calls, given={"x": g(4, 8)}))
+        assert [kernel.family for kernel in one.forward(records=True)[2].kernels or ()] == kinds
+        assert [kernel.family for kernel in one.forward(records=False)[2].kernels or ()] == ["elementwise"]
+
+
 def test_calls_without_a_rule_are_unknown() -> None:
     calls = node("a", "relu.default", "x"), Node("b", "mine.op.default", (Ref("a"),), (), outputs=("b",))
     _, first, second = launcher(program(*calls, given={"x": X})).forward(records=False)

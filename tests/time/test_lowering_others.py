@@ -111,7 +111,7 @@ def test_rows_are_added_by_atomic_additions() -> None:
 def test_losses_of_classes() -> None:
     x, classes = g(10, 8), t(10, dtype="int64")
     rows, n = Rows(10, 8), 10 * 8
-    picked = Rows(1, 10)  # one block goes through all rows
+    picked = Rows(1, 1)  # one turn of a block
     softmax = ("softmax", "log_softmax", 5 * n, 4 * n, 4 * n, rows)
     back = ("softmax", "log_softmax_backward", 5 * n, 8 * n, 4 * n, rows)
     gather, scatter = (("gather", "nll_loss", 0, 0, 0, picked), ("scatter", "nll_loss", 0, 0, 0, picked))
@@ -122,7 +122,7 @@ def test_losses_of_classes() -> None:
     assert made(backward("aten.nll_loss.default", x, classes)) == [zeros, scatter]
     images = (g(2, 8, 3, 3), t(2, 3, 3, dtype="int64"))
     softmax_kernel, gather_kernel = forward("aten.cross_entropy_loss.default", *images)
-    assert (softmax_kernel.sizes, gather_kernel.sizes) == (Rows(2 * 3 * 3, 8), Rows(1, 2 * 3 * 3))
+    assert (softmax_kernel.sizes, gather_kernel.sizes) == (Rows(2 * 3 * 3, 8), Rows(1, 1))
 
 
 def test_losses_of_elements() -> None:
@@ -139,9 +139,8 @@ def test_a_loss_of_logits() -> None:
     of_two, mean = pointwise(n, 8 * n, 4 * n), ("reduction", "", n, 4 * n, 4, Rows(1, n))
     found = made(forward("aten.binary_cross_entropy_with_logits.default", g(10, 8), t(10, 8)))
     assert found == [log_sigmoid, ones, *[of_two] * 3, mean]
-    sigmoid, scaled, divided = (
-        pointwise(int(work * n), 4 * n + one, 4 * n) for work, one in ((4.6, 0), (1, 4), (1, 0))
-    )
+    sigmoid, divided = (pointwise(int(work * n), 4 * n, 4 * n) for work in (4.6, 1))
+    scaled = pointwise(n, 4 * n + 4, 4 * n, Strided(n, 1, 3))  # by one number
     found = made(backward("aten.binary_cross_entropy_with_logits.default", g(10, 8), t(10, 8)))
     assert found == [sigmoid, of_two, scaled, divided]
 
@@ -156,15 +155,17 @@ def test_a_loss_that_is_not_reduced() -> None:
     [
         (((4, 8), (6, 8)), 0, "cat_aligned"),
         (((4, 8), (4, 4)), 1, "cat_aligned"),
-        (((4, 8), (4, 3)), 1, "cat"),  # 12 bytes are no multiple of 16
+        (((4, 8), (4, 3)), 1, "cat"),  # 12 bytes are no multiple of 16, and 32 a sector
         (((2, 3, 8), (2, 5, 8)), 1, "cat_aligned"),
-        (((2, 3, 1), (2, 5, 1)), 1, "cat"),
+        (((2, 3, 1), (2, 5, 1)), 1, "cat_narrow"),  # 12 and 20 bytes lie side by side
+        (((2, 3, 1), (2, 8, 1)), 1, "cat"),  # a part of 32
     ],
 )
 def test_joined_tensors(shapes: tuple[Any, Any], axis: int, variant: str) -> None:
     parts = tuple(t(*shape) for shape in shapes)
     size = sum(part.nbytes for part in parts)
-    assert made(forward("aten.cat.default", parts, axis)) == [("copy", variant, 0, size, size, None)]
+    looked_at = len(parts) * size if variant == "cat_narrow" else 0  # each part goes through all
+    assert made(forward("aten.cat.default", parts, axis)) == [("copy", variant, looked_at, size, size, None)]
     wanted = tuple(g(*shape) for shape in shapes)
     assert not backward("aten.cat.default", wanted, axis)
 

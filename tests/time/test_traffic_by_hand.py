@@ -126,13 +126,15 @@ def depthwise(
         # Without a constant for positions a weight's gradient has a block for each tap of each filter.
         ("weight_gradient", {"row": 1e6}, 16 * 9 / 4 * MS),
         ("weight_gradient", {}, 0),
-        ("weight_gradient", {"row": 1e6, "position": 1e-9}, 0),
         ("forward", {"row": 1e6}, 0),
         ("input_gradient", {"row": 1e6}, 0),
         # With one, taps of a filter are read one after the other.
         ("forward", {"column": 1e6, "position": 1e-9}, 9 * MS),
         ("input_gradient", {"column": 1e6, "position": 1e-9}, 9 * MS),
         ("forward", {"position": 1e-9}, 0),
+        # Those in shared memory start each plane of 2 images of 16 channels, on 4 multiprocessors.
+        ("forward", {"row": 1e6, "position": 1e-9}, 2 * 16 / 4 * MS),
+        ("weight_gradient", {"row": 1e6, "position": 1e-9}, 2 * 16 / 4 * MS),
         ("forward", {"column": 1e6}, 0),
     ],
 )
