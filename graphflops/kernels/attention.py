@@ -273,9 +273,7 @@ def fused_memory(problem: Problem, choice: Choice, out_bytes: Dim) -> AttentionM
     wide = rounded(width, _FLASH_ALIGNMENT)
     if choice.kernel == "flash" and wide != width:  # copies of operands, and what its result has more
         filled = (total(x.like().nbytes for x in types) + out_bytes) * wide // width - out_bytes
-    if (
-        key.shape[1] != heads
-    ):  # gradients of keys and values for each query head that shares them, summed after
+    if key.shape[1] != heads:  # gradients of keys and values for each query head, added up after
         shared = total(x.shape[0] * heads * prod(x.shape[2:]) * (x.dtype.bits // 8) for x in (key, value))
     backward = batch * heads * rows * (width + 1) * FLOAT_BYTES + shared
     if choice.kernel == "efficient":
