@@ -186,10 +186,10 @@ class Reconciler:
                 is_known = ours is not None or priced.state != "unknown"
                 is_fixed = node.operator.kind not in _KEPT_BY_DEVICE
                 is_compared = is_known and (is_fixed or name in graph.used or is_held)
-                # A further result of a norm of 16 bits is in float32 on a GPU.
-                dtypes = getattr(ours, "dtype", None), getattr(recorded, "dtype", None)
-                is_wide = index > 0 and dtypes[0] in (FLOAT16, BFLOAT16) and dtypes[1] is FLOAT32
-                chosen = autocast or (is_wide and node.operator.kind == "normalisation")
+                chosen = autocast
+                if index and node.operator.kind == "normalisation":  # of 16 bits, in float32 on a GPU
+                    dtypes = getattr(ours, "dtype", None), getattr(recorded, "dtype", None)
+                    chosen |= dtypes[0] in (FLOAT16, BFLOAT16) and dtypes[1] is FLOAT32
                 value = self._agreed(node, ours, recorded, chosen, is_compared)
             values[name] = value
             if getattr(value, "value", None) is not None:
