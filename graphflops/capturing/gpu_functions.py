@@ -205,7 +205,7 @@ def _sums(gradient: Any, x: Any, mean: Any, invstd: Any, weight: Any, *wants: bo
     return *sums, *[torch.empty_like(weight) if each else None for each in of_parameters]
 
 
-def at_most(call: Any, args: Any, kwargs: Any) -> Any:
+def at_most(call: Any, args: Any) -> Any:
     """The largest results that a call can give whose sizes its data decide; None where they have no such limit."""
     x, name = args[0], call._schema.name.removeprefix("aten::")
     if name == "nonzero":

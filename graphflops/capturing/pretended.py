@@ -109,17 +109,12 @@ def _uncompiled(fake: FakeTensorMode) -> Iterator[None]:
         """In place of the compiler of what was compiled before, as modules do that are imported."""
         fake.is_compiled |= compiler not in (None, False)
 
-    with (
-        mock.patch.object(torch, "compile", as_given),
-        mock.patch.object(torch.nn.Module, "compile", as_given),
-    ):
-        dynamo = sys.modules.get("torch._dynamo.eval_frame")
-        with (
-            mock.patch.object(dynamo, "_callback_from_stance", as_it_is)
-            if dynamo
-            else contextlib.nullcontext()
-        ):
-            yield
+    with contextlib.ExitStack() as stack:
+        for place in (torch, torch.nn.Module):
+            stack.enter_context(mock.patch.object(place, "compile", as_given))
+        if (dynamo := sys.modules.get("torch._dynamo.eval_frame")) is not None:
+            stack.enter_context(mock.patch.object(dynamo, "_callback_from_stance", as_it_is))
+        yield
 
 
 class KnownNumbers(Around):

@@ -91,7 +91,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             results = 1.0 if args[0].is_floating_point() else args[0].dtype is torch.bool or 1
             self.guesses |= self.phase_now() != "optimizer"  # which asks for the number of its step
         except DynamicOutputShapeException:
-            results = at_most(func, args, kwargs)
+            results = at_most(func, args)
             if results is None:
                 raise
             self.guesses = True
