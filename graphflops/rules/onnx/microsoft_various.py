@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from graphflops.cost import Estimate, data_dependent, free
 from graphflops.dims import Dim, ceil_div, floor_div, meet, prod
-from graphflops.rules import fourier, solve
+from graphflops.rules import fourier, lapack, linalg
 from graphflops.rules.embedding import embedding
 from graphflops.rules.lapack import n_log_n
 from graphflops.rules.onnx import entries
@@ -67,7 +67,9 @@ def unique(x: TensorType) -> Estimate:
     return Estimate(out, vector_flops=x.numel, reads=(x,))
 
 
-rule("com.microsoft.Inverse", kind="linear_algebra").derived(solve.inverse, says="2 n^3 for every matrix.")
+rule("com.microsoft.Inverse", kind="linear_algebra").derived(
+    linalg.factored, says="2 n^3 for every matrix.", made="nn", work=lambda _, n: lapack.inverse(n)
+)
 
 
 @rule("com.microsoft.CDist", kind="distance")

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, Expr, at_least, compare, floor_div, meet
-from graphflops.rules import contraction, cumulative, linalg
+from graphflops.rules import contraction, cumulative, lapack, linalg
 from graphflops.rules import matmul as products
 from graphflops.rules import reduce as shared
 from graphflops.rules.cumulative import distinct, nonzero
@@ -67,7 +67,10 @@ def einsum(*tensors: TensorType, equation: str) -> Estimate:
 
 rule("onnx.MatMul", product=("a", "b"))(products.matmul)
 rule("onnx.Det", kind="linear_algebra").derived(
-    linalg.det, says="Gaussian elimination, and the product of the diagonal."
+    linalg.factored,
+    says="Gaussian elimination, and the product of the diagonal.",
+    made="-",
+    work=lambda _, n: lapack.lu(n, n) + n,
 )
 
 
