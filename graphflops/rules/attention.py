@@ -21,9 +21,9 @@ from msgspec.structs import replace
 from graphflops.base.record import Record
 from graphflops.cost import Estimate, Value
 from graphflops.dims import Dim, Expr, broadcast, meet, mod, prod, total
-from graphflops.rules.random import DROPOUT
+from graphflops.rules.creation import DROPOUT
+from graphflops.rules.reduce import SOFTMAX
 from graphflops.rules.shapes import Shape, doubled_pairs, where_wanted
-from graphflops.rules.softmax import SOFTMAX
 from graphflops.tensor import FLOAT32, TensorType
 
 SCALE = MASK = 1

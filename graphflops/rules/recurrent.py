@@ -13,9 +13,9 @@ from msgspec.structs import replace
 
 from graphflops.cost import Estimate, free
 from graphflops.dims import Dim, differ, meet, prod, total
+from graphflops.rules.creation import DROPOUT
 from graphflops.rules.matmul import Mask, flops_of
 from graphflops.rules.operands import Operands, takes
-from graphflops.rules.random import DROPOUT
 from graphflops.rules.registry import Derived, ForwardCall, backward, require, rule
 from graphflops.rules.shapes import Tensors, shown, tensors_of, where_wanted
 from graphflops.rules.work import WORK, Work, first_gradient

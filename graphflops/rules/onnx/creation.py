@@ -11,7 +11,8 @@ from graphflops.cost import Estimate, Value, data_dependent, free
 from graphflops.dims import Dim, Expr, ceil_div
 from graphflops.errors import DimError
 from graphflops.rules import arrangement
-from graphflops.rules.creation import progression
+from graphflops.rules.creation import NORMAL, SCALED, UNIFORM, drawn, progression
+from graphflops.rules.creation import multinomial as draws
 from graphflops.rules.onnx import entries
 from graphflops.rules.onnx.values import (
     Number,
@@ -25,8 +26,6 @@ from graphflops.rules.onnx.values import (
     multiply,
     subtract,
 )
-from graphflops.rules.random import NORMAL, SCALED, UNIFORM, drawn
-from graphflops.rules.random import multinomial as draws
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import axis as place_of
 from graphflops.rules.shapes import larger, only_result, shown, tensors_of

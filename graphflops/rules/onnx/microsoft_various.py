@@ -18,11 +18,11 @@ from graphflops.rules.onnx.indexing import slice_
 from graphflops.rules.onnx.norm import dropout
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.quantized import DEQUANTIZE, QUANTIZE
+from graphflops.rules.reduce import SOFTMAX
 from graphflops.rules.registry import require, rule
+from graphflops.rules.resample import OVERLAP
 from graphflops.rules.shapes import axis as axis_of
 from graphflops.rules.shapes import replaced
-from graphflops.rules.softmax import SOFTMAX
-from graphflops.rules.vision import OVERLAP
 from graphflops.rules.work import WORK, Work
 from graphflops.rules.work import gelu as gelu_work
 from graphflops.tensor import BOOL, FLOAT32, INT32, INT64, STRING, UINT8, UINT32, TensorType

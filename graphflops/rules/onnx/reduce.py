@@ -21,10 +21,10 @@ from graphflops.rules.onnx import entries, values
 from graphflops.rules.onnx.values import filled, known_contents, moved
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import require, require_known, rule
+from graphflops.rules.resample import OVERLAP
 from graphflops.rules.shapes import axes as axes_of
 from graphflops.rules.shapes import axis as place_of
 from graphflops.rules.shapes import only_result, replaced, same_elements, shown, tensors_of
-from graphflops.rules.vision import OVERLAP
 from graphflops.tensor import INT64, TensorType
 
 Fold = Callable[[Sequence[values.Number]], values.Number]
