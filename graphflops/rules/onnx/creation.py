@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from graphflops.cost import Estimate, Value, data_dependent, free
 from graphflops.dims import Dim, Expr, ceil_div
 from graphflops.errors import DimError
-from graphflops.rules import arrangement
+from graphflops.rules import rearrange
 from graphflops.rules.creation import NORMAL, SCALED, UNIFORM, drawn, progression
 from graphflops.rules.creation import multinomial as draws
 from graphflops.rules.onnx import entries
@@ -129,7 +129,7 @@ def one_hot(indices: TensorType, depth: entries.Numbers, values: TensorType, *, 
     """One of two values written per index and class."""
     place, classes = place_of(axis, indices.rank + 1), entries.size(depth)
     known, pair = known_contents(indices), entries.numbers(values)
-    estimate = arrangement.one_hot(indices, place, classes, values.dtype)
+    estimate = rearrange.one_hot_along(indices, place, classes, values.dtype)
     (out,) = tensors_of(estimate.out)
 
     def entry(at: Place) -> Number | None:
