@@ -12,8 +12,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from graphflops.attention.affine import AffineDomain
+from graphflops.attention.arrays import MOST_CAPTURED, MOST_STEPS, ArrayDomain
 from graphflops.attention.attention_use import Masking
-from graphflops.attention.concrete import MOST_CAPTURED, MOST_STEPS, ConcreteDomain
 from graphflops.attention.conditions import ALWAYS, COLUMN, HIDING, NEVER, ROW, TRUE, Truth, doubled_visible
 from graphflops.attention.hidden_pairs import ValueNumbers, digest, pattern_of
 from graphflops.attention.index_propagation import Propagation, is_followed
@@ -53,7 +53,7 @@ class Function:
     scope: Scope
     places: tuple[str, ...]  # what its first inputs are
     lead: tuple[Dim, ...]  # batch entries and heads
-    concrete: ConcreteDomain
+    domain: ArrayDomain
 
     @cached_property
     def names(self) -> list[str]:
@@ -83,7 +83,7 @@ class Function:
     @cached_property
     def arrays(self) -> dict[str, Any]:
         """Contents of the captured tensors, where they are available."""
-        found = {name: self.concrete.array(self.scope, name, 0, MOST_CAPTURED) for name in self.captured}
+        found = {name: self.domain.array(self.scope, name, 0, MOST_CAPTURED) for name in self.captured}
         return {name: array for name, array in found.items() if array is not None}
 
     @cached_property
@@ -316,7 +316,7 @@ class Problem:
             else None
             for axis, size in enumerate(self.mask.lead)
         ]
-        return Enumeration(self.mask.concrete, restrictions, lead, self.queries, self.keys)  # type: ignore[arg-type]
+        return Enumeration(self.mask.domain, restrictions, lead, self.queries, self.keys)  # type: ignore[arg-type]
 
     def like(self, sizes: Sequence[int]) -> Dim:
         """How many slices each evaluated one stands for, where only axes of more than one are told apart."""

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 from msgspec import Struct, field
 
 from graphflops.attention.affine import AffineDomain
+from graphflops.attention.arrays import ArrayDomain, array_of_value
 from graphflops.attention.attention_use import Hidden, window
 from graphflops.attention.attention_use import Masking as Kind
-from graphflops.attention.concrete import ConcreteDomain, array_of_value
 from graphflops.attention.conditions import (
     ALWAYS,
     COLUMN,
@@ -64,7 +64,7 @@ class Hiding(Struct, dict=True):
     formulas: dict[object, Formula] = field(default_factory=dict)
     of_masks: dict[object, Hidden] = field(default_factory=dict)
     affine: Propagation[Known] = field(default_factory=lambda: Propagation(AffineDomain(), _MOST_STEPS))
-    concrete: ConcreteDomain = field(default_factory=ConcreteDomain)
+    arrays: ArrayDomain = field(default_factory=ArrayDomain)
     # Equal numbers for masks that are computed in the same way, as each layer of a decomposed program may do.
     numbers: ValueNumbers = field(default_factory=lambda: ValueNumbers(by_contents=False))
 
@@ -202,7 +202,7 @@ class Hiding(Struct, dict=True):
                 leads = {each.lead for each in restrictions}
                 longest = max(leads, key=len)
                 lead = longest if len(leads) == 1 else [None] * len(longest)
-                masks = Enumeration(self.concrete, restrictions, lead, queries, keys, upper)
+                masks = Enumeration(self.arrays, restrictions, lead, queries, keys, upper)
                 hidden = queries * keys * masks.problems - masks.pairs()
                 found = 2 * hidden, masks.problems, masks.exact
             self.counted[key] = found, frozenset(self.scope.constants.used)

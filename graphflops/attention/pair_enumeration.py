@@ -1,23 +1,24 @@
-"""Evaluates what hides pairs over all pairs of a query and a key, where all sizes are concrete.
+"""Evaluates what hides pairs over all pairs of a query and a key, where all sizes are numbers.
 
-Rectangles of pairs are evaluated first, in intervals; what that does not settle is evaluated on every pair.
+Rectangles of pairs are evaluated first, as intervals; what that does not settle is evaluated on every pair.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import reduce
+from operator import and_
 from typing import Any
 
-from graphflops.attention.concrete import MOST_STEPS, ConcreteDomain
+from graphflops.attention.arrays import MOST_STEPS, ArrayDomain
 from graphflops.attention.conditions import ALWAYS, Cases, Residue, SameBlock
 from graphflops.attention.index_propagation import Propagation
-from graphflops.attention.intervals import Interval, IntervalDomain
+from graphflops.attention.intervals import Interval, point
 from graphflops.attention.rectangles import HIDDEN, MIXED, SEEN, Counted, count
 from graphflops.attention.scopes import Restriction
 from graphflops.base.lazy import numpy as np
 
-_MOST_INTERVAL_STEPS = 1000  # for one set of rectangles
 _MOST_PROBLEMS = 2**16  # batch entries and heads that a mask tells apart
 
 
@@ -25,12 +26,11 @@ class Enumeration:
     """Restrictions evaluated over all pairs of a query and a key."""
 
     def __init__(
-        self, concrete: ConcreteDomain, restrictions: Sequence[Restriction], lead: Sequence[Any],
+        self, domain: ArrayDomain, restrictions: Sequence[Restriction], lead: Sequence[Any],
         queries: int, keys: int, upper: Cases = ALWAYS,
     ) -> None:  # fmt: skip
         self.restrictions, self.upper = restrictions, upper  # nothing is visible outside of these cases
-        self.points = Propagation(concrete, MOST_STEPS)
-        self.intervals = Propagation(IntervalDomain(concrete), _MOST_INTERVAL_STEPS)
+        self.values = Propagation(domain, MOST_STEPS)
         self.queries, self.keys, self.exact = queries, keys, True
         # Sizes of the axes before those of queries and keys; None for one along which slices are not told apart.
         told_apart = [size if isinstance(size, int) else None for size in lead]
@@ -69,32 +69,32 @@ class Enumeration:
 
     def visible(self, lead: Sequence[Any], rows: Any, columns: Any) -> Any:
         """Where everything lets through, or may, in one batch entry and head, or several."""
-        found = None
-        if self.upper != ALWAYS:
-            _, found = _held(self.upper, Interval(rows, rows), Interval(columns, columns))
-        for each in self.restrictions:
-            value = self.points.restriction(each, (*lead, rows, columns))
-            found = each.passes(value) if found is None else found & each.passes(value)
-            # What is not known of a score is the score itself.
-            self.exact = self.exact and (each.sense == "score" or bool(np.all(value.known)))
-        return found
+        return self.let_through(lead, point(rows), point(columns))[1]
 
     def settled(self, lead: Sequence[Any], *edges: Any) -> Any:
         """Of rectangles: whether everything lets all pairs through, or one restriction none."""
-        rows, columns = Interval(*edges[:2]), Interval(*edges[2:])
-        lead = [None if place is None else Interval(place, place) for place in lead]
-        always, ever = _held(self.upper, rows, columns)
-        for each in self.restrictions:
-            passes, may_pass = each.certainty(self.intervals.restriction(each, (*lead, rows, columns)))
-            always, ever = always & passes, ever & may_pass
+        always, ever = self.let_through(lead, Interval(*edges[:2]), Interval(*edges[2:]))
         state = np.where(ever, np.where(always, SEEN, MIXED), HIDDEN)
-        return np.broadcast_to(state, np.shape(rows.low)).astype(np.int8)
+        return np.broadcast_to(state, edges[0].shape).astype(np.int8)
+
+    def let_through(self, lead: Sequence[Any], rows: Interval, columns: Interval) -> tuple[Any, Any]:
+        """Where everything lets all pairs through, and where it may let any."""
+        found = [] if self.upper == ALWAYS else [_held(self.upper, rows, columns)]
+        at = *(None if place is None else point(place) for place in lead), rows, columns
+        for each in self.restrictions:
+            value = self.values.restriction(each, at)
+            found.append(each.certainty(value))
+            # What is not known of a score is the score itself.
+            if rows.is_exact and each.sense != "score":
+                self.exact = self.exact and value.is_known
+        always, ever = (reduce(and_, each) for each in zip(*found, strict=True))
+        return always, ever
 
 
 def _held(cases: Cases, rows: Interval, columns: Interval) -> tuple[Any, Any]:
     """Whether one of the cases holds for all pairs of rectangles, and whether one may hold for any."""
-    always = ever = np.asarray(cases == ALWAYS)
-    for case in cases if cases != ALWAYS else ():
+    always = ever = np.asarray(False)
+    for case in cases:
         all_hold = may_hold = np.asarray(True)
         for term in case:
             if isinstance(term, SameBlock):
