@@ -19,8 +19,6 @@ from graphflops.attention.hidden_pairs import ValueNumbers, digest, pattern_of
 from graphflops.attention.index_propagation import Propagation, is_followed
 from graphflops.attention.pair_enumeration import Enumeration
 from graphflops.attention.rectangles import (
-    NO_BLOCKS,
-    Blocks,
     Counted,
     Grid,
     Lists,
@@ -230,14 +228,14 @@ class Problem:
             return None
         return self.of(doubled * self.slices, blocks or self.any_blocks)
 
-    def blocks(self) -> Blocks | None:
+    def blocks(self) -> Counted | None:
         """Upper bound of the blocks that run, in closed form; None where there is none."""
         upper = self.mask.truth.upper
         if self.is_whole:
-            return Blocks(None, None, 0, self.scores) if self.mask.truth == TRUE else self.any_blocks
+            return Counted(0, None, None, 0, self.scores) if self.mask.truth == TRUE else self.any_blocks
         if len(upper) > 1:
             return None
-        found: Blocks | None = NO_BLOCKS
+        found: Counted | None = Counted()
         if upper and self.has_numbers:
             sizes = self.queries, self.keys, self.rows, self.columns
             found = closed_blocks(upper[0], *sizes)  # type: ignore[arg-type]
@@ -248,11 +246,11 @@ class Problem:
         return found and found.times(self.slices)
 
     @property
-    def any_blocks(self) -> Blocks:
+    def any_blocks(self) -> Counted:
         """All pairs, in an unknown number of blocks."""
-        return Blocks(None, None, self.scores, 0)
+        return Counted(0, None, None, self.scores)
 
-    def of(self, doubled: Dim, blocks: Blocks, *, exact: bool = True) -> Seen:
+    def of(self, doubled: Dim, blocks: Counted, *, exact: bool = True) -> Seen:
         """The result, given 2 x the visible pairs and the blocks of all heads."""
         hides = doubled != 2 * self.scores
         known: Masking = "constant" if any(function.arrays for function in self.functions) else "structure"
@@ -260,21 +258,21 @@ class Problem:
         executed = blocks.partial_pairs + blocks.full_pairs
         visible = (self.mask.truth & self.score.truth).upper
         pattern = pattern_of(visible, self.queries, self.keys) if exact else ""
-        return Seen(doubled, executed, blocks.partial_pairs, blocks.partial, blocks.full, mask, pattern)
+        ran = blocks.partial_pairs, blocks.partial_blocks, blocks.full_blocks
+        return Seen(doubled, executed, *ran, mask, pattern)
 
     def bounded(self) -> Seen | None:
         """Upper bounds of visible pairs and of blocks that run; None where nothing bounds them."""
         upper = (self.mask.truth & self.score.truth).upper
         doubled = doubled_visible(upper, self.queries, self.keys)[0] * self.slices
         if self.lists is not None and self.has_numbers:
-            found, times = self.listed(self.lists, self.lists.heads, (None, None))
-            doubled = dim_min(doubled, 2 * found.pairs * times)
-            return self.of(doubled, found.blocks.times(times), exact=False)
+            listed = self.listed(self.lists, self.lists.heads, (None, None))
+            return self.of(dim_min(doubled, 2 * listed.pairs), listed, exact=False)
         blocks = self.blocks()
         if upper == ALWAYS and blocks is None:
             return None
         blocks = blocks or self.any_blocks
-        unsure = Blocks(None, None, blocks.partial_pairs + blocks.full_pairs, 0)
+        unsure = Counted(0, None, None, blocks.partial_pairs + blocks.full_pairs)
         return self.of(doubled, unsure, exact=False)
 
     # Evaluation
@@ -293,19 +291,18 @@ class Problem:
             if not all(isinstance(size, int) for size in told):
                 return None
             asked = masks.visible, self.enumeration(self.score).visible if hides else None
-            found, times = self.listed(self.lists, told, asked)  # type: ignore[arg-type]
-            doubled, blocks = 2 * found.pairs * times, found.blocks.times(times)
+            found = self.listed(self.lists, told, asked)  # type: ignore[arg-type]
         elif self.is_whole:
-            doubled, blocks = 2 * masks.pairs() * times, self.blocks() or self.any_blocks
+            found = (self.blocks() or self.any_blocks)._replace(pairs=masks.pairs() * times)
         else:
-            found = masks.blocks(self.rows, self.columns)
-            doubled, blocks = 2 * found.pairs * times, found.blocks.times(times)
+            found = masks.blocks(self.rows, self.columns).times(times)
             if hides:
                 mask = self.enumeration(self.mask)
-                blocks = mask.blocks(self.rows, self.columns).blocks.times(self.like(mask.sizes))
+                blocks = mask.blocks(self.rows, self.columns).times(self.like(mask.sizes))
+                found = blocks._replace(pairs=found.pairs)
         if not masks.exact:
             raise ModelError(self.reason())
-        return self.of(doubled, blocks)
+        return self.of(2 * found.pairs, found)
 
     def enumeration(self, *functions: Function) -> Enumeration:
         restrictions = [function.restriction for function in functions]
@@ -324,7 +321,7 @@ class Problem:
 
     def listed(
         self, lists: Lists, sizes: Sequence[int], masks: tuple[Visible | None, Visible | None]
-    ) -> tuple[Counted, Dim]:
-        """The count of the blocks in lists, for so many batch entries and heads, and how many slices each stands for."""
+    ) -> Counted:
+        """The count of the blocks in lists, of which so many batch entries and heads stand for all."""
         grid = Grid(0, self.queries, 0, self.keys, self.rows, self.columns)  # type: ignore[arg-type]
-        return count_listed(lists, sizes[0], sizes[1], grid, masks), self.like(sizes)
+        return count_listed(lists, sizes[0], sizes[1], grid, masks).times(self.like(sizes))

@@ -178,7 +178,7 @@ class Hiding(Struct, dict=True):
 
     def enumerated(
         self, restrictions: Sequence[Restriction], upper: Cases, queries: Dim, keys: Dim
-    ) -> tuple[int, int, bool] | None:
+    ) -> tuple[Dim, int, bool] | None:
         """2 x the hidden pairs, summed over distinct (batch, head) slices, the number of these, and whether it is exact.
 
         upper: nothing is visible outside of these cases. None where sizes are symbolic or a mask cannot be followed.

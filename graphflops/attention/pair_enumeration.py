@@ -18,6 +18,7 @@ from graphflops.attention.intervals import Interval, point
 from graphflops.attention.rectangles import HIDDEN, MIXED, SEEN, Counted, count
 from graphflops.attention.scopes import Restriction
 from graphflops.base.lazy import numpy as np
+from graphflops.dims import Dim
 
 _MOST_PROBLEMS = 2**16  # batch entries and heads that a mask tells apart
 
@@ -50,7 +51,7 @@ class Enumeration:
         # As the sizes, of queries and keys.
         self.rows, self.columns = queries if height > 1 else 1, keys if width > 1 else 1
 
-    def pairs(self) -> int:
+    def pairs(self) -> Dim:
         """The visible pairs of all problems."""
         found = count(self.visible, self.slices, self.rows, self.columns, settled=self.settled)
         return found.pairs * (self.queries // self.rows) * (self.keys // self.columns)
