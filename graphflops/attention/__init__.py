@@ -10,7 +10,7 @@ numbers and `conditions`, with `constants`: forms of stored tensors), or numpy a
 How pairs are counted: what hides pairs is a `Restriction` (`scopes`), a tensor or a function, with its meaning in each
 domain. Those of tensors come from `hidden_pairs`, those of score and mask functions from `flex` and `flex_problem`;
 `user_masks` is what the user states. They are counted in closed form (`conditions`, `rectangles`), or by evaluation
-(`pair_enumeration`, `rectangles`), once for equal masks (value numbers in `hidden_pairs`).
+(`arrays`, `rectangles`), once for equal masks (value numbers in `hidden_pairs`).
 """
 
 from graphflops.attention.attention_use import AttentionUse

@@ -12,12 +12,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from graphflops.attention.affine import AffineDomain
-from graphflops.attention.arrays import MOST_CAPTURED, MOST_STEPS, ArrayDomain
+from graphflops.attention.arrays import MOST_CAPTURED, MOST_STEPS, ArrayDomain, Enumeration
 from graphflops.attention.attention_use import Masking
 from graphflops.attention.conditions import ALWAYS, COLUMN, HIDING, NEVER, ROW, TRUE, Truth, doubled_visible
 from graphflops.attention.hidden_pairs import ValueNumbers, digest, pattern_of
 from graphflops.attention.index_propagation import Propagation, is_followed
-from graphflops.attention.pair_enumeration import Enumeration
 from graphflops.attention.rectangles import (
     Counted,
     Grid,

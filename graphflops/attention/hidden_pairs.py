@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from msgspec import Struct, field
 
 from graphflops.attention.affine import AffineDomain
-from graphflops.attention.arrays import ArrayDomain, array_of_value
+from graphflops.attention.arrays import ArrayDomain, Enumeration, array_of_value
 from graphflops.attention.attention_use import Hidden, window
 from graphflops.attention.attention_use import Masking as Kind
 from graphflops.attention.conditions import (
@@ -185,8 +185,6 @@ class Hiding(Struct, dict=True):
         """
         if not isinstance(queries, int) or not isinstance(keys, int):
             return None
-        from graphflops.attention.pair_enumeration import Enumeration
-
         # Whatever a file holds, not to follow a mask is never wrong.
         with suppress(GraphflopsError, ArithmeticError, LookupError, TypeError, ValueError):
             leads = {each.lead for each in restrictions}
