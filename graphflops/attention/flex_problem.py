@@ -53,11 +53,6 @@ class Function:
     domain: ArrayDomain
 
     @cached_property
-    def names(self) -> list[str]:
-        """Names of the inputs."""
-        return [entry.name for entry in self.scope.graph.inputs]
-
-    @cached_property
     def result(self) -> Any:
         return self.scope.graph.outputs[0].value
 
@@ -75,7 +70,8 @@ class Function:
     @cached_property
     def captured(self) -> list[str]:
         """Names of the captured inputs that the result depends on."""
-        return [name for name in self.names[len(self.places) :] if name in self.needed[1]]
+        others = self.scope.graph.inputs[len(self.places) :]
+        return [entry.name for entry in others if entry.name in self.needed[1]]
 
     @cached_property
     def arrays(self) -> dict[str, Any]:
@@ -99,12 +95,14 @@ class Function:
     @property
     def may_hide(self) -> bool:
         """Whether what comes of a score may be minus infinity, or a number that stands for it."""
-        return self.replaces or self.may_hide_by_contents or any(map(math.isinf, self._numbers))
+        return self.truth != TRUE
 
     @property
     def replaces(self) -> bool:
         """Whether the function has a number that stands for minus infinity."""
-        return any(number <= HIDING and not math.isinf(number) for number in self._numbers)
+        nodes = [step.node for step in self.needed[0]]
+        arguments = (x for node in nodes for x in (*node.args, *(x for _, x in node.kwargs)))
+        return any(isinstance(x, (int, float)) and -math.inf < x <= HIDING for x in arguments)
 
     @cached_property
     def may_hide_by_contents(self) -> bool:
@@ -112,12 +110,6 @@ class Function:
         floats = [array for array in self.arrays.values() if array.dtype.kind == "f"]
         names = {step.operator.name for step in self.needed[0]}
         return not names.isdisjoint(_LOGARITHMS) or any(bool((array <= FAR).any()) for array in floats)
-
-    @cached_property
-    def _numbers(self) -> list[float]:
-        nodes = [step.node for step in self.needed[0]]
-        arguments = [x for node in nodes for x in (*node.args, *(x for _, x in node.kwargs))]
-        return [x for x in arguments if isinstance(x, (int, float))]
 
     # What the function hides
 
@@ -128,20 +120,18 @@ class Function:
             *(self.scope, self.result, _AFTER_ALL),
             sense="score" if self.places == SCORE_PLACES else "keep",
             lead=self.lead,
-            places=tuple(self.names[: len(self.places)]),
+            places=tuple(entry.name for entry in self.scope.graph.inputs[: len(self.places)]),
             kept_above=HIDING if self.replaces else FAR,
         )
 
     @cached_property
     def truth(self) -> Truth:
         """Where the function lets scores through, as a formula."""
-        is_mask = self.places == MASK_PLACES
-        if not is_mask and not self.may_hide:
-            return TRUE
         at = (None, None, ROW, COLUMN)
         affine = Propagation(AffineDomain(FAR), MOST_STEPS)
         found = self.restriction.truth(affine.restriction(self.restriction, at))
-        return found if is_mask or not self.may_hide_by_contents else Truth(found.upper, NEVER)
+        may_hide = self.places == SCORE_PLACES and self.may_hide_by_contents
+        return Truth(found.upper, NEVER) if may_hide else found
 
 
 @dataclass(frozen=True)
