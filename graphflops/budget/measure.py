@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Union
 
 from graphflops.base.patterns import is_within
+from graphflops.base.record import Record
 from graphflops.base.units import starred
 from graphflops.budget.amounts import AllowedGrowth, Unit
 from graphflops.cost import REPORTED
@@ -27,14 +27,13 @@ _DEEPEST = 100  # components of a path
 TOP = "(model)"  # calls made in no module
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(Record, frozen=True):
     """Calls of one operator in modules that differ by number only: `blocks.*.attention.q aten.linear.default`."""
 
     module: str
     op: str
     group: Group
-    sources: Mapping[str, int] = field(default_factory=dict)  # how many of them come from which line
+    sources: Mapping[str, int] = {}  # how many of them come from which line
 
     @property
     def name(self) -> str:
@@ -174,8 +173,7 @@ OF_DEVICES = ("max_device_bytes", "max_seconds", *SERVED)  # limits that need th
 OF_MODULES = (*_WORK, "parameters")
 
 
-@dataclass(frozen=True, slots=True)
-class Limit:
+class Limit(Record, frozen=True):
     """The largest allowed value of one quantity: a number, or an increase over the baseline."""
 
     quantity: str

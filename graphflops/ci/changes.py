@@ -11,11 +11,12 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from graphflops.base.files import whole
 from graphflops.base.limits import next_analysis
+from graphflops.base.record import Record
 from graphflops.base.units import number
 from graphflops.budget.limits import Budget, BudgetFile
 from graphflops.budget.measure import Limit
@@ -45,8 +46,7 @@ if TYPE_CHECKING:
 _WATCHED = (*WORK, "peak_bytes", *HELD)  # the totals that a threshold is for
 
 
-@dataclass(frozen=True, slots=True)
-class ModelChange:
+class ModelChange(Record, frozen=True):
     """One model that changed."""
 
     path: str  # where it is, or was if it is gone
@@ -135,8 +135,7 @@ _DEEPENED = (50, 500, 5_000)  # commits that a shallow checkout gets until the h
 _FETCH = ("fetch", "--quiet", "--no-tags", "--no-recurse-submodules")
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(Record, frozen=True):
     """What the job runs for."""
 
     # The commit to compare with, None where there is none: the tip of the branch that a pull request is for, or what a push

@@ -14,12 +14,13 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from graphflops.base.limits import Limits, cleanly_terminated, limited
 from graphflops.base.patterns import matches_file
+from graphflops.base.record import Record
 from graphflops.budget import baseline, limits
 from graphflops.budget.amounts import percent
 from graphflops.budget.run import Checked, checked
@@ -52,8 +53,7 @@ class CommentError(Exception):
 _ANNOTATIONS = 10  # errors of one step that GitHub shows
 
 
-@dataclass(frozen=True, slots=True)
-class Inputs:
+class Inputs(Record, frozen=True):
     """The inputs of `action.yml`, as text."""
 
     models: tuple[str, ...]  # patterns of model files; () means what the budget names, or all

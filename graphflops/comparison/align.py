@@ -10,8 +10,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import islice
+
+from msgspec import Struct, field
 
 from graphflops.base.aligned import equal_at_start
 from graphflops.comparison.tree import ComparedModule
@@ -26,12 +27,11 @@ _UNLIKE = 0.34  # less than this and another type: not the same module, but one 
 _EQUAL, _SAME_TYPE, _SAME_PLACE, _SAME_NAME = 20, 6, 1, 2  # what a pair is worth where lists are aligned
 
 
-@dataclass(eq=False, slots=True)
-class Pairs:
+class Pairs(Struct, eq=False):
     """The new module of each old one, and the reverse."""
 
-    new: dict[ComparedModule, ComparedModule] = field(default_factory=dict)
-    old: dict[ComparedModule, ComparedModule] = field(default_factory=dict)
+    new: dict[ComparedModule, ComparedModule] = {}
+    old: dict[ComparedModule, ComparedModule] = {}
     # Old ones in whose place another kind of module stands
     replaced: set[ComparedModule] = field(default_factory=set)
     tried: int = 0  # pairs of unmatched modules compared for similarity so far

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
+from graphflops.base.record import Record
 from graphflops.comparison.align import Pairs, differ, out_of_order
 from graphflops.comparison.calls import (
     Numbers,
@@ -24,8 +24,7 @@ from graphflops.report import Report
 Shared = dict[str, dict[str, set[str]]]
 
 
-@dataclass(frozen=True, slots=True)
-class Trees:
+class Trees(Record, frozen=True):
     """Both programs with their paired modules. training: both reports price gradients."""
 
     reports: tuple[Report, Report]

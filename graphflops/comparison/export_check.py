@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import get_args
 
+from graphflops.base.record import Record
 from graphflops.comparison.result import InputChange, LedgerEntry, LedgerKind, LedgerStatus, UnknownChange
 from graphflops.comparison.sizes import JointSizes, Renamed
 from graphflops.comparison.stored_uses import STORED, Constants, ConstantUse, Matcher, entry, plain
@@ -162,8 +163,7 @@ _SMALL_INTEGERS = frozenset(("int8", "uint8", "int4", "uint4"))
 _ORDER = get_args(LedgerStatus)  # entries are listed in this order
 
 
-@dataclass(frozen=True, slots=True)
-class ExportCheck:
+class ExportCheck(Record, frozen=True):
     """Both programs of an export check, and what of them depends on their inputs."""
 
     old: Report

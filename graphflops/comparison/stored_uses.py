@@ -10,9 +10,12 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import lru_cache
 
+from msgspec import Struct
+
+from graphflops.base.record import Record
 from graphflops.comparison.result import LedgerEntry, LedgerKind, LedgerStatus
 from graphflops.dims import Dim, prod
 from graphflops.exporters.sources import unquantized
@@ -24,8 +27,7 @@ _NO_WORD = re.compile(r"\W", re.ASCII)
 _PARAMETER, STORED = "p_", ("p_", "b_", "c_")  # how torch.export begins the names of what it lifts to inputs
 
 
-@dataclass(frozen=True, slots=True)
-class ConstantUse:
+class ConstantUse(Record, frozen=True):
     """A constant that calls of one module use."""
 
     value: str
@@ -40,18 +42,17 @@ class ConstantUse:
         return prod(self.shape)
 
 
-@dataclass(slots=True)
-class Constants:
+class Constants(Struct):
     """The constants of a program and the calls that are not."""
 
-    rows: list[Row] = field(default_factory=list)  # calls whose results depend on the program's inputs
-    folded: list[Row] = field(default_factory=list)  # others with matrix work
+    rows: list[Row] = []  # calls whose results depend on the program's inputs
+    folded: list[Row] = []  # others with matrix work
     # Calls with matrix work that no result of the program depends on.
-    unused: list[Row] = field(default_factory=list)
+    unused: list[Row] = []
     # The file records no module; they are read from names, which optimizers of graphs change.
     modules_guessed: bool = False
-    uses: list[ConstantUse] = field(default_factory=list)  # each constant by each module whose calls use it
-    types: dict[str, tuple[tuple[Dim, ...], DType]] = field(default_factory=dict)  # by name of what is stored
+    uses: list[ConstantUse] = []  # each constant by each module whose calls use it
+    types: dict[str, tuple[tuple[Dim, ...], DType]] = {}  # by name of what is stored
 
     def trained(self) -> list[ConstantUse]:
         """Uses of parameters of a program that torch.export wrote, of all that is stored where names do not tell.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct
 
 from graphflops.base.units import is_index
 from graphflops.comparison.result import WORK, Figure
@@ -16,8 +17,7 @@ from graphflops.report import Report
 _DEEPEST = 100  # components of a path; what goes on past them counts as the last one
 
 
-@dataclass(eq=False, slots=True)
-class ComparedModule:
+class ComparedModule(Struct, eq=False):
     """A module of one program, and what is in it."""
 
     path: str
@@ -25,11 +25,11 @@ class ComparedModule:
     parent: ComparedModule | None
     type: str = ""  # as the file records it
     kind: str = ""  # without the package, which exporters and moves between files change
-    rows: list[int] = field(default_factory=list)  # of its own calls in program order
-    calls: list[tuple[int, int]] = field(default_factory=list)  # (row, kind) of those that cost something
+    rows: list[int] = []  # of its own calls in program order
+    calls: list[tuple[int, int]] = []  # (row, kind) of those that cost something
     parameters: int = 0  # elements that it holds itself
     first: int | None = None  # the first of the calls in it, as a row of the report
-    children: dict[str, ComparedModule] = field(default_factory=dict)
+    children: dict[str, ComparedModule] = {}
     mark: Hashable = ()  # what its own calls are compared by
     signature: int = -1  # equal for modules that are equal from here down, but for their own names
     size: int = 1  # modules from here down

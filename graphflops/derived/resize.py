@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -172,8 +172,7 @@ class Point(Record, frozen=True):
         return flops / moved if flops is not None and moved and not self.is_lower_bound else None
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Sweep(Rendered):
+class Sweep(Rendered, Record, frozen=True):
     """A report at many sizes. notes: sizes that the program was not exported for, calls of unknown cost, times left out."""
 
     report: Report

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from msgspec import structs
@@ -48,8 +48,7 @@ class Verdict(Record, frozen=True):
         return self.memory - self.needed
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Fits(Rendered):
+class Fits(Rendered, Record, frozen=True):
     """Whether a program fits."""
 
     report: Report  # of the model, with its phases on the first device

@@ -11,7 +11,6 @@ import csv as writer
 import io
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, get_args
 
 import msgspec
@@ -19,6 +18,7 @@ import msgspec
 from graphflops.attention.attention_use import BLOCKS, KERNEL, SIZES
 from graphflops.base.json_form import Formula
 from graphflops.base.lazy import imported
+from graphflops.base.record import Record
 from graphflops.cost import CONVENTIONS, REPORTED
 from graphflops.dims import Dim, evaluate
 from graphflops.errors import ZERO_WIDTH, OptionError, require_choice
@@ -105,8 +105,7 @@ def fitted(lines: Sequence[tuple[str, int]], limit: int | None, rest: Callable[[
     return "".join(line for line, _ in lines[:kept]) + rest(sum(count for _, count in lines[kept:]))
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
+class Document(Record, frozen=True):
     """The parts of a result; what a form does not write is not made."""
 
     tables: Iterable[TextTable]  # for people

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
 import msgspec
+from msgspec import Struct, field
 
 from graphflops.base.units import exact, interval, is_index, spans
 from graphflops.budget.measure import TOP, Measures
@@ -205,8 +205,7 @@ _UNITS = {
 _FORMULA = 2_000  # characters of a formula; a longer one is cut in the middle
 
 
-@dataclass(slots=True)
-class _Said:
+class _Said(Struct):
     """What is said of a module's own calls and parameters, and the modules in it."""
 
     texts: list[str] = field(default_factory=list)

@@ -16,10 +16,11 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from queue import Empty, Queue
 from types import FrameType
 from typing import Any, Literal
+
+from msgspec import Struct, field
 
 from graphflops.errors import GraphflopsError, OptionError, shown
 from graphflops.scan import store
@@ -94,11 +95,10 @@ class ScanError(GraphflopsError):
     """The scan cannot go on; what was done is written."""
 
 
-@dataclass(slots=True)
-class Summary:
+class Summary(Struct):
     """What a scan did: rows by status, and how many were there already."""
 
-    by_status: dict[str, int] = field(default_factory=dict)
+    by_status: dict[str, int] = {}
     skipped: int = 0
     interrupted: bool = False
 
@@ -108,18 +108,17 @@ class Summary:
         return self.skipped + sum(self.by_status.values())
 
 
-@dataclass(slots=True)
-class _Table:
+class _Table(Struct):
     """The output as it was when the scan began, and the rows that wait to be written."""
 
     folder: str
     options: str
     limits: str
     # Size and time of change of the file of each row that is still right.
-    done: dict[Key, tuple[int, int]] = field(default_factory=dict)
-    known: dict[Key, int] = field(default_factory=dict)  # by digest and binding, where the row is
+    done: dict[Key, tuple[int, int]] = {}
+    known: dict[Key, int] = {}  # by digest and binding, where the row is
     table: Any = None
-    waiting: list[Result] = field(default_factory=list)
+    waiting: list[Result] = []
     written: float = field(default_factory=time.monotonic)
 
     def tables(self, job: Job) -> Iterator[tuple[TableName, str]]:

@@ -8,11 +8,11 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from graphflops.base.patterns import matches_op
+from graphflops.base.record import Record
 from graphflops.base.units import measured, memory, number, parameters, percent
 from graphflops.budget.check import RULES, finding
 from graphflops.budget.limits import Budget, BudgetFile
@@ -33,8 +33,7 @@ _NAME = 120
 Row = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class RowChange:
+class RowChange(Record, frozen=True):
     """A file at a binding; a side is None where its table does not have it."""
 
     name: str
@@ -48,8 +47,7 @@ class RowChange:
         return abs(int(sides[1] - sides[0]))
 
 
-@dataclass(frozen=True, slots=True)
-class FleetChange:
+class FleetChange(Record, frozen=True):
     """The rows that differ, those with the largest change of FLOPs first; same: how many do not. flops: of all rows."""
 
     rows: tuple[RowChange, ...]

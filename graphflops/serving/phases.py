@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
+
+from msgspec import field
 
 from graphflops.analysis import priced
 from graphflops.base.record import Record
@@ -48,8 +50,7 @@ class Setting(Record, frozen=True):
             raise OptionError(f"--devices {self.devices}: give 1 or more")
 
 
-@dataclass(frozen=True, slots=True)
-class Steps:
+class Steps(Record, frozen=True):
     """Steps of a decoder on a device, or on each of several."""
 
     report: Report

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -36,8 +35,7 @@ _FLOAT8 = "float8_e4m3fn"
 _AS_ENGINES_SAY = {"fp8": _FLOAT8, "fp8_e4m3": _FLOAT8, "fp8_e5m2": "float8_e5m2", "bf16": "bfloat16"}
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Serving(Rendered):
+class Serving(Rendered, Record, frozen=True):
     """A decoder as a service on one device, or on several that share each layer."""
 
     report: Report  # of a step on each device

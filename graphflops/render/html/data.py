@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
+from graphflops.base.record import Record
 from graphflops.base.units import HUGE_BITS
 from graphflops.cost import CONVENTIONS, QUANTITIES, REPORTED, Cost
 from graphflops.dims import Dim, Expr
@@ -37,8 +38,7 @@ _FITS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class PageSize:
+class PageSize(Record, frozen=True):
     """An input field of the page for a size."""
 
     shown: str  # the name that people read
@@ -68,8 +68,7 @@ class PageSize:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class PageChange:
+class PageChange(Record, frozen=True):
     """A module that changed, or several with the same change; figures in the sizes that the page shows."""
 
     status: str
@@ -317,8 +316,7 @@ class _Calls:
         return len(self.kinds) - 1
 
 
-@dataclass(slots=True)
-class Layout:
+class Layout(Struct):
     """All places, the parent before the child; and by side where each module's calls and parameters belong.
 
     A place is a module, several equal siblings together, or the rest of a long list: the number of the place around it, -1
@@ -328,7 +326,7 @@ class Layout:
     places: list[tuple[int, tuple[str, str, str], int]]
     home: list[dict[TreeModule, int]]
     # By side and place, those of the modules themselves.
-    parameters: list[list[int]] = field(default_factory=list)
+    parameters: list[list[int]] = []
 
     def outermost(self, place: int) -> int:
         """The enclosing place in the program itself."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
+from graphflops.base.record import Record
 from graphflops.base.units import memory, number, seconds
 from graphflops.derived.resize import Point, Sweep
 from graphflops.render import serving as of_serving
@@ -153,16 +153,14 @@ _APART = 42  # units between the labels of two sizes
 _MOST_DOTS = 100  # of one curve; of more points the line alone is drawn
 
 
-@dataclass(frozen=True, slots=True)
-class Curve:
+class Curve(Record, frozen=True):
     """A quantity at several sizes, which ascend."""
 
     label: str
     points: tuple[tuple[int, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Axis:
+class Axis(Record, frozen=True):
     """What of an axis is shown, from 0 to 1: from the least to the largest value, by their logarithms or as they are."""
 
     least: int

@@ -7,11 +7,11 @@ What two programs differ in, and where a run differs from its analysis, are stat
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import networkx
+from msgspec import Struct
 
 from graphflops.base.units import numbered, unnumbered
 from graphflops.render.text import count_of, short_type
@@ -27,8 +27,7 @@ FIGURES = ("flops", "bytes", "time", "memory", "parameters")
 _WORST = ("unknown", "at least", "exact")
 
 
-@dataclass(slots=True)
-class Item:
+class Item(Struct):
     """One box."""
 
     label: str
@@ -44,12 +43,11 @@ class Item:
         return int(self.facts.get("count", 1))
 
 
-@dataclass(slots=True)
-class Sheet:
+class Sheet(Struct):
     """Boxes in program order; by the places of two, the values that pass from one to the other, with their attributes."""
 
-    items: list[Item] = field(default_factory=list)
-    links: dict[tuple[int, int], dict[str, Mapping[str, Any]]] = field(default_factory=dict)
+    items: list[Item] = []
+    links: dict[tuple[int, int], dict[str, Mapping[str, Any]]] = {}
 
     def link(self, source: int, target: int, facts: Mapping[str, Any]) -> None:
         self.links.setdefault((source, target), {})[str(facts.get("value", ""))] = facts

@@ -7,7 +7,6 @@ one HTML file without network, modules open into their calls.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from pathlib import Path, PurePath
@@ -15,6 +14,7 @@ from typing import Any, Literal
 
 import networkx
 
+from graphflops.base.record import Record
 from graphflops.base.units import memory, number, parameters, percent, seconds
 from graphflops.render.html.fragment import escaped, scripted
 from graphflops.render.picture.layout import Box, Route, layout
@@ -49,8 +49,7 @@ _WIDTHS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Face:
+class Face(Record, frozen=True):
     """What a box shows. share: of the whole, from 0 to 1. out: beside the line that leaves it. about: all its facts."""
 
     lines: tuple[str, ...]
