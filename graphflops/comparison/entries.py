@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 
 from graphflops.base.record import Record
 from graphflops.comparison.align import Pairs, differ, out_of_order
@@ -36,6 +36,7 @@ class Trees(Record, frozen=True):
     shared: tuple[Shared, Shared]
     export: bool
     training: bool
+    numbers: Numbers  # of the kind of each call
 
 
 def listed(trees: Trees) -> tuple[list[ModuleChange], int, list[tuple[str, str]]]:
@@ -53,7 +54,7 @@ def listed(trees: Trees) -> tuple[list[ModuleChange], int, list[tuple[str, str]]
         module = stack.pop()
         ours = trees.pairs.old.get(module)
         if ours is None:
-            whole = not any(part in trees.pairs.old for part in module.below())
+            whole = not any(part in trees.pairs.old for part in module.walk())
             modules += _alone(trees, None, module, whole=whole)
         elif ours in trees.pairs.replaced:
             whole = True
@@ -72,7 +73,7 @@ def listed(trees: Trees) -> tuple[list[ModuleChange], int, list[tuple[str, str]]
         module = stack.pop()
         whole = module in trees.pairs.replaced
         if module not in trees.pairs.new:
-            whole = not any(part in trees.pairs.new for part in module.below())
+            whole = not any(part in trees.pairs.new for part in module.walk())
             modules += _alone(trees, module, None, whole=whole)
         if not whole:
             stack += [*module.children.values()][::-1]
@@ -269,23 +270,26 @@ def attributed(old: Report, new: Report) -> Mapping[str, int]:
 _Names = tuple["str | None", "str | None"]
 
 
-def by_operator(trees: Trees, numbers: Numbers) -> Iterator[GroupChange]:
+def by_operator(trees: Trees) -> Iterator[GroupChange]:
     """One group for each operator, unchanged ones included."""
-    groups = _grouped(trees, numbers, "op")
+    groups = _grouped(trees, "op")
     yield from _compared(trees, groups, {name: name for name in groups[0]})
 
 
-def by_source(trees: Trees, numbers: Numbers) -> Iterator[GroupChange]:
+def by_source(trees: Trees, calls: Mapping[int, int]) -> Iterator[GroupChange]:
     """One group for each source line, unchanged ones included; a line is paired with the one that has most of its calls."""
-    groups = _grouped(trees, numbers, "source")
+    groups = _grouped(trees, "source")
     # Calls of an export are not aligned, but both name the lines of one source.
-    pairs = {line: line for line in groups[0]} if trees.export else followed(_aligned(trees))
+    costly = {ours: theirs for ours, theirs in calls.items() if trees.numbers[0][ours] is not None}
+    pairs = {line: line for line in groups[0]} if trees.export else followed(*trees.reports, costly)
     yield from _compared(trees, groups, pairs)
 
 
-def followed(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Lines of the new program by those of the old one where each has most of the other's calls. pairs: of each call."""
-    votes = Counter(pairs)
+def followed(old_report: Report, new_report: Report, calls: Mapping[int, int]) -> dict[str, str]:
+    """Lines of the new program by those of the old one where each has most of the other's calls. calls: rows by rows."""
+    votes = Counter(
+        (old_report.rows[ours].source, new_report.rows[theirs].source) for ours, theirs in calls.items()
+    )
     new: dict[str, str] = {}
     old: dict[str, str] = {}
     for (ours, theirs), _ in sorted(votes.items(), key=lambda vote: (-vote[1], vote[0][0] != vote[0][1])):
@@ -294,26 +298,10 @@ def followed(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
     return {ours: theirs for ours, theirs in new.items() if old[theirs] == ours}
 
 
-def _aligned(trees: Trees) -> Iterator[tuple[str, str]]:
-    """Pairs of source lines of equal calls in paired modules, in order."""
-    old, new = (report.rows for report in trees.reports)
-    for ours, theirs in trees.pairs.new.items():
-        places: dict[int, deque[int]] = {}
-        for index, kind in theirs.calls:
-            places.setdefault(kind, deque()).append(index)
-        for index, kind in ours.calls:
-            if partners := places.get(kind):
-                yield old[index].source, new[partners.popleft()].source
-        if len(ours.calls) == len(theirs.calls):  # changed calls at the same place count too
-            for (index, _), (other, _) in zip(ours.calls, theirs.calls, strict=True):
-                if old[index].op == new[other].op:
-                    yield old[index].source, new[other].source
-
-
-def _grouped(trees: Trees, numbers: Numbers, column: str) -> list[dict[str, Counts]]:
+def _grouped(trees: Trees, column: str) -> list[dict[str, Counts]]:
     """In either program, the kinds of calls by what a column of their rows says."""
     sides: list[dict[str, list[int]]] = [{}, {}]
-    for groups, report, kinds in zip(sides, trees.reports, numbers, strict=True):
+    for groups, report, kinds in zip(sides, trees.reports, trees.numbers, strict=True):
         for row, kind in zip(report.rows, kinds, strict=True):
             if kind is not None:
                 groups.setdefault(getattr(row, column), []).append(kind)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from msgspec import Struct, field
 
+from graphflops.base.patterns import module_at
 from graphflops.base.record import Record
 from graphflops.base.units import is_index, spans
 from graphflops.cost import QUANTITIES, Cost
@@ -157,7 +158,6 @@ def _total(dims: Iterable[Dim]) -> Dim:
 
 LINES = 25  # default depth: the deepest with about so many lines
 _CHILDREN = 24  # default number of lines under one module
-DEEPEST = 100  # components of a path; what goes on past them counts as the last one
 
 
 class Line(Record, frozen=True):
@@ -211,28 +211,18 @@ class Tree:
         self.shapes: dict[Hashable, int] = {}  # by types, names, costs and parameters, submodules included
         self.totals: list[Totals] = []  # by number of the shape
         self.shape_of: dict[TreeModule, int] = {}
-        # The modules that calls are made in and that hold parameters, by path; those around them hang on the first
         root = self.root = TreeModule("", "", report.modules.get("", ""))
         by_path = self.by_path = {"": root}
 
-        def at(path: str) -> TreeModule:
-            found = by_path.get(path)
-            if found is None:
-                found, so_far = root, ""
-                for part in path.split(".", DEEPEST - 1):
-                    so_far = f"{so_far}.{part}" if so_far else part
-                    if part not in found.children:
-                        found.children[part] = TreeModule(part, so_far, report.modules.get(so_far, ""))
-                    found = found.children[part]
-                by_path[path] = found
-            return found
+        def made(around: TreeModule, name: str, path: str) -> TreeModule:
+            return around.children.setdefault(name, TreeModule(name, path, report.modules.get(path, "")))
 
         works = [
             idle or kind.state == "unknown" or bool(kind.forward) or bool(kind.backward)
             for kind in ledger.kinds
         ]
         for path, counts in ledger.counts(lambda row: row.module).items():
-            module = at(path)
+            module = module_at(by_path, path, made)
             for kind, times in counts.items():
                 if works[kind]:
                     module.own[kind] = module.own.get(kind, 0) + times
@@ -240,7 +230,7 @@ class Tree:
             module = by_path[row.module]
             module.type = module.type or row.module_type
         for path, parameters in report.parameter_modules.items():
-            at(path).parameters += parameters
+            module_at(by_path, path, made).parameters += parameters
         self._shape(root)
 
     def lines(self, depth: int | None = None, most: int | None = None) -> list[Line]:

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from graphflops.attention import AttentionUse
-from graphflops.base.patterns import is_within, modules_around
+from graphflops.base.patterns import DEEPEST, is_within, modules_around
 from graphflops.base.record import Record
 from graphflops.base.units import numbered, parameters, seconds
 from graphflops.cost import REPORTED
 from graphflops.dims import evaluate
 from graphflops.render import summary
-from graphflops.render.ledger import DEEPEST, Group, Ledger, Tree, traffic
+from graphflops.render.ledger import Group, Ledger, Tree, traffic
 from graphflops.render.text import Numbers, operator_name, safe, short_type
 from graphflops.report import Cut, PhaseMemory, Report
 from graphflops.report.size_names import named

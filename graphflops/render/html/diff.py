@@ -139,8 +139,7 @@ def _moved(found: Comparison) -> Report:
         return paths[path]
 
     rows = tuple(row._replace(module=renamed(row.module)) for row in old.rows)
-    new = found.new.rows
-    lines = followed((old.rows[ours].source, new[theirs].source) for ours, theirs in found.calls.items())
+    lines = followed(old, found.new, found.calls)
     return replace(
         old,
         rows=tuple(row._replace(source=lines.get(row.source, row.source)) for row in rows),
