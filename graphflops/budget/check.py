@@ -14,6 +14,7 @@ from graphflops.dims import Dim, Expr
 from graphflops.open_sizes import of_report
 from graphflops.render.summary import located
 from graphflops.render.text import count_of, formula, listed, occurrences, safe, shortened
+from graphflops.report import HELD
 from graphflops.report.contradictions import contradicted, contradictions
 from graphflops.report.findings import Finding, LimitResult, RuleInfo
 from graphflops.report.size_names import alike, collapsed, pattern_of
@@ -58,7 +59,6 @@ def _rules() -> Iterator[tuple[str, RuleInfo]]:
 
 
 RULES: Mapping[str, RuleInfo] = dict(_rules())
-_HELD = ("parameters", "parameter_bytes", "buffer_bytes")  # what is known whatever the calls cost
 _SHOWN = 3  # culprits named
 
 
@@ -168,7 +168,7 @@ class _Check:
                     yield self.open(scope, quantity, value)
             elif limit.is_broken(now, then):
                 yield self.broken(scope, limit, now, then)
-            elif unknown and quantity not in _HELD:
+            elif unknown and quantity not in HELD:
                 untold.append(quantity)
         if untold:
             calls = count_of(sum(unknown.values()), "call")
@@ -215,7 +215,7 @@ class _Check:
         quantity, most, report = limit.quantity, limit.allowed(then), self.measures.report
         unit, counts = UNITS[quantity], (now, now - then, abs(now - most))
         is_, grown, over = (measured(quantity, count, unit) for count in counts)
-        what = f"{quantity}{scope.inside()} is {is_}{'' if quantity in _HELD else self.sizes()}: "
+        what = f"{quantity}{scope.inside()} is {is_}{'' if quantity in HELD else self.sizes()}: "
         if limit.relative:
             grown += _share(now - then, then)
             what += f"{grown} more than before, where {safe(limit.text, 60)} is allowed"
@@ -298,7 +298,7 @@ def _result(scope: _Scope, limit: Limit, now: Figure, then: Figure | None, has_u
         verdict = "within" if then is not None and now == then else "unknown"
     elif limit.is_broken(measured, then if isinstance(then, int) else 0):
         verdict = "over"
-    elif has_unknown and limit.quantity not in _HELD:
+    elif has_unknown and limit.quantity not in HELD:
         verdict = "unknown"
     module = f"{scope.label}{scope.others}"
     unit = UNITS[limit.quantity]

@@ -19,7 +19,7 @@ from graphflops.dims import Dim
 from graphflops.fitting.cells import QUANTITIES, Cell, ServedQuantity
 from graphflops.open_sizes import of_report
 from graphflops.render.ledger import Group, Ledger
-from graphflops.report import Report, Row
+from graphflops.report import HELD, Report, Row
 from graphflops.report.size_names import named
 
 Figure = Union[int, str]  # a number, or the formula where a size has no value
@@ -68,7 +68,7 @@ class Measures:
 
     def total(self, quantity: str) -> Dim:
         """A quantity of the whole model, of the whole step where training is priced."""
-        if quantity in ("parameters", "parameter_bytes", "buffer_bytes"):
+        if quantity in HELD:
             size: int = getattr(self.report, quantity)
             return size
         if quantity in SERVED:

@@ -235,9 +235,7 @@ def _outcome(job: Job) -> Outcome:
                     then = measures_before(job.past.commit, job.past.path, job.sizes, assume=job.assume)
                     before = baseline.measured(then, job.budgets)
             except (GraphflopsError, RecursionError) as error:
-                findings.append(
-                    finding("GF306", f"it cannot be measured as it was: {shown(str(error), 500)}")
-                )
+                findings += [finding("GF306", f"it cannot be measured as it was: {shown(str(error), 500)}")]
         if job.update or (job.past is not None and before is None):
             budgets = tuple(budget.absolute() for budget in budgets)
         results: list[LimitResult] = []

@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from graphflops.base.files import whole
@@ -22,7 +23,7 @@ from graphflops.budget.limits import Budget, BudgetFile
 from graphflops.budget.measure import Limit
 from graphflops.budget.run import EXPORTED, measures_before
 from graphflops.comparison.compare import compared
-from graphflops.comparison.result import HELD, WORK, Comparison
+from graphflops.comparison.result import WORK, Comparison
 from graphflops.errors import GraphflopsError, shown
 from graphflops.loading import analyze
 from graphflops.onnx_audit.audit import audit
@@ -33,7 +34,7 @@ from graphflops.render.findings import offered
 from graphflops.render.summary import headline
 from graphflops.render.text import assumptions, count_of
 from graphflops.render.text import listed as named
-from graphflops.report import Report
+from graphflops.report import HELD, Report
 from graphflops.report.contradictions import contradicted, contradictions
 from graphflops.report.findings import Findings, ModelFindings
 from graphflops.version import tool
@@ -199,9 +200,8 @@ def _available(base: str, notes: list[str]) -> str | None:
     """The commit, fetched if the checkout is shallow; None, and a note, if it cannot be."""
     there = ("cat-file", "-e", f"{base}^{{commit}}")
     fetch = (*_FETCH, "--depth=1", "origin", base)
-    if succeeds(*there, seconds=_SECONDS) or all(
-        succeeds(*each, seconds=_SECONDS) for each in (fetch, there)
-    ):
+    does = partial(succeeds, seconds=_SECONDS)
+    if does(*there) or (does(*fetch) and does(*there)):
         return base
     notes.append(f"The base commit {base[:12]} cannot be fetched, so nothing is compared.")
     return None

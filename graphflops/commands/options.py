@@ -84,9 +84,7 @@ class PathsCommand(LimitedCommand):
         if "--" in args:
             at = args.index("--")
             behind = args[at + 1 :]
-            marked = [
-                text if text.startswith("-") else f"{text}\0{index}" for index, text in enumerate(behind)
-            ]
+            marked = [text if text.startswith("-") else f"{text}\0{n}" for n, text in enumerate(behind)]
             found, _, _ = self.make_parser(ctx).parse_args(marked)
             # Click's mark for none.
             paths = found["sides"] if isinstance(found["sides"], (list, tuple)) else ()

@@ -52,9 +52,7 @@ def align(old: ComparedModule, new: ComparedModule, *, by_contents: bool = True)
         if by_contents:
             free = _Free(left[1], pairs)
             found: list[ModulePair] = []
-            queue = sorted(
-                (root for root in left[0] if root not in pairs.new), key=lambda module: -module.size
-            )
+            queue = sorted((one for one in left[0] if one not in pairs.new), key=lambda module: -module.size)
             for module in queue:  # which grows at its end
                 if module in pairs.new:
                     continue

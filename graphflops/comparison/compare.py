@@ -32,7 +32,7 @@ from graphflops.comparison.tree import ComparedModule, InternedCalls, grown
 from graphflops.cost import REPORTED
 from graphflops.dims import Dim, evaluate, total
 from graphflops.ops import operator
-from graphflops.report import Report, Row, Totals
+from graphflops.report import HELD, Report, Row, Totals
 from graphflops.report.contradictions import contradicted
 from graphflops.tensor import DTYPES
 
@@ -226,7 +226,7 @@ def _totals(
         if all(phase in of for of in needed):
             taken = kinds.figure(joined.old(needed[0][phase]), joined.new(needed[1][phase]))
             found.get(name, found["forward"])["device_bytes"] = taken
-    for held in ("parameters", "parameter_bytes", "buffer_bytes"):
+    for held in HELD:
         found["forward"][held] = kinds.figure(getattr(old, held), getattr(new, held))
     return found
 

@@ -83,9 +83,8 @@ class TimeChange(Record, frozen=True):
             return None
         for before, after in ((old.step_time, new.step_time), (old.totals.time, new.totals.time)):
             if before is not None and after is not None:
-                return TimeChange(
-                    new.device, new.execution, before.seconds, after.seconds, after.low, after.high
-                )
+                times = (before.seconds, after.seconds, after.low, after.high)
+                return TimeChange(new.device, new.execution, *times)
         return None
 
     @property
@@ -123,7 +122,6 @@ LedgerKind = Literal[
     "weights_shared", "weights_split", "weights_quantized", "quantized", "repeated_work_merged",
 ]  # fmt: skip
 WORK: tuple[str, ...] = tuple(quantity.name for quantity in REPORTED)
-HELD: tuple[str, ...] = ("parameters", "parameter_bytes", "buffer_bytes")
 
 
 class Figure(Record, frozen=True):

@@ -126,10 +126,8 @@ def _detailed(
     report, of_first, first = found.report, found.verdicts[0], devices[0]
     if (cache := kv_cache(report)) is not None:
         free = int((1 - SPARE) * room(first))
-        entry, lengths = (
-            on_device(report.memory_use[-1], first),
-            LENGTHS if cache.batch and cache.lengths else (),
-        )
+        entry = on_device(report.memory_use[-1], first)
+        lengths = LENGTHS if cache.batch and cache.lengths else ()
         known = [length for length in lengths if is_open_for(report, cache, length)]
         requests = [(length, most_requests(report, entry, cache, length, free)) for length in known]
         found = replace(found, cache=cache, requests=tuple(requests))

@@ -14,8 +14,7 @@ from graphflops.dims import Expr, evaluate, symbol
 from graphflops.graph import Argument, EagerRun, Graph, Node, Ref
 from graphflops.planning.parts import INDIVISIBLE, Exchanged, Split, axis_of
 from graphflops.report import Report
-from graphflops.structure.fold import Fold, Part
-from graphflops.structure.wiring import wiring
+from graphflops.structure.wiring import Fold, Part, wiring
 from graphflops.tensor import TensorType
 
 _FACTORS = 2  # of columns that are tried after the leading one
@@ -209,10 +208,8 @@ def folded(report: Report, kept: int = TURNS) -> Folded:
     outputs = tuple([output.renamed(instead) for output in graph.outputs])
     used = {name for node in kept_nodes for name in node.reads()}
     used |= {name for output in outputs for _, name in output.uses()}
-    tied = {entry.alias_of for entry in graph.inputs if entry.name in used}
-    wanted = (
-        one for one in graph.inputs if one.name in used or one.target in tied - {""} or one.role == "user"
-    )
+    tied = {entry.alias_of for entry in graph.inputs if entry.name in used} - {""}
+    wanted = (one for one in graph.inputs if one.name in used or one.target in tied or one.role == "user")
     eager = _eager(graph.eager, {name for node in kept_nodes for name in node.outputs if name})
     less = replace(graph, nodes=tuple(kept_nodes), inputs=tuple(wanted), outputs=outputs, eager=eager)
     return Folded(less, number, turn, kept)

@@ -58,9 +58,8 @@ def stream(messages: Iterable[bytes]) -> bytes:
 def metadata(facts: Facts, mesh: Mesh | None) -> bytes:
     """The first message: what wrote the trace, and of which rank."""
     place = {} if mesh is None else {"rank": mesh.rank, "world_size": prod(mesh.axes.values())}
-    return field(1, _SCHEMA) + attributes(
-        2, {"producer": f"graphflops {__version__}, predicted", **facts, **place}
-    )
+    about = {"producer": f"graphflops {__version__}, predicted", **facts, **place}
+    return field(1, _SCHEMA) + attributes(2, about)
 
 
 def process_groups(number: int, mesh: Mesh) -> bytes:
@@ -192,16 +191,11 @@ class _Trace:
             return COMPUTE, {"is_cpu_op": "," not in time.kernel}
         facts = {"is_cpu_op": time is not None and not time.kernel, "stream": 0}
         made = tuple([Ref(name) for name, _ in row.outputs])
-        read, stored = (
-            any(name in self.away for name, _ in row.inputs),
-            [one.name in self.away for one in made],
-        )
-        if any(stored) and not all(name in self.away for name, _ in row.inputs):
-            return STORE, {
-                **facts,
-                "tensor_size": self.bytes(made, row),
-            }  # what a step keeps in the host's memory
-        if read and stored and not any(stored):
+        # What a step keeps in the host's memory.
+        read, stored = ([name in self.away for name, _ in side] for side in (row.inputs, row.outputs))
+        if any(stored) and not all(read):
+            return STORE, {**facts, "tensor_size": self.bytes(made, row)}
+        if any(read) and stored and not any(stored):
             return LOAD, {**facts, "tensor_size": self.bytes(made, row)}
         return COMPUTE, {**facts, **self.work(_cost(span, row))}
 

@@ -300,11 +300,9 @@ def layer_shapes(report: Report) -> dict[str, LayerShapes]:
     for row in report.rows:
         if row.phase == "backward":
             continue
-        own = [x for x in row.inputs if not (x.name in made or x.name in given or row.regions)]
+        own = (x.type for x in row.inputs if not (x.name in made or x.name in given or row.regions))
         # No weights are single numbers, and the sizes and indices that exporters store.
-        stored = [
-            x.type for x in own if x.type.numel != 1 and x.type.rank > 0 and x.type.dtype.name != "int64"
-        ]
+        stored = [x for x in own if x.numel != 1 and x.rank > 0 and x.dtype.name != "int64"]
         for path in dict.fromkeys((row.module, *modules_around(row.module), "")):
             shapes = found.get(path, LayerShapes())
             outside = (

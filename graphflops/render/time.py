@@ -204,9 +204,7 @@ def summary(profile: Device) -> str:
     """Ceilings of the device, and points and held-out error of each family."""
     lines = [host_summary(profile), f"  memory     {number(int(profile.bandwidth))}B/s"]
     lines += [f"  {dtype:<10} {number(int(peak))}FLOP/s" for dtype, peak in profile.matrix.items()]
-    lines.append(
-        "  family         element type   points  error of kernels held out (median, 90th percentile)"
-    )
+    lines += ["  family         element type   points  error of kernels held out (median, 90th percentile)"]
     families: dict[tuple[str, str], list[tuple[int, tuple[float, float, float] | None]]] = {}
     for one in profile.calibration:
         families.setdefault((one.family, one.dtype), []).append((len(one.points), one.error))

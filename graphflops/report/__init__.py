@@ -31,6 +31,11 @@ Cut = Literal["op", "module", "source", "attention"]
 Execution = Literal["graph", "eager", "compiled"]
 GraphLevel = Literal["call", "module"]
 MemoryPhase = Literal["inference", "training"]
+HELD = (
+    "parameters",
+    "parameter_bytes",
+    "buffer_bytes",
+)  # elements and bytes that do not depend on what calls cost
 
 
 _NOTHING = Cost()

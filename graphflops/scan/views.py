@@ -23,9 +23,10 @@ from graphflops.render.html.fragment import page as whole
 from graphflops.render.table import Page
 from graphflops.render.tables import Entry, TextTable
 from graphflops.render.text import count_of, safe
+from graphflops.report import HELD
 from graphflops.report.findings import Finding, Findings, ModelFindings
 from graphflops.scan import store
-from graphflops.scan.worker import COSTS, HELD, RESULTS
+from graphflops.scan.worker import COSTS, RESULTS
 
 _COMPARED = ("status", "matrix_flops", "parameters", "read_bytes", "written_bytes", "peak_bytes", "unknown")
 _LINES = 40

@@ -21,8 +21,7 @@ from graphflops.loading import Model
 from graphflops.memory.ledger import on_device
 from graphflops.planning.plan import divisors
 from graphflops.report import Execution, Report
-from graphflops.serving.engines import Engine, engine_named
-from graphflops.serving.phases import Prefill, Setting, Steps, changed, programs
+from graphflops.serving.engines import Engine, Prefill, Setting, Steps, changed, engine_named, programs
 from graphflops.tensor import dtype_named
 
 BATCHES = (1, 4, 16, 64, 256)

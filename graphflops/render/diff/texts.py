@@ -13,7 +13,7 @@ from graphflops.render.document import escaped, fitted, rows, written
 from graphflops.render.table import Page
 from graphflops.render.tables import Entry, TextTable
 from graphflops.render.text import count_of, listed, safe, short_type, told_apart
-from graphflops.report import Grouping
+from graphflops.report import HELD, Grouping
 
 VISIBLE = 12  # lines that a reader sees before anything is unfolded
 _NARROWEST = 12  # columns of the words, however narrow the screen
@@ -238,4 +238,4 @@ _OF_MODULES = (
 )  # fmt: skip
 
 
-_HELD = ("peak_bytes", "device_bytes", "parameters", "parameter_bytes", "buffer_bytes")
+_HELD = ("peak_bytes", "device_bytes", *HELD)

@@ -114,9 +114,8 @@ def notes(comparison: Comparison) -> list[str]:
         if entry.quantity in ("matrix_flops", "peak_bytes"):
             sides = ("less", "more") if entry.more else ("more", "less")
             at = f"{safe(sizes[entry.size].stated, 40)} = {sizes[entry.size].at(entry.at):,}"
-            lines.append(
-                f"{NAMES[entry.quantity]}: {sides[0]} than before below {at}, {sides[1]} from there on"
-            )
+            before, after = f"{sides[0]} than before below {at}", f"{sides[1]} from there on"
+            lines.append(f"{NAMES[entry.quantity]}: {before}, {after}")
     if comparison.renumbered:
         paths = ([safe(path, 80) or "the model" for path in pair] for pair in comparison.renumbered)
         pairs = listed((f"{before} → {after}" for before, after in paths), 4)

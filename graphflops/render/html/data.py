@@ -24,7 +24,7 @@ from graphflops.render.html.fragment import inert
 from graphflops.render.ledger import Ledger, Tree, TreeModule, placed
 from graphflops.render.memory import device_of, memory_of, picoseconds
 from graphflops.render.text import count_of, formula, operator_name, safe, short_type, shortened
-from graphflops.report import Report, Row, SymbolInfo
+from graphflops.report import HELD, Report, Row, SymbolInfo
 from graphflops.report.size_names import pattern_of
 
 LARGEST = 1_500_000  # bytes of data in a page
@@ -211,9 +211,7 @@ def _side(
             for name, quantities in phases.items()
         ],
         "peak_at": summary.located(report, (report.step() or report.totals).peak_node),
-        "held": [
-            parts.formula(n, report) for n in (report.parameters, report.parameter_bytes, report.buffer_bytes)
-        ],
+        "held": [parts.formula(getattr(report, name), report) for name in HELD],
         "coverage": [getattr(report.coverage, name) for name in ("nodes", "counted", "free", "unknown")],
         "unknown_ops": [
             [parts.shown(operator_name(op)), n] for op, n in list(report.coverage.unknown_ops.items())[:50]

@@ -15,8 +15,8 @@ from msgspec import Struct
 
 from graphflops.base.units import numbered, unnumbered
 from graphflops.render.text import count_of, short_type
-from graphflops.structure.build import Program
-from graphflops.structure.fold import Fold, Part, Turn, marks
+from graphflops.structure.build import Program, marks
+from graphflops.structure.wiring import Fold, Part, Turn
 
 if TYPE_CHECKING:
     from graphflops.comparison.result import Comparison
@@ -311,9 +311,7 @@ def _rewired(
 
 def _pairs(found: Comparison, before: Program, after: Program) -> dict[str, str]:
     """Nodes of the new program by those of the old one: calls, those that only moved within their module, and ends."""
-    names, others = (
-        {place: name for name, place in program.found.calls.items()} for program in (before, after)
-    )
+    names, others = ({place: name for name, place in side.found.calls.items()} for side in (before, after))
     pairs = {names[ours]: others[theirs] for ours, theirs in found.calls.items()}
     free: dict[object, list[str]] = {}
     same = {*pairs.values()}

@@ -238,9 +238,8 @@ def faces(sheet: Sheet, by: By, total: float) -> list[Face]:
     leaving: list[dict[str, Mapping[str, Any]]] = [{} for _ in sheet.items]
     for (source, _), values in sheet.links.items():
         leaving[source].update(values)
-    now = [
-        [one for one in all_.values() if one.get("status") != "gone"] or [*all_.values()] for all_ in leaving
-    ]
+    there = ([one for one in own.values() if one.get("status") != "gone"] for own in leaving)
+    now = [some or [*own.values()] for some, own in zip(there, leaving, strict=True)]
     return [face(item, by, total, now[place]) for place, item in enumerate(sheet.items)]
 
 
