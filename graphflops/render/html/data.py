@@ -24,11 +24,13 @@ from graphflops.render.html.fragment import inert
 from graphflops.render.ledger import Ledger, Tree, TreeModule, placed
 from graphflops.render.memory import device_of, memory_of, picoseconds
 from graphflops.render.text import count_of, formula, operator_name, safe, short_type, shortened
-from graphflops.report import HELD, Report, Row, SymbolInfo
+from graphflops.report import HELD, Report, SymbolInfo
 from graphflops.report.size_names import pattern_of
 
 LARGEST = 1_500_000  # bytes of data in a page
 _OTHERS = "(other operators)"
+_COLUMNS = ("node", "op", "module", "place", "source", "dtype", "time", "kind", "calls")
+_TIME = _COLUMNS.index("time")
 _PRETTY = 300  # characters of a formula shown
 _LONGEST_FORMULA = 10_000  # characters of a formula that the page evaluates
 _SAFE_INTEGER = 2**53  # from here on JavaScript reads a number in JSON inexactly
@@ -244,52 +246,37 @@ class _Calls:
     ) -> None:  # fmt: skip
         self.report, self.ledger, self.parts = report, ledger, parts
         self.kinds: list[list[Any]] = []
-        self.columns: dict[str, list[Any]] = {
-            name: [] for name in ("node", "op", "module", "place", "source", "dtype", "time", "kind", "calls")
-        }
         self.entry_of: list[int] = []
-        self._kinds: dict[Any, int] = {}
-        # Every row is put in its entry, the entries of folded rows after those that stand before them.
-        folded = self._folded(most)
+        name, folded, lines = parts.name, self._folded(most), list[list[int]]()
+        known: dict[int, int] = {}  # the place of the cost of each kind
         rest: dict[tuple[Any, ...], tuple[int, Counter[int]]] = {}
-        time = self.columns["time"]
+        # Every row is put in its entry, the entries of folded rows after those that stand before them.
         for row, kind in zip(report.rows, ledger.of, strict=True):
-            place = layout.home[number][tree.by_path[row.module]]
+            place, op = layout.home[number][tree.by_path[row.module]], operator_name(row.op)
+            cost, dtype, time = ledger.kinds[kind], row.matrix_dtype, picoseconds(row)
             if folded.get(kind, 1) > 0:
                 if kind in folded:
                     folded[kind] -= 1
-                self._add_call(row, place, kind)
+                if kind not in known:
+                    known[kind] = self._cost(cost.state, cost.forward, cost.backward)
+                self.entry_of.append(len(lines))
+                where = (name(row.node), name(op), name(row.module), place, name(row.source))
+                lines.append([*where, name(dtype), time, known[kind], 1])
                 continue
-            state, op = ledger.kinds[kind].state, operator_name(row.op)
-            if (op, place, row.matrix_dtype, state) not in rest and len(rest) > most:
+            if (op, place, dtype, cost.state) not in rest and len(rest) > most:
                 op, place = _OTHERS, layout.outermost(place)
-            key = (op, place, row.matrix_dtype, state)
+            key = (op, place, dtype, cost.state)
             if key not in rest:
-                rest[key] = len(self.columns["node"]), Counter()
-                names = (-1, place, -1, parts.name(row.matrix_dtype))
-                self._add(-1, parts.name(op), *names, 0, 0, 0)
+                rest[key] = len(lines), Counter()
+                lines.append([-1, name(op), -1, place, -1, name(dtype), 0, 0, 0])
             entry, counts = rest[key]
             counts[kind] += 1
-            time[entry] += picoseconds(row)
+            lines[entry][_TIME] += time
             self.entry_of.append(entry)
         for (*_, state), (entry, counts) in rest.items():
             group = ledger.group(counts)
-            self.columns["kind"][entry] = self._cost(state, group.forward, group.backward)
-            self.columns["calls"][entry] = sum(counts.values())
-
-    def _add_call(self, row: Row, place: int, kind: int) -> None:
-        name = self.parts.name
-        names = name(row.node), name(operator_name(row.op)), name(row.module), place, name(row.source)
-        if kind not in self._kinds:
-            known = self.ledger.kinds[kind]
-            self._kinds[kind] = self._cost(known.state, known.forward, known.backward)
-        self._add(*names, name(row.matrix_dtype), picoseconds(row), self._kinds[kind], 1)
-
-    def _add(self, *cells: int) -> None:
-        if cells[-1]:
-            self.entry_of.append(len(self.columns["node"]))
-        for column, cell in zip(self.columns.values(), cells, strict=True):
-            column.append(cell)
+            lines[entry][-2:] = self._cost(state, group.forward, group.backward), counts.total()
+        self.columns = {head: [line[at] for line in lines] for at, head in enumerate(_COLUMNS)}
 
     def _folded(self, most: int) -> dict[int, int]:
         """For kinds that are partly folded: how many of their calls have an entry of their own."""
