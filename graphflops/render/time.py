@@ -137,13 +137,8 @@ def table(report: Report, by: Cut | None, top: int | None) -> tuple[tuple[str, .
     ]
     rest = list(found.values())[most:]
     if rest:
-        others = Share()
-        for one in rest:
-            others.calls += one.calls
-            others.seconds += one.seconds
-            others.low += one.low
-            others.high += one.high
-            others.bounds += one.bounds
+        sums = [sum(getattr(one, name) for one in rest) for name in ("calls", "seconds", "low", "high")]
+        others = Share(*sums, sum((one.bounds for one in rest), Counter[str]()))
         lines.append(_line(f"… {len(rest):,} more", others, whole))
     return (head, "calls", "time", "%", "90 % interval", "limited by"), lines
 

@@ -82,11 +82,9 @@ def _sizes(found: Comparison) -> Iterator[PageSize]:
         ]
         for side, name in enumerate(own):
             told[side].add(name or "")
-        lines = [affine(each) if each is not None else None for each in (size.before_as, size.after_as)]
-        named = zip(own, lines, strict=True)
-        symbols = [
-            {} if name is None else {name: (1, 0) if line is None else line[1:]} for name, line in named
-        ]
+        lines = [None if each is None else affine(each) for each in (size.before_as, size.after_as)]
+        scales = [(1, 0) if line is None else line[1:] for line in lines]
+        symbols = [{name: scale} if name is not None else {} for name, scale in zip(own, scales, strict=True)]
         shown = affine(size.computed[size.axis]) if size.axis else None
         slope, offset = (1, 0) if shown is None else shown[1:]
         low, high = (None if end is None else slope * end + offset for end in (size.minimum, size.maximum))
