@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from msgspec import Struct, field
 
@@ -137,8 +138,9 @@ def table(report: Report, by: Cut | None, top: int | None) -> tuple[tuple[str, .
     ]
     rest = list(found.values())[most:]
     if rest:
-        sums = [sum(getattr(one, name) for one in rest) for name in ("calls", "seconds", "low", "high")]
-        others = Share(*sums, sum((one.bounds for one in rest), Counter[str]()))
+        names = ("calls", "seconds", "low", "high")
+        sums: dict[str, Any] = {name: sum(getattr(one, name) for one in rest) for name in names}
+        others = Share(**sums, bounds=sum((one.bounds for one in rest), Counter[str]()))
         lines.append(_line(f"… {len(rest):,} more", others, whole))
     return (head, "calls", "time", "%", "90 % interval", "limited by"), lines
 

@@ -101,21 +101,15 @@ def _state(change: RowChange) -> str:
 
 def _cells(change: RowChange) -> list[str]:
     ours, theirs = change.before or {}, change.after or {}
-    flops = ours.get("matrix_flops"), theirs.get("matrix_flops")
+    columns = ("matrix_flops", "peak_bytes", "inputs")
+    flops, peaks, inputs = ((ours.get(name), theirs.get(name)) for name in columns)
     held = (theirs.get("parameters") or 0) - (ours.get("parameters") or 0)
-    status = dict.fromkeys(side["status"] for side in (ours, theirs) if side)
-    share = _percent(*flops).strip(" ()%") if None not in flops else ""
-    peaks = ours.get("peak_bytes"), theirs.get("peak_bytes")
-    inputs = ours.get("inputs") or None, theirs.get("inputs") or None
-    return [
-        safe(change.name, _NAME),
-        _state(change) + (", other sizes" if None not in inputs and inputs[0] != inputs[1] else ""),
-        *("" if value is None else number(value) for value in flops),
-        share,
-        _percent(*peaks).strip(" ()%") if None not in peaks else "",
-        f"+{parameters(held)}" if held > 0 else parameters(held) if held else "",
-        " → ".join(status),
-    ]
+    more = f"+{parameters(held)}" if held > 0 else parameters(held) if held else ""
+    status = " → ".join(dict.fromkeys(side["status"] for side in (ours, theirs) if side))
+    state = _state(change) + ", other sizes" * (all(inputs) and inputs[0] != inputs[1])
+    work = ("" if value is None else number(value) for value in flops)
+    shares = [_percent(*pair).strip(" ()%") for pair in (flops, peaks)]
+    return [safe(change.name, _NAME), state, *work, *shares, more, status]
 
 
 def _percent(before: int | None, after: int | None) -> str:
