@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Union
 
-from graphflops.base.patterns import is_within
+from graphflops.base.patterns import is_within, modules_around
 from graphflops.base.record import Record
 from graphflops.base.units import starred
 from graphflops.budget.amounts import AllowedGrowth, Unit
@@ -23,7 +23,6 @@ from graphflops.report import HELD, Report, Row
 from graphflops.report.size_names import named
 
 Figure = Union[int, str]  # a number, or the formula where a size has no value
-_DEEPEST = 100  # components of a path
 TOP = "(model)"  # calls made in no module
 
 
@@ -109,7 +108,7 @@ class Measures:
     def modules(self) -> list[str]:
         """Paths of all modules, sorted."""
         paths = {*self.report.modules, *self.report.parameter_modules}
-        every = {prefix for path in paths for prefix in _prefixes(path)}
+        every = {module for path in paths for module in (*modules_around(path), path)}
         return sorted(every.union(self._counts) - {""})
 
     @cached_property
@@ -145,19 +144,13 @@ class Measures:
         """Calls by module with everything in it, and by their kind."""
         counts: dict[str, Counter[int]] = {}
         for path, found in self.ledger.counts(lambda row: row.module).items():
-            for prefix in _prefixes(path):
-                counts.setdefault(prefix, Counter()).update(found)
+            for module in (*modules_around(path), path):
+                counts.setdefault(module, Counter()).update(found)
         return counts
 
     def group_in(self, path: str) -> Group:
         """Calls of one module with everything in it, added up."""
         return self.ledger.group(self._counts.get(path, {}))
-
-
-def _prefixes(path: str) -> list[str]:
-    """A path, and those of the modules around it; what is nested absurdly deep counts as in its `_DEEPEST`th module."""
-    parts = path.split(".")[:_DEEPEST]
-    return [".".join(parts[: end + 1]) for end in range(len(parts))]
 
 
 _WORK: dict[str, Unit] = {quantity.name: quantity.unit for quantity in REPORTED}

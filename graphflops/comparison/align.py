@@ -248,20 +248,16 @@ def _named(name: str, modules: Sequence[ComparedModule]) -> ComparedModule | Non
 def out_of_order(places: Iterable[int]) -> set[int]:
     """The smallest set of indices whose removal leaves the sequence of distinct numbers ascending."""
     sequence = list(places)
-    tails: list[int] = []
-    ends: list[int] = []
+    ends: list[
+        tuple[int, int]
+    ] = []  # by length of an ascending part, the least place that one ends at, and its index
     before: list[int] = []
     for index, place in enumerate(sequence):
-        at = bisect_left(tails, place)
-        before.append(ends[at - 1] if at else -1)
-        if at == len(tails):
-            tails.append(place)
-            ends.append(index)
-        else:
-            tails[at], ends[at] = place, index
-    kept: set[int] = set()
-    index = ends[-1] if ends else -1
+        at = bisect_left(ends, (place, 0))
+        before.append(ends[at - 1][1] if at else -1)
+        ends[at : at + 1] = [(place, index)]
+    left, index = set(range(len(sequence))), ends[-1][1] if ends else -1
     while index >= 0:
-        kept.add(index)
+        left.remove(index)
         index = before[index]
-    return set(range(len(sequence))) - kept
+    return left

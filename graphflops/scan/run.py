@@ -150,9 +150,9 @@ def scan(
     progress(summary, len(jobs))
     known = frozenset(digest for digest, _ in table.known) if not options.rows else frozenset()
     run = _on_cluster(scheduler, known) if scheduler else _here(workers, known)
-    with _finishing(summary), run as results:
+    with _finishing(summary), run as (submit, window, check):
         try:
-            for result in results(todo, summary):
+            for result in _windowed(todo, submit, window, summary, check):
                 row = dict(result.row)
                 if row["status"] == KNOWN:
                     index = table.known.get((row["sha256"], row["binding"]))
@@ -255,19 +255,13 @@ def _here(workers: int, known: frozenset[str]) -> Iterator[Any]:
     """Threads of this process, each with a worker process beside it."""
     with ThreadPoolExecutor(workers) as pool, ended_at_exit():
         try:
-            yield lambda jobs, summary: _windowed(
-                jobs, lambda job: pool.submit(scanned, job, known), 4 * workers, summary
-            )
+            yield lambda job: pool.submit(scanned, job, known), 4 * workers, lambda: None
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _windowed(
-    jobs: Sequence[Job],
-    submit: Callable[[Job], Any],
-    most: int,
-    summary: Summary,
-    check: Callable[[], None] = lambda: None,
+    jobs: Sequence[Job], submit: Callable[[Job], Any], most: int, summary: Summary, check: Callable[[], None]
 ) -> Iterator[Result]:
     """Results as they come, `most` jobs in flight; after Ctrl-C those in flight are finished and no more are begun.
 
@@ -335,8 +329,7 @@ def _on_cluster(address: str, known: frozenset[str]) -> Iterator[Any]:
             if client.status != "running":
                 raise ConnectionError("the scheduler is gone")
 
-        window = max(4 * sum(client.nthreads().values()), 8)
-        yield lambda jobs, summary: _windowed(jobs, submit, window, summary, check)
+        yield submit, max(4 * sum(client.nthreads().values()), 8), check
     except (OSError, TimeoutError, CancelledError, KilledWorker) as error:
         what = type(error).__name__
         raise ScanError(f"{shown(address)}: the cluster is lost ({what}): start the scan again") from None

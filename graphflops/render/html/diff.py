@@ -11,7 +11,7 @@ from graphflops.comparison.result import Comparison, Fold
 from graphflops.dims.solving import affine
 from graphflops.render.diff import words
 from graphflops.render.diff.tables import tables
-from graphflops.render.diff.texts import VISIBLE, causes
+from graphflops.render.diff.texts import VISIBLE, causes, compared_at, notes
 from graphflops.render.diff.words import titles as titles_of
 from graphflops.render.html.data import PageChange, PageSize, page_data, page_size
 from graphflops.render.html.fragment import escaped, scripted, table
@@ -33,14 +33,14 @@ def fragment(found: Comparison) -> str:
 def _lead(found: Comparison) -> list[str]:
     """What the table says first, its causes with their figures; of an export none."""
     said = words.headlines(found)
-    room = VISIBLE - len(said) - len(words.compared_at(found))
+    room = VISIBLE - len(said) - len(compared_at(found))
     told = [
         f"{label}: "
         + ", ".join(f"{cell} {head}" for cell, head in zip(cells, grid.heads[1:], strict=True) if cell)
         for grid in (() if found.export else causes(found, room))
         for label, *cells in (entry.cells for entry in grid.entries)
     ]
-    return [*said, *told, *words.notes(found)]
+    return [*said, *told, *notes(found)]
 
 
 def html(found: Comparison) -> str:

@@ -239,10 +239,7 @@ def _upright(values: Sequence[int]) -> tuple[Axis, list[int]]:
 
 def _power(value: int) -> int:
     """The power of ten at or below a value."""
-    power = int(math.log10(max(value, 1)))  # which may be off by one where the value is next to a power
-    if 10**power > max(value, 1):
-        return power - 1
-    return power + 1 if 10 ** (power + 1) <= value else power
+    return len(str(max(value, 1))) - 1
 
 
 def _x(axis: Axis, value: int) -> float:
