@@ -23,7 +23,7 @@ from graphflops.memory.replay import BEFORE, OPTIMIZER, moments, replay, without
 from graphflops.render import summary
 from graphflops.render.text import Numbers, count_of, listed, operator_name, safe
 from graphflops.render.time import LEAST_SHARE, communication, limits, rates
-from graphflops.report import ENTRIES, LASTING, Exchange, Held, HeldKind, PhaseMemory, Report, Row, Timeline
+from graphflops.report import ENTRIES, LASTING, Exchange, Held, HeldKind, PhaseMemory, Report, Timeline
 from graphflops.training import Training
 
 _LARGEST = 10
@@ -260,7 +260,7 @@ def _device(report: Report, entry: PhaseMemory) -> dict[str, Any]:
     return {**found, "segments": steps, "peak": str(max(entry.timeline.live_bytes(known)))}
 
 
-_SECOND = 10**12
+SECOND = 10**12  # picoseconds
 
 
 def device_of(report: Report) -> dict[str, Any] | None:
@@ -279,7 +279,7 @@ def device_of(report: Report) -> dict[str, Any] | None:
         if time := totals.time:
             rest, limited = outside if name == whole_name else 0.0, limits(time)
             limited += f"; {seconds(rest)} outside of calls" if rest > LEAST_SHARE * time.seconds else ""
-            ends = [round(end * _SECOND) for end in (time.seconds, time.low, time.high)]
+            ends = [round(end * SECOND) for end in (time.seconds, time.low, time.high)]
             times[name] = {"ends": ends, "limited_by": limited, "is_lower_bound": time.is_lower_bound}
     return {
         "name": safe(report.device, 60),
@@ -288,12 +288,6 @@ def device_of(report: Report) -> dict[str, Any] | None:
         "rates": [text for _, text in told],
         "bytes": None if taken is None else report.value(taken),
     }
-
-
-def picoseconds(row: Row) -> int:
-    """The time of a call with its gradients; 0 where it runs no kernel, or its cost is unknown, as its state says."""
-    times = (row.time, row.backward_time)
-    return round(sum(time.seconds for time in times if time is not None) * _SECOND)
 
 
 Frames = list[dict[str, Any]]

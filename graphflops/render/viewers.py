@@ -137,10 +137,7 @@ def speedscope(report: Report) -> str:
         called = f"{name}, without {missing:,} unknown calls" if missing else name
         profiles.append(_profile(called, unit, stacks, values))
     if report.device:
-        times = [
-            sum(time.seconds for time in (row.time, row.backward_time) if time is not None)
-            for row in report.rows
-        ]
+        times = [row.seconds for row in report.rows]
         profiles.insert(0, _profile(f"time on {safe(report.device, 60)}", "microseconds", stacks, times, 1e6))
     whole = {
         "$schema": _SCHEMA,

@@ -77,6 +77,11 @@ class Row(NamedTuple):
     time: CallTime | None = None  # on the device; None, as the next, without one, or where it is not known
     backward_time: CallTime | None = None  # of its gradients
 
+    @property
+    def seconds(self) -> float:
+        """The time of the call with its gradients; 0 where it runs no kernel, or its cost is unknown, as its state says."""
+        return sum(time.seconds for time in (self.time, self.backward_time) if time is not None)
+
 
 class Diagnostic(Record, frozen=True):
     """Something the reader should know: stable code, name of the defect, node (or "" for the program), one sentence."""

@@ -22,7 +22,7 @@ from graphflops.open_sizes import of_report
 from graphflops.render import summary
 from graphflops.render.html.fragment import inert
 from graphflops.render.ledger import Ledger, Tree, TreeModule, placed
-from graphflops.render.memory import device_of, memory_of, picoseconds
+from graphflops.render.memory import SECOND, device_of, memory_of
 from graphflops.render.text import count_of, formula, operator_name, safe, short_type, shortened
 from graphflops.report import HELD, Report, SymbolInfo
 from graphflops.report.size_names import pattern_of
@@ -253,7 +253,7 @@ class _Calls:
         # Every row is put in its entry, the entries of folded rows after those that stand before them.
         for row, kind in zip(report.rows, ledger.of, strict=True):
             place, op = layout.home[number][tree.by_path[row.module]], operator_name(row.op)
-            cost, dtype, time = ledger.kinds[kind], row.matrix_dtype, picoseconds(row)
+            cost, dtype, time = ledger.kinds[kind], row.matrix_dtype, round(row.seconds * SECOND)
             if folded.get(kind, 1) > 0:
                 if kind in folded:
                     folded[kind] -= 1

@@ -18,6 +18,7 @@ from graphflops.render import summary
 from graphflops.render.derived import cells
 from graphflops.render.html.data import page_data, sizes_of
 from graphflops.render.html.fragment import escaped, fragment, scripted, wide
+from graphflops.render.memory import SECOND
 from graphflops.render.picture.svg import fitted
 from graphflops.render.tables import listing
 from graphflops.render.text import count_of, safe
@@ -44,13 +45,12 @@ _QUANTITIES: tuple[tuple[str, Callable[[Point], int | None], Callable[[int], str
     ("bytes moved", lambda point: point.traffic, memory),
     ("peak memory", lambda point: point.peak_bytes, memory),
 )
-_SECOND = 10**12  # picoseconds, in which times are drawn
 
 
 _TIME: tuple[str, Callable[[Point], int | None], Callable[[int], str]] = (
     "time",
-    lambda point: None if point.time is None else round(point.time.seconds * _SECOND),
-    lambda time: seconds(time / _SECOND),
+    lambda point: None if point.time is None else round(point.time.seconds * SECOND),
+    lambda time: seconds(time / SECOND),
 )
 
 
@@ -134,7 +134,7 @@ def _latencies(plan: Serving) -> str:
     for context, _ in plan.requests[:_MOST_CURVES]:
         cells = [cell for cell in plan.cells if cell.context == context]
         known = [(cell.tokens_per_second, cell.each) for cell in cells]
-        points = {round(many): round(each * _SECOND) for many, each in known if many and each}
+        points = {round(many): round(each * SECOND) for many, each in known if many and each}
         if points:
             curves.append(Curve(f"context {context:,}", tuple(sorted(points.items()))))
     if not curves:
