@@ -46,6 +46,8 @@ COMMANDS = {
 _MODULES = {
     **dict.fromkeys(("fits", "plan", "serve", "statement"), "devices"),
     **dict.fromkeys(("history", "textconv"), "diff"),
+    "check": "audit",
+    "demo": "capture",
     "profile": "validate",
     **dict.fromkeys(("graph", "rules"), "analyze"),
 }
