@@ -173,9 +173,8 @@ class _Check:
         if untold:
             calls = count_of(sum(unknown.values()), "call")
             what = f"{', '.join(untold)}{scope.inside()} cannot be checked: the cost of {calls} is unknown: "
-            yield finding(
-                "GF303", what + occurrences(unknown), module=scope.label, **self.first_call(path, unknown)
-            )
+            place = self.first_call(path, unknown)
+            yield finding("GF303", what + occurrences(unknown), module=scope.label, **place)
 
     def unserved(self) -> str:
         """Why a quantity of the step that is served has no value."""

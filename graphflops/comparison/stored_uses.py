@@ -165,7 +165,8 @@ class Matcher:
 
     def _is_alike(self, ours: ConstantUse, theirs: ConstantUse) -> bool:
         """True if two constants have the same axes, in whatever order; axes of one element do not count."""
-        before, after = _axes(ours, self.old), _axes(theirs, self.new)
+        sides = ((ours, self.old), (theirs, self.new))
+        before, after = ({_ordered(shape) for shape in _shapes(*side)} for side in sides)
         return not before.isdisjoint(after)
 
     def _is_stored_alike(self, ours: ConstantUse, theirs: ConstantUse) -> bool:
@@ -174,15 +175,9 @@ class Matcher:
         return prod(before) == prod(after) or self._is_as_large(ours, theirs)
 
     def _is_as_large(self, ours: ConstantUse, theirs: ConstantUse) -> bool:
-        return not self._numel(ours).isdisjoint(self._numel(theirs, new=True))
-
-    def _numel(self, use: ConstantUse, *, new: bool = False) -> set[Dim]:
-        """Elements of a constant; where only views lie between, those of what is stored."""
-        side = self.new if new else self.old
-        if len(use.roots) == 1:
-            stored = prod(side.types[use.roots[0]][0])
-            return {stored, use.numel} if use.computed or _is_repeated(use, stored) else {stored}
-        return {use.numel}
+        sides = ((ours, self.old), (theirs, self.new))
+        before, after = ({*map(prod, _shapes(*side))} for side in sides)
+        return not before.isdisjoint(after)
 
     def _note(self, ours: ConstantUse, theirs: ConstantUse) -> None:
         self.partners[ours.value].add(theirs.value)
@@ -273,18 +268,19 @@ class Matcher:
         return len(norm.inputs) > 3 and all(self.uniform(named.name) == 0 for named in norm.inputs[2:4])
 
 
-def _axes(use: ConstantUse, side: Constants) -> set[tuple[Dim, ...]]:
-    """The axes of a constant, and of what is stored where it follows from one tensor; sorted, without those of one."""
+def _shapes(use: ConstantUse, side: Constants) -> list[tuple[Dim, ...]]:
+    """The shape of what is stored where a constant follows from one tensor, and its own where more than views lie between.
+
+    A view that shows what is stored several times counts as more: an exporter may store it so.
+    """
     stored = side.types[use.roots[0]][0]
-    shapes = [stored] if len(use.roots) == 1 else []
-    if use.computed or len(use.roots) > 1 or _is_repeated(use, prod(stored)):
-        shapes.append(use.shape)
-    return {tuple(sorted((size for size in shape if size != 1), key=str)) for shape in shapes}
+    is_repeated = _int(use.numel) > _int(prod(stored))
+    own = [use.shape] if use.computed or len(use.roots) > 1 or is_repeated else []
+    return own if len(use.roots) > 1 else [stored, *own]
 
 
-def _is_repeated(use: ConstantUse, stored: Dim) -> bool:
-    """True for a view that shows what is stored several times; an exporter may store it so."""
-    return _int(use.numel) > _int(stored)
+def _ordered(shape: Iterable[Dim]) -> tuple[Dim, ...]:
+    return tuple(sorted((size for size in shape if size != 1), key=str))
 
 
 def _norms(rows: Iterable[Row]) -> dict[str, Row]:

@@ -64,9 +64,7 @@ def metadata(facts: Facts, mesh: Mesh | None) -> bytes:
 
 def process_groups(number: int, mesh: Mesh) -> bytes:
     """The groups and their ranks as PyTorch's execution traces have them. ASTRA-sim reads them before other nodes."""
-    groups = [
-        {"pg_name": name, "pg_desc": group.axis, "ranks": group.ranks} for name, group in mesh.groups.items()
-    ]
+    groups = [{"pg_name": name, "pg_desc": one.axis, "ranks": one.ranks} for name, one in mesh.groups.items()]
     inputs = field(8, field(1, f"['{json.dumps(groups)}']"))
     return node(number, "## process_group:init ##", METADATA, inputs + attributes(10, {"is_cpu_op": True}))
 
@@ -88,9 +86,8 @@ def attributes(number: int, facts: Facts) -> bytes:
             known.append((name, kind, value))
     if len(known) < len(facts):
         known.append(("is_unknown", "bool", True))
-    return b"".join(
-        [field(number, field(1, name) + field(_FIELDS[kind], value)) for name, kind, value in known]
-    )
+    parts = (field(1, name) + field(_FIELDS[kind], value) for name, kind, value in known)
+    return b"".join([field(number, part) for part in parts])
 
 
 # Which collective takes gradients back.

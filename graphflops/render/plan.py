@@ -273,9 +273,8 @@ class _Place:
     def ranks(self, axes: Sequence[str]) -> tuple[int, ...]:
         """The ranks that differ from this one along some axes only, in their order."""
         first = self.rank - sum(self.coordinates[axis] * self.strides[axis] for axis in axes)
-        places = product(
-            *(range(0, self.sizes[axis] * self.strides[axis], self.strides[axis]) for axis in axes)
-        )
+        pairs = [(self.sizes[axis], self.strides[axis]) for axis in axes]
+        places = product(*(range(0, size * stride, stride) for size, stride in pairs))
         return tuple([first + sum(place) for place in places])
 
     def group(self, axes: Sequence[str]) -> str:

@@ -232,9 +232,8 @@ def markdown(
 
 def within(lines: Sequence[str], limit: int | None) -> str:
     """The lines as one text of at most `limit` characters; the last line says how many had to be left out."""
-    text = fitted(
-        [(f"{line}\n", 1) for line in lines], limit, lambda count: f"\n… {count:,} more lines left out\n"
-    )
+    each = [(f"{line}\n", 1) for line in lines]
+    text = fitted(each, limit, lambda count: f"\n… {count:,} more lines left out\n")
     return text if limit is None else text[: max(limit, 0)]
 
 

@@ -200,24 +200,19 @@ def _side(
 ) -> dict[str, Any]:
     calls = _Calls(report, ledger, tree, layout, number, parts, most)
     axes = of_report(report).axes
-    phases = {
-        name: [*(getattr(totals.cost, quantity.name) for quantity in REPORTED), totals.peak_bytes]
-        for name, totals in summary.phases(report).items()
-    }
+    totals, unknown = [], [*report.coverage.unknown_ops.items()][:50]
+    for name, phase in summary.phases(report).items():
+        costs = [*(getattr(phase.cost, quantity.name) for quantity in REPORTED), phase.peak_bytes]
+        totals.append([name, *(parts.formula(cost, report, pretty=True) for cost in costs)])
     return {
         "headline": summary.headline(report),
         "path": safe(report.origin.path, 200),
         "sha256": safe(report.origin.sha256, 64),
-        "totals": [
-            [name, *(parts.formula(quantity, report, pretty=True) for quantity in quantities)]
-            for name, quantities in phases.items()
-        ],
+        "totals": totals,
         "peak_at": summary.located(report, (report.step() or report.totals).peak_node),
         "held": [parts.formula(getattr(report, name), report) for name in HELD],
         "coverage": [getattr(report.coverage, name) for name in ("nodes", "counted", "free", "unknown")],
-        "unknown_ops": [
-            [parts.shown(operator_name(op)), n] for op, n in list(report.coverage.unknown_ops.items())[:50]
-        ],
+        "unknown_ops": [[parts.shown(operator_name(op)), times] for op, times in unknown],
         "phases": ledger.phases,
         "kinds": calls.kinds,
         "calls": {name: cells for name, cells in calls.columns.items() if name != "time" or report.device},

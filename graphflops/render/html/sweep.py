@@ -140,9 +140,8 @@ def _latencies(plan: Serving) -> str:
     if not curves:
         return ""
     drawn = plot("serving", "time of a token", "tokens a second", curves, _TIME[-1])
-    return (
-        f'<figure class="chart"><figcaption>time of a token by tokens a second</figcaption>{drawn}</figure>'
-    )
+    caption = "<figcaption>time of a token by tokens a second</figcaption>"
+    return f'<figure class="chart">{caption}{drawn}</figure>'
 
 
 _WIDE, _HIGH = 420, 270
