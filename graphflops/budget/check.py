@@ -307,10 +307,8 @@ def _result(scope: _Scope, limit: Limit, now: Figure, then: Figure | None, has_u
 def _at(sizes: Mapping[str, int], assumed: Collection[str] = ()) -> str:
     """` at ids[0]=1 (assumed), ids[1]=64`."""
     groups = alike(sizes, lambda name: (sizes[name], name in assumed))
-    marked = {
-        pattern_of(names): f"{sizes[names[0]]}{' (assumed)' * (names[0] in assumed)}" for names in groups
-    }
-    stated = listed((f"{safe(name, 40)}={size}" for name, size in marked.items()), 6)
+    said = {pattern_of(names): f"{sizes[names[0]]}{' (assumed)' * (names[0] in assumed)}" for names in groups}
+    stated = listed((f"{safe(name, 40)}={size}" for name, size in said.items()), 6)
     return f" at {stated}" if stated else ""
 
 

@@ -248,9 +248,8 @@ def _named(name: str, modules: Sequence[ComparedModule]) -> ComparedModule | Non
 def out_of_order(places: Iterable[int]) -> set[int]:
     """The smallest set of indices whose removal leaves the sequence of distinct numbers ascending."""
     sequence = list(places)
-    ends: list[
-        tuple[int, int]
-    ] = []  # by length of an ascending part, the least place that one ends at, and its index
+    # By length of a rising part: the least place where one ends, and its index.
+    ends: list[tuple[int, int]] = []
     before: list[int] = []
     for index, place in enumerate(sequence):
         at = bisect_left(ends, (place, 0))

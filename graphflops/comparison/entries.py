@@ -266,9 +266,8 @@ def by_source(trees: Trees, calls: Mapping[int, int]) -> Iterator[GroupChange]:
 
 def followed(old_report: Report, new_report: Report, calls: Mapping[int, int]) -> dict[str, str]:
     """Lines of the new program by those of the old one where each has most of the other's calls. calls: rows by rows."""
-    votes = Counter(
-        (old_report.rows[ours].source, new_report.rows[theirs].source) for ours, theirs in calls.items()
-    )
+    pairs = ((old_report.rows[ours], new_report.rows[theirs]) for ours, theirs in calls.items())
+    votes = Counter((ours.source, theirs.source) for ours, theirs in pairs)
     new: dict[str, str] = {}
     old: dict[str, str] = {}
     for (ours, theirs), _ in sorted(votes.items(), key=lambda vote: (-vote[1], vote[0][0] != vote[0][1])):

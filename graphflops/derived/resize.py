@@ -76,10 +76,8 @@ def refuse_guarded(report: Report, values: Mapping[str, int]) -> None:
     """Raise ModelError for values of symbols at which the program does not run: they break what it requires."""
     if report.guards:
         axes, known = of_report(report).axes, known_values(without_assumed(report.symbols))
-        before, after = (
-            {**given, **known_sizes(axes, given)} for given in (known, {**report.values, **values})
-        )
-        refuse_broken(report.guards, before, after, report.names)
+        old, new = ({**given, **known_sizes(axes, given)} for given in (known, {**report.values, **values}))
+        refuse_broken(report.guards, old, new, report.names)
 
 
 class _Substitution:

@@ -132,9 +132,7 @@ class _Trace:
         self.away = {} if step is None else hosted(step)  # values in the host's memory
         self.ids: list[range] = []  # nodes of each span
         self.streams: dict[str | None, int] = {None: 0}  # the numbers of streams
-        self.last: dict[str | None, range] = {
-            None: range(0)
-        }  # of calls, and of the collectives of each group
+        self.last: dict[str | None, range] = {None: range(0)}  # of calls, and of each group's collectives
         self.count = 0
 
     def messages(self, spans: Iterable[Span]) -> Iterator[bytes]:

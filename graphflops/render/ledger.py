@@ -6,9 +6,9 @@ sums are made of those few, as plain integers wherever every size has a value. I
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from math import inf
 from typing import NamedTuple
 
 from msgspec import Struct, field
@@ -126,9 +126,7 @@ class Ledger:
 
     def _sum(self, counts: Mapping[int, int], times: int, *, backward: bool) -> Cost:
         side = "backward" if backward else "forward"
-        parts = [
-            (getattr(self.kinds[kind], side), self._values[kind][backward], n) for kind, n in counts.items()
-        ]
+        parts = [(getattr(self.kinds[k], side), self._values[k][backward], n) for k, n in counts.items()]
         sums: list[Dim] = []
         for index, quantity in enumerate(QUANTITIES):
             known = [n * value for _, values, n in parts if (value := values[index]) is not None]
@@ -302,9 +300,7 @@ class Placed(NamedTuple):
     is_rest: bool = False
 
 
-def placed(
-    trees: Sequence[Tree], most: int, depth: float = math.inf, limit: float = math.inf
-) -> Iterator[Placed]:
+def placed(trees: Sequence[Tree], most: int, depth: float = inf, limit: float = inf) -> Iterator[Placed]:
     """The lines of trees laid over each other, each before those below it.
 
     most: lines below one, the lightest others sharing one. depth: levels. limit: lines from which on none goes deeper.

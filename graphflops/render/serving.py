@@ -136,10 +136,8 @@ def fits_tables(found: Fits) -> Iterator[TextTable]:
         fitting = [Entry([f"{n:,}", memory(cache.bytes_at(n)), f"{most:,}"]) for n, most in found.requests]
         yield TextTable(("length of the cache", "bytes of one", "requests that fit"), fitting)
     if found.remedies:
-        lines = [
-            Entry([one.change, one.option, memory(one.needed), _YES[one.fits]]) for one in found.remedies
-        ]
-        yield TextTable(("what would take less", "how", "needed", "fits"), lines, names=2)
+        less = [Entry([one.change, one.option, memory(one.needed), _YES[one.fits]]) for one in found.remedies]
+        yield TextTable(("what would take less", "how", "needed", "fits"), less, names=2)
 
 
 def _devices(found: Fits) -> TextTable:

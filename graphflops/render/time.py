@@ -133,9 +133,8 @@ def table(report: Report, by: Cut | None, top: int | None) -> tuple[tuple[str, .
         found = {name: share for name, share in found.items() if share.seconds}
     head = f"time by {by or 'module'}"
     most = top or _LINES
-    lines = [
-        _line(name or f"(no {by or 'module'})", share, whole) for name, share in list(found.items())[:most]
-    ]
+    shown = list(found.items())[:most]
+    lines = [_line(name or f"(no {by or 'module'})", share, whole) for name, share in shown]
     rest = list(found.values())[most:]
     if rest:
         names = ("calls", "seconds", "low", "high")
@@ -158,9 +157,7 @@ def _key(report: Report, by: Cut | None) -> Callable[[Row], str | None]:
     if by == "source":
         return lambda row: row.source
     if by == "attention":
-        uses = {
-            node: use.module or use.source or use.calls[0] for use in report.attentions for node in use.calls
-        }
+        uses = {n: use.module or use.source or use.calls[0] for use in report.attentions for n in use.calls}
         return lambda row: starred(uses[row.node]) if row.node in uses else None
     split = {module: starred(module).split(".") for module in {row.module for row in report.rows}}
     timed = {row.module for row in report.rows if row.time is not None}

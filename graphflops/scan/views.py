@@ -167,6 +167,7 @@ def _broken(row: Mapping[str, Any], budget: Budget) -> Iterator[Finding]:
 def _compared(row: Mapping[str, Any], limit: Limit, budget: Budget) -> Iterator[Finding]:
     value, most = row[limit.quantity], limit.most
     assert isinstance(most, int)
+    ops = [op for op in row["unknown_ops"] or [] if not any(matches_op(one, op) for one in budget.unknown)]
     if value is None:
         what = "depends on a size without a value, or is past the table's integers"
         yield finding("GF304", f"{limit.quantity} {what}")
@@ -174,11 +175,7 @@ def _compared(row: Mapping[str, Any], limit: Limit, budget: Budget) -> Iterator[
         unit = UNITS[limit.quantity]
         is_, over = (measured(limit.quantity, count, unit) for count in (value, value - most))
         yield finding("GF301", f"{limit.quantity} is {is_}: {over} over the limit of {shown(limit.text)}")
-    elif limit.quantity in COSTS and (
-        ops := [
-            op for op in row["unknown_ops"] or [] if not any(matches_op(one, op) for one in budget.unknown)
-        ]
-    ):
+    elif limit.quantity in COSTS and ops:
         calls = count_of(row["unknown"], "call")
         yield finding("GF303", f"{limit.quantity} lacks {calls} of unknown cost ({', '.join(ops[:3])})")
 
