@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Literal, NamedTuple
 
 from graphflops.base.patterns import is_within, matches_module, matches_op
-from graphflops.base.units import measured, percent, starred
+from graphflops.base.units import in_parentheses, measured, percent, starred
 from graphflops.budget.baseline import Before, Culprit, culprits
 from graphflops.budget.limits import Budget
 from graphflops.budget.measure import TOP, UNITS, Figure, Limit, Measures
@@ -216,12 +216,12 @@ class _Check:
         is_, grown, over = (measured(quantity, count, unit) for count in counts)
         what = f"{quantity}{scope.inside()} is {is_}{'' if quantity in HELD else self.sizes()}: "
         if limit.relative:
-            grown += _share(now - then, then)
+            grown += in_parentheses(now - then, then)
             what += f"{grown} more than before, where {safe(limit.text, 60)} is allowed"
         else:
             side = "below the least" if limit.is_least else "over the limit"
             whole = measured(quantity, most, UNITS[quantity])
-            what += f"{over}{_share(abs(now - most), most)} {side} of {whole}"
+            what += f"{over}{in_parentheses(abs(now - most), most)} {side} of {whole}"
         code, place = ("GF302" if limit.relative else "GF301"), {"module": scope.label}
         is_recorded = report.origin.format == "recorded" and not limit.relative
         if is_recorded and quantity in ("peak_bytes", "max_device_bytes"):
@@ -310,10 +310,6 @@ def _at(sizes: Mapping[str, int], assumed: Collection[str] = ()) -> str:
     said = {pattern_of(names): f"{sizes[names[0]]}{' (assumed)' * (names[0] in assumed)}" for names in groups}
     stated = listed((f"{safe(name, 40)}={size}" for name, size in said.items()), 6)
     return f" at {stated}" if stated else ""
-
-
-def _share(part: int, whole: int) -> str:
-    return f" ({percent(part, whole)} %)" if whole else ""
 
 
 def _culprit(culprit: Culprit, quantity: str) -> str:
