@@ -15,6 +15,7 @@ from graphflops.dims import Dim, Expr, evaluate, parse_dim, prod, symbol
 from graphflops.dims.solving import affine, solution
 from graphflops.errors import DimError, shown
 from graphflops.graph import Input, Node, Output, Ref, Scalar, Symbol
+from graphflops.open_sizes import axes_of
 from graphflops.tensor import TensorType
 
 # torch leaves "no upper bound" out, or writes it as one of several huge numbers.
@@ -140,12 +141,7 @@ def _axes(
         recorded = types.get(entry.name)
         if isinstance(recorded, TensorType) and isinstance(recorded.nonzeros, Expr):
             bare.setdefault(str(recorded.nonzeros), []).append(f"{STORED} {entry.name}")
-        if entry.role != "user":
-            continue
-        places: list[tuple[str, object]] = [(entry.name, recorded)]
-        if isinstance(recorded, TensorType):
-            places = [(f"{entry.name}[{axis}]", size) for axis, size in enumerate(recorded.shape)]
-        for place, size in places:
+        for place, size in axes_of({entry.name: recorded}).items() if entry.role == "user" else ():
             for name in sorted(size.symbols) if isinstance(size, Expr) else ():
                 (bare if size == symbol(name) else within).setdefault(name, []).append(place)
     return bare, within
