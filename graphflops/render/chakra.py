@@ -135,7 +135,10 @@ class _Trace:
         step = None if report.program is None else report.program.step
         self.away = {} if step is None else hosted(step)  # values in the host's memory
         self.ids: list[range] = []  # nodes of each span
-        self.last: dict[bool, range] = {False: range(0), True: range(0)}  # of calls, and of collectives
+        self.streams: dict[str | None, int] = {None: 0}  # the numbers of streams
+        self.last: dict[str | None, range] = {
+            None: range(0)
+        }  # of calls, and of the collectives of each group
         self.count = 0
 
     def messages(self, spans: Iterable[Span]) -> Iterator[bytes]:
@@ -151,16 +154,15 @@ class _Trace:
             first = self.count
             yield from self.span(span)
             self.ids.append(range(first, self.count))
-            self.last[span.is_exchange] = self.ids[-1] or self.last[span.is_exchange]
+            self.last[span.stream] = self.ids[-1] or self.last.get(span.stream, range(0))
 
     def span(self, span: Span) -> Iterator[bytes]:
         """The nodes of a span: one, but for several messages that one call exchanges."""
         row = self.report.rows[span.row] if span.row >= 0 else None
         depends = set() if row is None else self.memory.touched(span, row, len(self.ids))
         data = {node for place in depends for node in self.ids[place]}
-        control = {node for place in span.waits for node in self.ids[place]} | {*self.last[False]}
-        if span.is_exchange:
-            control |= {*self.last[True]}
+        control = {node for place in span.waits for node in self.ids[place]} | {*self.last[None]}
+        control |= {*self.last.get(span.stream, ())}
         begin, end = (round(moment * MICROSECONDS) for moment in (span.start, span.end))
         body = packed(4, sorted(control - data)) + packed(5, sorted(data)) + field(6, begin)
         facts: dict[str, object] = {"phase": span.phase}
@@ -176,7 +178,11 @@ class _Trace:
             name = operator_name(row.op)
             texts = {"module": row.module, "node": row.node, "source": row.source}
             facts |= {key: safe(text) for key, text in texts.items() if text}
-        nodes = self.exchanges(span, row) if row is not None and span.is_exchange else [self.call(span, row)]
+        nodes = (
+            self.exchanges(span, row)
+            if row is not None and span.stream is not None
+            else [self.call(span, row)]
+        )
         for kind, own in nodes:
             yield node(self.count, name, kind, body + attributes(10, {**facts, **own}))
             self.count += 1
@@ -209,7 +215,11 @@ class _Trace:
         """The collective of a call, or its messages to and from single devices, whose ranks are those of the mesh."""
         name, given = operator(row.op).name, self.arguments.get(row.node, {})
         group = given.get("group_name")
-        common = {"is_cpu_op": False, "stream": 1, **self.work(_cost(span, row))}
+        common = {
+            "is_cpu_op": False,
+            "stream": self.streams.setdefault(span.stream, len(self.streams)),
+            **self.work(_cost(span, row)),
+        }
         common["pg_name"] = None if group is None else safe(str(group))
         if name not in _TO_ONE:
             read = given.get("x")
