@@ -155,6 +155,9 @@ class Node(Struct, gc=False):
     outputs: list[Argument]
     metadata: Metadata
     name: str | None = None
+    is_hop_single_tensor_return: bool | None = (
+        None  # of an operator with nested graphs: a tensor, not a list of one
+    )
 
 
 class Graph(Struct, gc=False):
@@ -169,6 +172,7 @@ class Graph(Struct, gc=False):
     sym_bool_values: dict[str, Scalar] = {}
     sym_float_values: dict[str, Scalar] = {}
     custom_obj_values: dict[str, CustomObject] = {}
+    is_single_tensor_return: bool = False  # returns a value, not a list of one
 
 
 class ArgumentSpec(Struct, gc=False):

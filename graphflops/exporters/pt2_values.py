@@ -119,6 +119,7 @@ class Program:
         self.types = Types()
         self.sources = Sources()
         self.nested: dict[bytes, Graph] = {}  # graphs that are arguments, by their JSON text
+        self.singles: set[int] = set()  # ids of those that return a tensor, not a list
         self._metas: dict[bytes, TensorType] = {}
 
         self._calls = 0
