@@ -45,6 +45,7 @@ from graphflops.execution.strides import (
 )
 from graphflops.graph import Ref, tensor_type
 from graphflops.kernels.choices import limits
+from graphflops.kernels.gradient_formulas import gradient_kernels
 from graphflops.ops import Op
 from graphflops.passes.program import PricedCall
 from graphflops.tensor import DType, TensorType
@@ -270,6 +271,7 @@ _MADE_IN_ORDER = (
 _SAME_AXES = frozenset({"reshape", "flatten", "unflatten", "ravel", "squeeze", "unsqueeze"})
 _PASSES_ON = frozenset({"add", "sub", "identity"})
 _ONE_BY_ONE = frozenset({"elementwise", "cast", "dropout"})
+_ORDERED = frozenset({"layer_norm", "rms_norm", "group_norm"})
 
 
 class GradientLayouts:
@@ -319,13 +321,31 @@ class GradientLayouts:
             return [strides] if split is None else [], known
         elif is_alike:
             if all(step != 0 for step in strides) or name in _PASSES_ON:
-                same = [
-                    place for place, use in enumerate(operands) if self.layouts.typed(use).shape == out.shape
-                ]
-                known |= dict.fromkeys(same, strides)
+                for place, use in enumerate(operands):
+                    if self.layouts.typed(use).shape == out.shape:
+                        known[place] = strides if self._is_alike(call, place) else self.layouts.of(use)
         elif operator.kind == "product" and call.gradient is not None:
             return self._of_product(call, out, strides), known
+        elif name in _ORDERED and not is_contiguous(out.shape, strides):
+            return [strides], known
         return [], known
+
+    @by_form
+    def _is_alike(self, call: PricedCall, place: int) -> bool:
+        """Whether the gradient of an operand lies in memory as that of the result does, else as the operand.
+
+        A kernel's result lies as the first tensor that it reads; a masked copy is made in row-major order.
+        """
+        found = gradient_kernels(call, place, self.values)
+        if found is None or found.formula.is_fused or not found.launches:
+            return found is None or not found.formula.is_like_operand
+        name: str | int = len(found.launches) - 1
+        while isinstance(name, int):
+            launch = found.launches[name]
+            if not launch.operands or (launch.function == "masked_fill" and not launch.is_in_place):
+                return False
+            name = launch.operands[0]
+        return name == "g"
 
     def _of_product(self, call: PricedCall, out: TensorType, strides: Strides) -> list[Strides]:
         """BLAS reads no repeated operand: each product copies it; rows that do not lie evenly apart are copied once."""

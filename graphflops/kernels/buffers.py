@@ -1,25 +1,23 @@
 """What CUDA kernels need beside operands and results while a program runs eagerly: buffers that live during one call.
 
 The sizes were measured on an H200 with PyTorch 2.11 and cuDNN 9 (benchmarks/memory.py): the difference between the peak of
-requested bytes during an operator and the larger of the bytes before and after it. Each rule names its mechanism. Kernels of
-elementwise gradients, and what they make on their way, follow from formulas in `rules/work.txt`.
+requested bytes during an operator and the larger of the bytes before and after it. Each rule names its mechanism.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import islice
 from typing import Any
 
 from msgspec.structs import replace
 
 from graphflops.base.record import Record
 from graphflops.cost import Value
-from graphflops.dims import Dim, broadcast, dim_max, prod, total
+from graphflops.dims import Dim, dim_max, prod, total
 from graphflops.execution.composed_gradients import gradient_calls, kernel_calls
 from graphflops.execution.layouts import Layouts
 from graphflops.execution.strides import channels_last, row_major
-from graphflops.graph import Ref, tensor_type
+from graphflops.graph import tensor_type
 from graphflops.kernels import cudnn
 from graphflops.kernels.beside import (
     column_sum_buffers,
@@ -30,13 +28,11 @@ from graphflops.kernels.beside import (
     reduction_bytes,
 )
 from graphflops.kernels.convolution import Convolution, Layout
+from graphflops.kernels.gradient_formulas import axes_of, gradient_kernels, temporary_bytes
 from graphflops.kernels.kernel import FLOAT_BYTES, INDEX_BYTES
 from graphflops.kernels.moved import REPEATING
 from graphflops.kernels.rowwise import loss_bytes
-from graphflops.ops import Op
 from graphflops.passes.program import PricedCall
-from graphflops.rules.formula import Launch, launches, numbers_of
-from graphflops.rules.work import REDUCTIONS, WORK, Formula
 from graphflops.tensor import TensorType
 
 # Bytes of a partial result of reductions that have others than a float32: mean, sum of squares and two counts of a variance.
@@ -45,10 +41,11 @@ _SUMMED = frozenset({"sum", "mean", "prod", "vector_norm", *_PARTIAL_BYTES})
 
 _TWO = 2
 _IN_ORDER = ("addcmul", "addcdiv")  # of `self`, `tensor1` and `tensor2`
+_READ_RESULTS = ("leaky_relu", "elu", "celu", "selu")  # run in place, their gradients read the result instead
 # The operand of which autograd keeps the whole, though only its shape is needed, by operator (derivatives.yaml of PyTorch).
 _KEPT_OPERAND = {
     **dict.fromkeys(("max_pool", "adaptive_max_pool", "adaptive_avg_pool", "pad", "masked_select"), 0),
-    **dict.fromkeys(("gather", "pow", "take"), 0),
+    **dict.fromkeys(("gather", "pow", "take", "real_fourier"), 0),
     **dict.fromkeys(("index_add", "index_copy"), 2),
 }
 
@@ -169,58 +166,6 @@ def is_last_operand_first(call: PricedCall) -> bool:
     return kind == "elementwise" and call.node.operator.name not in _IN_ORDER
 
 
-class GradientKernels(Record, frozen=True):
-    """What computes the gradient of one operand."""
-
-    formula: Formula
-    launches: Sequence[Launch]
-    named: Mapping[str, str]  # the values that its formula calls `a`, `b`, `c` and `out`
-    is_reduced: bool = False  # of a reduction, whose operand has more elements than `g` and `out`
-
-    def shaped(self, launch: Launch) -> frozenset[str]:
-        """The tensors whose shapes together are that of a launch's result."""
-        return launch.leaves & {"a"} if self.is_reduced and "a" in launch.leaves else launch.leaves
-
-
-def gradient_kernels(call: PricedCall, place: int, values: Mapping[str, Value]) -> GradientKernels | None:
-    """What computes the gradient of the operand at a place among the call's tensors; None where no formula is known."""
-    operator, arguments, outputs = call.node.operator, call.node.arguments(), call.node.outputs
-    if operator.kind in ("reduction", "scan"):
-        order = arguments.get("order")
-        formula = REDUCTIONS.get(operator.name.removeprefix("aten."))
-        if order not in (2, None):
-            formula = REDUCTIONS.get(f"{operator.name}:{order}", REDUCTIONS["vector_norm:p"])
-        if formula is None or (outputs[1:] and operator.name in ("max", "min")):
-            return None  # along one axis an extreme's gradient goes to its place
-        found, named = launches(formula.text, numbers_of((("p", order),))), {"a": call.uses[0]}
-        named["out"] = outputs[0] or ""
-        return GradientKernels(formula, found, named, operator.kind == "reduction")
-    is_rounded = arguments.get("rounding_mode") is not None  # a division whose gradient is zero
-    work = WORK.get("floor_divide" if is_rounded else operator.name)
-    if work is None or not work.formulas:
-        return None
-    names = operator.parameters[: work.operands]
-    given = [(letter, arguments.get(name)) for letter, name in zip("abc", names, strict=False)]
-    tensors = [(letter, value) for letter, value in given if tensor_type(value, values) is not None]
-    named = {letter: value.name for letter, value in tensors if isinstance(value, Ref)}
-    letter = next(islice(named, place, None), None)
-    if letter is None:
-        return None
-    formula = work.formulas["abc".index(letter)]
-    if formula is None:  # the gradient of the result is the operand's too
-        return GradientKernels(Formula(""), (), {})
-    given += [(name, value) for name, value in arguments.items() if name not in names]
-    numbers = numbers_of(each for each in given if each[0] not in named)
-    found = launches(formula.launched or formula.text, numbers)
-    return GradientKernels(formula, found, {**named, "out": outputs[0] or ""})
-
-
-def axes_of(operator: Op, operand: Sequence[Dim], rank: int) -> range:
-    """The axes of a result of this rank along which an operand lies: the last; parameters of a PReLU lie along channels."""
-    is_of_channels = operator.name == "prelu" and len(operand) == 1 < rank
-    return range(1, 2) if is_of_channels else range(rank - len(operand), rank)
-
-
 class _Gradient(Record, frozen=True):
     """What the gradient of an elementwise call's operand makes on its way."""
 
@@ -245,25 +190,9 @@ def _gradients(call: PricedCall, out: TensorType, layouts: Layouts) -> dict[int,
                 own = dict(zip(along, operand.shape, strict=True))
                 axes = [axis for axis, size in enumerate(out.shape) if own.get(axis, 1) == 1 and size != 1]
             is_wide = kernels.launches and not kernels.is_reduced and (axes or operand.dtype != out.dtype)
-            made = _temporary_bytes(kernels, out, layouts.values)
+            made = temporary_bytes(kernels, out, layouts.values)
             found[place] = _Gradient(made, [out.like().nbytes] if is_wide else [], axes)
     return found
-
-
-def _temporary_bytes(found: GradientKernels, out: TensorType, values: Mapping[str, Value]) -> list[Dim]:
-    """Bytes of each tensor that a formula makes on its way. All live until the gradient is there."""
-    if found.formula.is_fused or not found.launches:
-        return []
-    result = len(found.launches) - 1
-    while found.launches[result].is_in_place:
-        result = next(each for each in found.launches[result].operands if isinstance(each, int))
-    sizes = []
-    for place, launch in enumerate(found.launches):
-        if place != result and not launch.is_in_place:
-            leaves = [tensor_type(found.named.get(leaf), values) or out for leaf in found.shaped(launch)]
-            shapes = [leaf.shape for leaf in leaves]
-            sizes.append(prod(broadcast(*shapes)) * (1 if launch.is_mask else out.dtype.bits // 8))
-    return sizes
 
 
 def _broadcast_gradients(call: PricedCall, out: TensorType, layouts: Layouts) -> Dim:
@@ -285,8 +214,9 @@ def _rolled(call: PricedCall, values: Mapping[str, Value]) -> Dim:
 
 def saved_input_bytes(call: PricedCall, values: Mapping[str, Value]) -> Dim:
     """Bytes of the copy that autograd keeps of an operand which is overwritten and which the gradient needs."""
-    operator = call.node.operator
-    if not operator.mutates or not operator.has("gradient_reads_input") or call.gradient is None:
+    if not call.in_place or call.node.operator.name in _READ_RESULTS:
+        return 0
+    if call.gradient is None or 0 not in call.gradient.operands:
         return 0
     out = tensor_type(call.node.outputs[0], values)
     return 0 if out is None else out.like().nbytes

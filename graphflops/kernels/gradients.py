@@ -18,10 +18,10 @@ from graphflops.execution.composed_gradients import gradient_calls
 from graphflops.graph import Ref
 from graphflops.kernels import attention, cudnn, images, moved, products, rowwise
 from graphflops.kernels.beside import is_converted_before
-from graphflops.kernels.buffers import GradientKernels, axes_of, gradient_kernels
 from graphflops.kernels.call import ConcreteCall, Tensor, Work
 from graphflops.kernels.choices import limits
 from graphflops.kernels.gathered import added_sorted, rows_taken
+from graphflops.kernels.gradient_formulas import GradientKernels, axes_of, gradient_kernels
 from graphflops.kernels.kernel import Family, Kernel, Rows
 from graphflops.kernels.lower import forward_kernels, kernels_inside
 from graphflops.ops.operator import Op, by_name, operator, orders

@@ -15,7 +15,7 @@ from graphflops.kernels import attention, cudnn, foreach, gathered, images, move
 from graphflops.kernels.beside import reduced_axes
 from graphflops.kernels.call import ConcreteCall, Tensor
 from graphflops.kernels.choices import chosen, library, limits
-from graphflops.kernels.kernel import IMAGE_RANK, Kernel
+from graphflops.kernels.kernel import IMAGE_RANK, INDEX_BYTES, Kernel, Rows
 from graphflops.ops.operator import by_name
 from graphflops.passes.program import PricedCall
 
@@ -147,9 +147,18 @@ def _softmax(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
 @moved.on_operand
 def _sorted(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     kernel, name = moved.rows_kernel("sort", x, call, *call.cost.moved), call.operator.name
+    longest = kernel.sizes.columns if isinstance(kernel.sizes, Rows) else 0
     if name == "topk":
         return [replace(kernel, variant=chosen(library("aten_2").choices[name].tree, kernel.sizes))]
-    return [replace(kernel, variant="sort") if name in _SORTING else kernel]
+    if name not in _SORTING:
+        return [kernel]
+    if longest > _SORTED_BY_BLOCK:
+        return [replace(kernel, variant="sort")]
+    # In place: a copy of the values, and places that are counted, repeated for each row and copied.
+    places = replace(x, dtype="int64", bits=8 * INDEX_BYTES, nbytes=INDEX_BYTES * x.numel)
+    counted = moved.fill(replace(places, shape=(longest,)))
+    before = [moved.copy(x), counted, moved.copy(places), moved.copy(places)]
+    return [*before, replace(kernel, variant="warp" if longest <= _SORTED_BY_WARP else "block")]
 
 
 @moved.on_operand
@@ -209,6 +218,7 @@ def _dropout(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
 
 
 _SORTING = frozenset({"sort", "argsort"})
+_SORTED_BY_WARP, _SORTED_BY_BLOCK = limits("aten_2", "sort", "warp", "block")
 (_ALIGNED,) = limits("aten_2", "copy", "aligned")
 (_SECTOR,) = limits("aten_2", "strided", "sector")
 _TRANSCENDENTAL = 3  # arithmetic operations that one takes as long as

@@ -254,7 +254,7 @@ def _sizes(call: ConcreteCall, phase: Pass) -> Recurrence:
     assert out is not None
     gates = _GATES.get(call.operator.name, 1)
     if "mode" in own:  # the number of a cell, in the operator of cuDNN that a recorded step has
-        from graphflops.rules.recurrent_backends import MODES  # no other program needs it
+        from graphflops.rules.recurrent import MODES  # no other program needs it
 
         gates = MODES[own["mode"]].gates
     given = own.get("hx")

@@ -20,8 +20,8 @@ from graphflops.kernels.moved import copied, elementwise, fill, is_last, pointwi
 from graphflops.passes.program import PricedCall, PricedProgram
 from graphflops.tensor import DTYPES, TensorType
 
-_MANY_ROWS, _FEW_COLUMNS, _ROWS_OF_A_PART = limits(
-    *("aten_2", "layer_norm", "many_rows", "few_columns", "rows_of_a_part")
+_MANY_ROWS, _FEW_COLUMNS, _ROWS_OF_A_PART, _VECTOR = limits(
+    *("aten_2", "layer_norm", "many_rows", "few_columns", "rows_of_a_part", "vector")
 )
 
 
@@ -37,6 +37,9 @@ def norm(call: ConcreteCall) -> list[Kernel]:
     if name == "batch_norm":
         return [*in_order, *batch_norm(call, _as_read(call, x))]
     kernel = _kernel(call, x, *call.cost.moved)
+    if x.rank and kernel.sizes is not None and rows_of(call, x).columns % _VECTOR:
+        moments = replace(kernel, written_bytes=0, variant="moments")
+        return [*in_order, moments, replace(kernel, variant="applied")]
     return [*in_order, replace(kernel, variant="rms_norm") if name == "rms_norm" else kernel]
 
 

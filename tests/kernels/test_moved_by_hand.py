@@ -172,9 +172,30 @@ def test_scans_and_sorts_work_on_rows_along_an_axis(shape: tuple[int, ...], axis
     assert made(forward("aten.cumsum.default", t(*shape), axis)) == [
         ("scan", variant, count, 4 * count, 4 * count, rows)
     ]
-    (kernel,) = forward("aten.sort.default", t(*shape), axis, outputs=2)
-    assert (kernel.sizes, kernel.variant) == (rows, "sort")
+    *before, kernel = forward("aten.sort.default", t(*shape), axis, outputs=2)
+    assert kernel.sizes == rows
+    # In place: a copy of the values, and places of 8 bytes that are counted, repeated for each row and copied.
+    assert [each.written_bytes for each in before] == [4 * count, 8 * rows.columns, 8 * count, 8 * count]
+    assert [each.read_bytes for each in before] == [4 * count, 0, 8 * count, 8 * count]
+    assert {each.sizes for each in before} == {None}  # each in order
     assert (kernel.read_bytes, kernel.written_bytes) == (4 * count, (4 + 8) * count)
+
+
+@pytest.mark.parametrize(
+    ("columns", "axis", "variant"),
+    [
+        (32, -1, "warp"),
+        (33, -1, "block"),
+        (128, -1, "block"),
+        (129, -1, "sort"),
+        (128, 0, "warp"),  # of four elements along the first axis
+    ],
+)
+def test_short_rows_are_sorted_by_a_warp_or_a_block(columns: int, axis: int, variant: str) -> None:
+    *_, kernel = forward("aten.sort.default", t(4, columns), axis, outputs=2)
+    assert kernel.variant == variant
+    (of_topk,) = forward("aten.topk.default", t(4, columns), 2, outputs=2)
+    assert of_topk.variant == "topk"
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,13 @@ def test_the_work_of_a_norm_is_its_operators() -> None:
     assert (back.read_bytes, back.written_bytes) == (2 * 4 * elements, 4 * elements)
 
 
+@pytest.mark.parametrize(("columns", "families"), [(64, 1), (63, 2), (62, 2), (60, 1), (4, 1), (1, 2)])
+def test_rows_of_a_multiple_of_four_are_read_once(columns: int, families: int) -> None:
+    kernels = forward("aten.layer_norm.default", t(6, columns), (columns,), t(columns), t(columns))
+    assert len(kernels) == families
+    assert [kernel.written_bytes for kernel in kernels] == [0] * (families - 1) + [4 * 6 * columns]
+
+
 @pytest.mark.parametrize(
     ("shape", "axis", "rows", "variant"),
     [
