@@ -198,13 +198,16 @@ def _repeated(repeats: TensorType, output_size: Dim | None, each: Dim) -> Dim:
 
 
 @rule("aten.roll", "aten.flip")
-def flip(x: TensorType, *, dims: Sequence[int] = ()) -> Estimate:
+def flip(x: TensorType, *, dims: int | Sequence[int] | None = ()) -> Estimate:
     """A copy whose elements move along axes: rolled, or in reverse order."""
     axes(dims, x.rank)
     return copied(x)
 
 
 rule("prims.rev").derived(flip, order="x dims")
+rule("aten.fft_fftshift", "aten.fft_ifftshift", kind="fourier").derived(
+    flip, says="A copy with rotated axes; no arithmetic.", order="x dims"
+)
 
 
 @rule("aten.rot90")

@@ -89,12 +89,6 @@ def upsample_backward(
     return Estimate((grad_output.like(input_size),), vector_flops=added, reads=(grad_output,))
 
 
-def upsampling_gradient(call: ForwardCall) -> Estimate:
-    """Adds each output's gradient to the inputs that it was computed from: as many operations, one where it was copied."""
-    work = call.estimate.vector_flops
-    return replace(operand_gradient(call), vector_flops=call.out.numel if work == 0 else work)
-
-
 for _name, _work in (
     *((f"{kind}{n}d", tapped(0)) for kind in ("nearest", "nearest_exact") for n in (1, 2, 3)),
     ("linear1d", tapped(2)),
@@ -108,7 +102,12 @@ for _name, _work in (
     _key = f"aten.{'_' if 'exact' in _name or '_aa' in _name else ''}upsample_{_name}"
     rule(_key, f"{_key}.vec").derived(upsample, work=_work)
     rule(f"{_key}_backward").derived(upsample_backward, work=_work)
-    backward(_key, f"{_key}.vec")(upsampling_gradient)
+    # Each output's gradient is added to the inputs that it was computed from.
+    backward(_key, f"{_key}.vec")(
+        lambda call: replace(
+            operand_gradient(call), vector_flops=call.estimate.vector_flops or call.out.numel
+        )
+    )
 
 
 # Sampling at the points of a grid, one row of coordinates per output position.
@@ -119,10 +118,8 @@ UNNORMALISE = 4  # operations that turn a coordinate in -1..1 into a position
 
 def taps_of(interpolation_mode: int, spatial: int) -> int:
     """Taps per output: inputs that are weighted and added; none for the nearest mode."""
-    if interpolation_mode == NEAREST:
-        return 0
     taps: int = (2 if interpolation_mode == BILINEAR else 4) ** spatial
-    return taps
+    return 0 if interpolation_mode == NEAREST else taps
 
 
 @rule("aten.grid_sampler grid_sampler_2d grid_sampler_3d _grid_sampler_2d_cpu_fallback")
