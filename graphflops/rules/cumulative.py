@@ -145,24 +145,18 @@ def gradient(of: Operands) -> Estimate:
 KIND = "sort"
 
 
-@rule("aten.nonzero", "aten.argwhere")
-def nonzero(x: TensorType) -> Estimate:
-    """The position of every element that is not zero, a row each: one comparison per element."""
-    out = x.like((data_dependent("nonzero"), x.rank), INT64)
+@rule("aten.nonzero", "aten.argwhere", "aten.nonzero_static")
+def nonzero(x: TensorType, *, size: Dim | None = None) -> Estimate:
+    """The positions of elements that are not zero, of all or of so many, a row each: one comparison per element."""
+    out = x.like((data_dependent("nonzero") if size is None else size, x.rank), INT64)
     return Estimate((out,), vector_flops=x.numel, reads=(x,))
 
 
-@rule("aten.nonzero_numpy")
+@rule("aten.nonzero_numpy", "aten.where.default")
 def nonzero_numpy(x: TensorType) -> Estimate:
     """The positions of elements that are not zero, a vector per axis: one comparison per element."""
     vector = x.like((data_dependent("nonzero"),), INT64)
     return Estimate((vector,) * max(x.rank, 1), vector_flops=x.numel, reads=(x,))
-
-
-@rule("aten.nonzero_static")
-def nonzero_static(x: TensorType, *, size: Dim) -> Estimate:
-    """The positions of so many elements that are not zero: one comparison per element."""
-    return Estimate((x.like((size, x.rank), INT64),), vector_flops=x.numel, reads=(x,))
 
 
 def distinct(

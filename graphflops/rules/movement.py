@@ -16,7 +16,7 @@ from graphflops.rules.elementwise import result_type
 from graphflops.rules.parts import copied_back
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import Shape, axis, end_to_end, expanded, shown, tensors_of
-from graphflops.rules.views import at_least_1d, at_least_2d, at_least_3d, unsqueeze
+from graphflops.rules.views import at_least_1d, at_least_2d, at_least_3d, shape_of, unsqueeze
 from graphflops.tensor import BOOL, COMPLEX32, DTYPES, FLOAT32, INT64, DType, PartType, TensorType
 
 KIND = "movement"
@@ -109,17 +109,12 @@ def copy_from(src: TensorType, x: TensorType) -> Estimate:
 # Memory that is allocated or exchanged.
 
 
-@rule("aten.resize", kind="view")
-def resize(x: TensorType, size: Sequence[Dim]) -> Estimate:
-    """A copy of the elements that fit both sizes."""
-    kept = x.like((dim_min(x.numel, x.like(size).numel),))
-    return Estimate((x.like(size),), reads=(kept,), writes=(kept,))
-
-
-@rule("aten.resize_as", kind="view")
-def resize_as(x: TensorType, the_template: TensorType) -> Estimate:
-    """As `resize`, to the sizes of another tensor."""
-    return resize(x, the_template.shape)
+@rule("aten.resize", "aten.resize_as", kind="view")
+def resize(x: TensorType, size: Sequence[Dim] | TensorType) -> Estimate:
+    """A copy of the elements that fit both sizes, which may be those of another tensor."""
+    out = x.like(shape_of(size))
+    kept = x.like((dim_min(x.numel, out.numel),))
+    return Estimate((out,), reads=(kept,), writes=(kept,))
 
 
 @rule("aten.set", "aten.set_", "aten.set_data", kind="view")

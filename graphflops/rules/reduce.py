@@ -272,16 +272,14 @@ def core_softmax(x: TensorType, dim: int, half_to_float: bool) -> Estimate:
     return softmax_along(x, dim, FLOAT32 if half_to_float else None)
 
 
-@rule("aten.log_softmax", "aten.special_log_softmax")
-def log_softmax(x: TensorType, dim: int, dtype: DType | None = None) -> Estimate:
-    """Maximum, difference, exponential, sum and difference per element, a logarithm per row."""
-    return softmax_along(x, dim, dtype, per_element=LOG_SOFTMAX).plus(transcendentals=rows(x, dim))
+@rule("aten.log_softmax", "aten.special_log_softmax", "aten._log_softmax")
+def log_softmax(x: TensorType, dim: int, dtype: DType | bool | None = None) -> Estimate:
+    """Maximum, difference, exponential, sum and difference per element, a logarithm per row.
 
-
-@rule("aten._log_softmax")
-def core_log_softmax(x: TensorType, dim: int, half_to_float: bool) -> Estimate:
-    """Maximum, difference, exponential, sum and difference per element, a logarithm per row."""
-    return log_softmax(x, dim, FLOAT32 if half_to_float else None)
+    dtype: of the result; True makes single precision of half.
+    """
+    wanted = (FLOAT32 if dtype else None) if isinstance(dtype, bool) else dtype
+    return softmax_along(x, dim, wanted, per_element=LOG_SOFTMAX).plus(transcendentals=rows(x, dim))
 
 
 @takes("grad_output output mask? * input_dtype?")
