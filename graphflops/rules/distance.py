@@ -6,7 +6,6 @@ A norm costs two operations per element, a power where the order needs one, a ro
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -43,12 +42,8 @@ def of_vectors(
 
 
 rule("aten.norm", "aten.native_norm", kind="reduction").derived(of_vectors)
-rule("aten.linalg__powsum", kind="reduction").derived(
-    of_vectors, says="As `linalg_vector_norm` without the root.", root=False
-)
-rule("aten.frobenius_norm", kind="reduction").derived(
-    of_vectors, says="A square and an addition per element, a root per result.", order="x dim keepdim"
-)
+rule("aten.linalg__powsum", kind="reduction").derived(of_vectors, root=False)
+rule("aten.frobenius_norm", kind="reduction").derived(of_vectors, order="x dim keepdim")
 
 
 @rule("aten.linalg_matrix_norm", kind="reduction")
@@ -72,9 +67,8 @@ def of_matrices(
     return Estimate((out,), vector_flops=work * prod(reduced(x.shape, (rows, columns))), reads=(x,))
 
 
-_NUCLEAR: dict[str, Any] = {"says": "The singular values.", "ord": "nuc"}
-rule("aten.nuclear_norm", kind="reduction").derived(of_matrices, order="x keepdim", dim=(0, 1), **_NUCLEAR)
-rule("aten.nuclear_norm.dim", kind="reduction").derived(of_matrices, order="x dim keepdim", **_NUCLEAR)
+rule("aten.nuclear_norm", kind="reduction").derived(of_matrices, order="x keepdim", ord="nuc", dim=(0, 1))
+rule("aten.nuclear_norm.dim", kind="reduction").derived(of_matrices, order="x dim keepdim", ord="nuc")
 
 
 @rule("aten.linalg_norm", kind="reduction")

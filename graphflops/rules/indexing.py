@@ -158,20 +158,17 @@ def index_select(x: TensorType, dim: int, index: TensorType) -> Estimate:
 def positions(
     x: TensorType, dim: int, index: TensorType, source: Value, reduce: str | None = None, *, alpha: Value = 1
 ) -> Update:
-    """Replaces the selected positions of an axis; a reduction combines them with what was there, an operation each."""
+    """Replaces the selected positions of an axis; a reduction combines them with what was there, an operation each.
+
+    A multiplication more where alpha is not one.
+    """
     part, given = rows(x, dim, index), tensors_of((source,))
     done = combined(x, given[0] if given else part, (index, *given), reduce)
     return replace(done, part=part, flops=done.flops if alpha == 1 else 2 * done.flops)
 
 
 update("index_copy index_fill index_reduce", positions)
-update(
-    "index_add",
-    positions,
-    says="One addition per element of the source, and a multiplication where alpha is not one.",
-    order="x dim index source",
-    reduce="add",
-)
+update("index_add", positions, order="x dim index source", reduce="add")
 
 
 # Every element by its own index along one axis.
@@ -227,7 +224,7 @@ def scatter(x: TensorType, dim: int, index: TensorType, src: Value, *, reduce: s
 
 update("scatter", scatter)
 update("scatter_reduce", scatter, order="x dim index src reduce")
-update("scatter_add", scatter, says="One addition per index.", order="x dim index src", reduce="add")
+update("scatter_add", scatter, order="x dim index src", reduce="add")
 
 
 # Gradients: the gradient of a gather is a scatter-add, and the reverse.

@@ -10,7 +10,7 @@ from graphflops.dims import Dim, broadcast, differ, dim_min, floor_div, meet, pr
 from graphflops.rules.elementwise import result_type
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.shapes import Shape, Tensors, expanded, only_result, results
+from graphflops.rules.shapes import Shape, Tensors, expanded, only_result, reduced, results
 from graphflops.rules.work import WORK
 from graphflops.tensor import DType, TensorType
 
@@ -54,9 +54,7 @@ def matmul_into(a: TensorType, b: TensorType, out_dtype: DType) -> Estimate:
 def vecdot(x: TensorType, y: TensorType, *, dim: int = -1) -> Estimate:
     """One dot product per position of the other axes."""
     shape = broadcast(x.shape, y.shape)
-    require(-len(shape) <= dim < len(shape), f"axis {dim} does not exist in shape {shape}")
-    kept = [size for index, size in enumerate(shape) if index != dim % len(shape)]
-    out = x.like(kept, result_type(x, y))
+    out = x.like(reduced(shape, dim), result_type(x, y))
     return Estimate((out,), matrix_flops=flops_of(prod(shape), out.dtype), reads=(x, y))
 
 
@@ -282,18 +280,10 @@ def linear_backward(
 
 
 rule("aten.mkldnn_linear_backward_input").derived(
-    linear_backward,
-    results(0),
-    says="The gradient of linear's input alone.",
-    order="x grad weight",
-    output_mask=(True, False, False),
+    linear_backward, results(0), order="x grad weight", output_mask=(True, False, False)
 )
 rule("aten.mkldnn_linear_backward_weights").derived(
-    linear_backward,
-    results(1, 2),
-    says="The gradients of linear's weight and bias.",
-    order="grad x weight _",
-    output_mask=(False, True, True),
+    linear_backward, results(1, 2), order="grad x weight _", output_mask=(False, True, True)
 )
 
 

@@ -48,9 +48,7 @@ def convert_element_type(a: TensorType, dtype: DType) -> Estimate:
     return Estimate((a.like(dtype=dtype),), vector_flops=a.numel if dtype != a.dtype else 0, reads=(a,))
 
 
-rule("aten._to_copy").derived(
-    converted, says="A copy, in another element type where one is given.", order="x"
-)
+rule("aten._to_copy").derived(converted, order="x")
 
 
 @rule("aten.to", "aten.type_as")
@@ -63,12 +61,8 @@ def to(
 
 _CASTS = {"Byte": "uint8", "Char": "int8", "Short": "int16", "Int": "int32", "Long": "int64"}
 for _name, _dtype in {**_CASTS, "Half": "float16", "Float": "float32", "Double": "float64"}.items():
-    rule(f"aten._cast_{_name}").derived(
-        moved, says="A conversion to the type in the operator's name.", order="x _", dtype=DTYPES[_dtype]
-    )
-rule("aten.chalf", kind="cast").derived(
-    moved, says="A conversion to complex numbers of half precision.", order="x", dtype=COMPLEX32
-)
+    rule(f"aten._cast_{_name}").derived(moved, order="x _", dtype=DTYPES[_dtype])
+rule("aten.chalf", kind="cast").derived(moved, order="x", dtype=COMPLEX32)
 
 
 @rule("aten._autocast_to_reduced_precision", kind="cast")

@@ -68,7 +68,7 @@ def outer_axes(x: TensorType, normalized_shape: Shape) -> Shape:
 
 @takes("x normalized_shape= weight? bias?")
 def row_norm(of: Operands, *, statistics: int = STATISTICS, kept: int = 0) -> Estimate:
-    """Statistics, centre and scale of each row, a product for a weight, a sum for a bias; a reciprocal root per row.
+    """Seven operations per element with weight and bias, four by the root mean square with a weight; a root per row.
 
     kept: how many statistics are results, in the type used on a CPU.
     """
@@ -80,18 +80,10 @@ def row_norm(of: Operands, *, statistics: int = STATISTICS, kept: int = 0) -> Es
 
 
 _ROOT: dict[str, Any] = {"order": "x normalized_shape weight", "statistics": MEAN_SQUARE}
-rule("aten.layer_norm").derived(
-    row_norm, says="Seven operations per element with weight and bias, a reciprocal root per row."
-)
-rule("aten.native_layer_norm").derived(
-    row_norm, says="As `layer_norm`, with mean and reciprocal deviation as results.", kept=2
-)
-rule("aten.rms_norm").derived(
-    row_norm, says="Three operations per element and one for the weight, a reciprocal root per row.", **_ROOT
-)
-rule("aten._fused_rms_norm").derived(
-    row_norm, says="As `rms_norm`, with the reciprocal root kept.", kept=1, **_ROOT
-)
+rule("aten.layer_norm")(row_norm)
+rule("aten.native_layer_norm").derived(row_norm, kept=2)
+rule("aten.rms_norm").derived(row_norm, **_ROOT)
+rule("aten._fused_rms_norm").derived(row_norm, kept=1, **_ROOT)
 
 
 @rule("aten.group_norm")

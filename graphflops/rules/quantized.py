@@ -51,14 +51,16 @@ def convert(x: TensorType, dtype: DType | None, per_element: int, *parameters: V
 # Operators of torch.export: quantized tensors are plain integer tensors.
 
 
-@rule(
-    "quantized_decomposed.dequantize_per_tensor dequantize_per_channel dequantize_per_channel_group dequantize_per_token"
-)
-@takes("x scale= zero_point? * out_dtype? output_dtype?")
-def dequantize_decomposed(of: Operands) -> Estimate:
-    """Three operations per element, two without zero points."""
+@takes("x scale= zero_point? * out_dtype? output_dtype? block_size? input_dtype? quant_min? quant_max?")
+def dequantize(of: Operands) -> Estimate:
+    """Three operations per element, two without zero points; the result is in float32 by default."""
     dtype = of.out_dtype or of.output_dtype or FLOAT32
     return convert(of.x, dtype, DEQUANTIZE - (of.zero_point is None), of.scale, of.zero_point)
+
+
+rule(
+    "quantized_decomposed.dequantize_per_tensor dequantize_per_channel dequantize_per_channel_group dequantize_per_token"
+)(dequantize)
 
 
 @rule("quantized_decomposed.convert_element_type")
@@ -225,12 +227,7 @@ def dequantized_product(of: Operands, *, axis: int = 0, each: int | None = None)
 
 rule(
     "aten._weight_int4pack_mm _weight_int4pack_mm_for_cpu _weight_int4pack_mm_with_scales_and_zeros"
-).derived(
-    dequantized_product,
-    says="Three operations dequantize each weight, two to a byte on the CPU.",
-    order="x weight _ scales zero_points",
-    each=DEQUANTIZE,
-)
+).derived(dequantized_product, order="x weight _ scales zero_points", each=DEQUANTIZE)
 rule("quantized_decomposed.mixed_mm").derived(dequantized_product, axis=1)
 rule("quantized_decomposed.mixed_linear").derived(dequantized_product)
 

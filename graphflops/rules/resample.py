@@ -16,9 +16,9 @@ from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, dim_max, dim_min, floor_div, floored_product, meet, prod, total
 from graphflops.rules.conv import convolved, downsampled
 from graphflops.rules.lapack import n_log_n
-from graphflops.rules.operands import Operands, takes
+from graphflops.rules.operands import Derived, Operands, takes
 from graphflops.rules.reduce import operand_gradient
-from graphflops.rules.registry import Derived, ForwardCall, backward, require, rule
+from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import Shape, only_result, where_wanted
 from graphflops.tensor import INT32, INT64, TensorType
 
@@ -136,9 +136,7 @@ def grid_sampler(x: TensorType, grid: TensorType, interpolation_mode: int) -> Es
     return Estimate((out,), vector_flops=work, reads=(x, grid))
 
 
-rule("aten.cudnn_grid_sampler").derived(
-    grid_sampler, says="As `grid_sampler`, bilinear.", order="x grid", interpolation_mode=BILINEAR
-)
+rule("aten.cudnn_grid_sampler").derived(grid_sampler, order="x grid", interpolation_mode=BILINEAR)
 
 
 @rule(
@@ -209,7 +207,10 @@ KIND = "boxes"
 
 @takes("grad rois * channel_mapping? argmax? batch_size= channels= height= width= sampling_ratio?")
 def spread(of: Operands, *, work: Dim = 1) -> Estimate:
-    """The gradient of a batch of pictures: so many operations per element of the boxes' gradients, or samples of each."""
+    """The gradient of a batch of pictures: as many taps as the forward samples, and the division by their number.
+
+    Of the largest pixel one addition per element; of a window's mean a division, and an addition per pixel.
+    """
     if of.sampling_ratio is not None:
         work = SAMPLE * samples(of.sampling_ratio) + 1
     picture = of.grad.like(of.named("batch_size channels height width"))
@@ -217,17 +218,8 @@ def spread(of: Operands, *, work: Dim = 1) -> Estimate:
     return Estimate((picture,), vector_flops=work * of.grad.numel, reads=reads)
 
 
-rule("torchvision._roi_align_backward", "torchvision._ps_roi_align_backward").derived(
-    spread, says="As many taps as the forward samples, and the division by their number."
-)
-rule("torchvision._roi_pool_backward").derived(
-    spread, says="One addition per element, at the pixel that was the largest."
-)
-rule("torchvision._ps_roi_pool_backward").derived(
-    spread,
-    says="A division per element, and an addition per pixel of its window, whose size only data can tell.",
-    work=data_dependent("pixels") + 1,
-)
+rule("torchvision._roi_align_backward _ps_roi_align_backward _roi_pool_backward")(spread)
+rule("torchvision._ps_roi_pool_backward").derived(spread, work=data_dependent("pixels") + 1)
 
 
 @rule("torchvision._deform_conv2d_backward")
@@ -258,8 +250,9 @@ def samples(sampling_ratio: Dim) -> Dim:
 
 @takes("x rois * pooled_height= pooled_width= sampling_ratio?")
 def pooled(of: Operands, *, work: Dim = 0, by_position: bool = False, indexed: bool = True) -> Estimate:
-    """One small picture per box: so many operations per output, or samples of each and a division by their number.
+    """One small picture per box: the bilinear samples of each output and a division by their number.
 
+    Without samples an operation per pixel of each output's window, whose size only data can tell.
     by_position: each output position has channels of its own. indexed: a second result says where each output is from.
     """
     x, rois, pooled_height, pooled_width, sampling_ratio = of
@@ -271,26 +264,11 @@ def pooled(of: Operands, *, work: Dim = 0, by_position: bool = False, indexed: b
     return Estimate(results, vector_flops=each * out.numel, reads=(x, rois))
 
 
-rule("torchvision.roi_align", "torchvision.qroi_align").derived(
-    pooled, says="The bilinear samples of each output and a division by their number.", indexed=False
-)
-rule("torchvision.ps_roi_align").derived(
-    pooled,
-    says="As `roi_align`, with separate channels for each output position; the second result names the channels.",
-    by_position=True,
-)
-roi_pool = Derived(
-    pooled,
-    says="One comparison per pixel of each output's window, whose size only data can tell.",
-    work=data_dependent("pixels"),
-)
+rule("torchvision.roi_align", "torchvision.qroi_align").derived(pooled, indexed=False)
+rule("torchvision.ps_roi_align").derived(pooled, by_position=True)
+roi_pool = Derived(pooled, work=data_dependent("pixels"))
 rule("torchvision.roi_pool")(roi_pool)
-rule("torchvision.ps_roi_pool").derived(
-    pooled,
-    says="One addition per pixel of each output's window, whose size only data can tell, and a division.",
-    work=data_dependent("pixels") + 1,
-    by_position=True,
-)
+rule("torchvision.ps_roi_pool").derived(pooled, work=data_dependent("pixels") + 1, by_position=True)
 
 
 @rule("torchvision.nms", "torchvision.qnms")

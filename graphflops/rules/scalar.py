@@ -138,16 +138,12 @@ def strides(x: TensorType) -> Shape:
 
 
 def _along(x: TensorType, dim: int | None = None, *, of: Callable[[TensorType], Shape]) -> Estimate:
-    """A number for an axis, or for all."""
+    """The length of an axis, or the step in memory along it as if the tensor had no gaps; those of all if none is named."""
     return number(*of(x)) if dim is None else number(of(x)[axis(dim, x.rank)])
 
 
-rule("aten.sym_size", "aten.size").derived(
-    _along, says="The length of an axis, or of all.", of=lambda x: x.shape
-)
-rule("aten.sym_stride", "aten.stride").derived(
-    _along, says="The step in memory along an axis, or along all, as if the tensor had no gaps.", of=strides
-)
+rule("aten.sym_size", "aten.size").derived(_along, of=lambda x: x.shape)
+rule("aten.sym_stride", "aten.stride").derived(_along, of=strides)
 
 
 # Answered by the type; questions about memory are answered for a contiguous tensor.

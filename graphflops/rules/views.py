@@ -59,15 +59,12 @@ def view_dtype(x: TensorType, dtype: DType) -> Estimate:
     return free(out if x.stored is None else replace(out, stored=floor_div(x.stored * old, new)))
 
 
-@rule("aten.flatten")
+@rule("aten.flatten", "aten.ravel")
 def flatten(x: TensorType, start_dim: int = 0, end_dim: int = -1) -> Estimate:
     """A view with neighbouring axes merged."""
     first, last = axis(start_dim, x.rank), axis(end_dim, x.rank)
     require(first <= last, f"flatten from axis {start_dim} to axis {end_dim} goes backwards")
     return free(same_elements(x, (*x.shape[:first], prod(x.shape[first : last + 1]), *x.shape[last + 1 :])))
-
-
-rule("aten.ravel").derived(flatten, says="A view with all elements in one axis.", order="x")
 
 
 @rule("aten.unflatten")
@@ -100,13 +97,11 @@ def alias(x: TensorType, *unused: object) -> Estimate:
 
 @rule("aten.requires_grad_")
 def set_requires_grad(x: TensorType, requires_grad: bool = True) -> Estimate:
-    """The tensor itself, with a gradient."""
+    """The tensor itself, with or without a gradient."""
     return free(replace(x, requires_grad=requires_grad))
 
 
-rule("aten.detach").derived(
-    set_requires_grad, says="The tensor itself, without a gradient.", order="x", requires_grad=False
-)
+rule("aten.detach").derived(set_requires_grad, order="x", requires_grad=False)
 
 
 @rule("aten.view_as_real")
