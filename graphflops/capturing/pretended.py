@@ -72,26 +72,20 @@ def pretended() -> Iterator[FakeTensorMode]:
             (dist, "all_reduce", _with_future(dist.all_reduce)),
             (dist.Reducer, "_rebuild_buckets", _nothing),  # which reads data of ranks
             (dist, "Reducer", _with_buckets),
+            (OPTIMIZERS, "_get_foreach_kernels_supported_devices", lambda *_: ["cpu"]),
+            # Converting a module swaps its parameters, which torch refuses where weak references exist, as here.
+            (torch.utils, "weakref", mock.Mock(getweakrefs=lambda _: [])),
+            # It draws again until no number is out of bounds, which it reads: the tensor stays as it is.
+            (torch.nn.init, "_no_grad_trunc_normal_", lambda tensor, *_, **__: tensor),
         ]
         instead += [(place, name, _outside(getattr(place, name))) for place, name in _with_real_tensors()]
         for place, name, function in instead:
             stack.enter_context(mock.patch.object(place, name, function))
-        supported = "_get_foreach_kernels_supported_devices"
-        stack.enter_context(mock.patch.object(OPTIMIZERS, supported, return_value=["cpu"]))
         for module in (OPTIMIZERS, FOREACH):
             module._foreach_supported_types.append(FakeTensor)  # what parameters without data are
             stack.callback(module._foreach_supported_types.remove, FakeTensor)
-
-        # Converting a module swaps its parameters, which torch refuses where weak references exist, as here.
-        stack.enter_context(mock.patch.object(torch.utils, "weakref", mock.Mock(getweakrefs=lambda _: [])))
-        # It draws again until no number is out of bounds, which it reads: the tensor stays as it is.
-        drawn = mock.patch.object(torch.nn.init, "_no_grad_trunc_normal_", lambda tensor, *_, **__: tensor)
-        stack.enter_context(drawn)
-        stack.enter_context(_uncompiled(fake))
-        stack.enter_context(gpu_functions())
-        stack.enter_context(gpu_autocast())
-        stack.enter_context(streams())
-        stack.enter_context(fake)
+        for around in (_uncompiled(fake), gpu_functions(), gpu_autocast(), streams(), fake):
+            stack.enter_context(around)
         yield fake
 
 

@@ -14,8 +14,7 @@ from msgspec.structs import replace
 
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, Expr, dim_min, floor_div, prod
-from graphflops.rules.attention import Attention
-from graphflops.rules.attention_packed import lengths, pack
+from graphflops.rules.attention import Attention, lengths, pack
 from graphflops.rules.matmul import matmul
 from graphflops.rules.onnx.attention import Sizes, biased, by_head, separated
 from graphflops.rules.onnx.entries import Outputs, fused, work

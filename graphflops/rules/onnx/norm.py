@@ -9,13 +9,13 @@ from msgspec.structs import replace
 
 from graphflops.cost import Estimate, free
 from graphflops.dims import Dim, broadcast, differ, floor_div, meet, mod, prod
+from graphflops.rules.creation import masked
 from graphflops.rules.loss_class import cross_entropy_loss, likelihood
 from graphflops.rules.norm import MEAN_SQUARE, STATISTICS, normalised, scaled, updated
 from graphflops.rules.onnx.activation import only_value
 from graphflops.rules.onnx.entries import Outputs, applied, fused, is_wanted, onnx_dtype, work
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.quantized import DEQUANTIZE, QUANTIZE
-from graphflops.rules.random import masked
 from graphflops.rules.registry import require, require_known, rule
 from graphflops.rules.shapes import axes as axes_of
 from graphflops.rules.shapes import axis as axis_of
