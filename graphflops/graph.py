@@ -14,11 +14,10 @@ from graphflops.ops import Op, operator
 from graphflops.tensor import DType, OptionalType, SequenceType, TensorType, UnknownType, mapped
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     import networkx
 
-    from graphflops.cost import Value
 
 InputRole = Literal["user", "parameter", "buffer", "constant", "token", "object", "state"]
 OutputRole = Literal["user", "loss", "gradient", "mutation", "token"]
@@ -241,8 +240,6 @@ class Graph(Record, frozen=True, eq=False, dict=True):
     captures: tuple[str, ...] = ()
     # Where types are derived, what the file says of some values, maybe out of date; None where `types` has all.
     declared: Mapping[str, object] | None = None
-    # What the format itself can tell of the results of a call that no rule types, given its operands.
-    fallback_types: Callable[[Node, Sequence[Value]], Sequence[Value]] | None = None
     notes: tuple[Note, ...] = ()  # what the reader noticed
     # By name of an input that no user gives: what it holds, read when asked for (of masks); None if not at hand.
     contents: Callable[[str], Stored | None] | None = None
