@@ -177,13 +177,6 @@ def owners(calls: Sequence[PricedCall], values: Mapping[str, Value]) -> dict[str
     return root
 
 
-class SizesKnown(Record, frozen=True):
-    """Known facts for comparing symbolic sizes: example values, and the least value of each symbol."""
-
-    hints: Mapping[str, int]
-    minimums: Mapping[str, int]
-
-
 class Peak(Record, frozen=True):
     """The most bytes alive at once, and the call with that peak at the hinted sizes."""
 
