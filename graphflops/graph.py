@@ -76,6 +76,11 @@ class Node(Record, frozen=True):
         """Arguments by the canonical names that `graphflops.ops` gives them."""
         return self.operator.arguments(self.args, self.kwargs)
 
+    @property
+    def group(self) -> str:
+        """Name of the group of devices that exchange; "" where the call names none."""
+        return str(self.arguments().get("group_name", ""))
+
     def reads(self) -> tuple[str, ...]:
         """Names of the values that the call reads, in order: what `uses` gives, without the slots."""
         names: list[str] = []

@@ -149,6 +149,9 @@ class Node(Struct, gc=False):
     outputs: list[Argument]
     metadata: Metadata
     name: str | None = None
+    is_hop_single_tensor_return: bool | None = (
+        None  # of an operator with nested graphs: a tensor, not a list of one
+    )
 
 
 class Graph(Struct, gc=False):
@@ -162,6 +165,7 @@ class Graph(Struct, gc=False):
     sym_int_values: dict[str, Scalar]
     sym_bool_values: dict[str, Scalar] = {}
     sym_float_values: dict[str, Scalar] = {}
+    is_single_tensor_return: bool = False  # returns a value, not a list of one
 
 
 class ArgumentSpec(Struct, gc=False):

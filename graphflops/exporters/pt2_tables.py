@@ -17,7 +17,14 @@ from graphflops.errors import FileError, shown
 from graphflops.exporters import pt2_schema as schema
 from graphflops.exporters.archive import Archive
 from graphflops.exporters.pt2_schema import decode
-from graphflops.exporters.pt2_values import LAYOUTS, OLD_CHECKPOINTS, SCALAR_TYPES, dtype_of, named
+from graphflops.exporters.pt2_values import (
+    LAYOUTS,
+    OLD_CHECKPOINTS,
+    SCALAR_TYPES,
+    dtype_of,
+    named,
+    root_and_model,
+)
 from graphflops.exporters.types import storage
 from graphflops.graph import Graph, Input, Node, Note
 from graphflops.tensor import TensorType
@@ -111,15 +118,15 @@ class Tables:
         return "" if repeated == ours.stored else f"with strides {strides}"
 
     def _folder(self, kind: str) -> str:
-        return f"{self._member.partition('models/')[0]}data/{kind}/"
+        return f"{root_and_model(self._member)[0]}data/{kind}/"
 
     def _table(self, kind: str) -> _Table | None:
         """The table of weights or of constants; None where the file has none."""
-        _, is_new, model = self._member.partition("models/")
-        if not is_new:
+        _, model = root_and_model(self._member)
+        if not model:
             old = OLD_CHECKPOINTS[kind]
             return self._checkpoint(old) if old in self._archive.names else None
-        folder, model = self._folder(kind), model.removesuffix(".json")
+        folder = self._folder(kind)
         if f"{folder}{model}.pt" in self._archive.names:
             return self._checkpoint(f"{folder}{model}.pt")
         config = f"{folder}{model}_{kind}_config.json"

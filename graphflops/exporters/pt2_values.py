@@ -112,6 +112,7 @@ class Program:
         self.types = Types()
         self.sources = Sources()
         self.nested: dict[bytes, Graph] = {}  # graphs that are arguments, by their JSON text
+        self.singles: set[int] = set()  # ids of those that return a tensor, not a list
         self._metas: dict[bytes, TensorType] = {}
 
         self._calls = 0
@@ -184,14 +185,23 @@ OLD_CHECKPOINTS = {"weights": "serialized_state_dict.pt", "constants": "serializ
 _CHECKPOINT_BYTES = 2**34  # of a checkpoint, which is read as a whole
 
 
+def root_and_model(member: str) -> tuple[str, str]:
+    """The folder of all members of an archive, and the model whose program a member is; its name is "" where it is none.
+
+    The folder has the name of the file that torch saved: it may be `models/` too.
+    """
+    root, slash, inner = member.partition("/")
+    model = inner.removeprefix("models/").removesuffix(".json") if inner.startswith("models/") else ""
+    return root + slash, model
+
+
 class Members:
     """Contents of a program's inputs, by name of the value. member: that of the program in the archive."""
 
     def __init__(self, path: Path, member: str, targets: Mapping[str, str]) -> None:
         self.path = path
         self.targets = targets  # by value, its qualified name in the model
-        self._root, _, model = member.partition("models/")
-        self._model = model.removesuffix(".json")
+        self._root, self._model = root_and_model(member)
         self._memory: dict[str, memoryview] = {}
 
     def __call__(self, name: str) -> Stored | None:

@@ -17,7 +17,7 @@ from graphflops.ops.onnx_attributes import attributes, fault
 from graphflops.passes.gradients import backward_of, wants
 from graphflops.passes.program import Backward
 from graphflops.report import State
-from graphflops.rules import functorch
+from graphflops.rules.control import MARKS, over_hidden_axes
 from graphflops.rules.registry import Rule, check_indices
 from graphflops.rules.shapes import held
 from graphflops.tensor import SequenceType, TensorType, UnknownType, flat, mapped, sizes_in, with_sizes
@@ -121,11 +121,11 @@ def _completed(
         written = target if is_free(estimate) else target.view(target.shape)
         estimate = replace(estimate, out=(written, *estimate.out[1:]), alias=True)
     back = backward_of(rule, arguments, estimate, tensors) if training else None
-    if any(tensor.mapped for tensor in tensors) and not rule.key.startswith(functorch.MARKS):
-        estimate = functorch.over_hidden_axes(estimate, tensors)
+    if any(tensor.mapped for tensor in tensors) and not rule.key.startswith(MARKS):
+        estimate = over_hidden_axes(estimate, tensors)
         if back is not None:
             wanting = [tensors[place] for place, _ in back.gradients]
-            back = replace(back, estimate=functorch.over_hidden_axes(back.estimate, tensors, wanting))
+            back = replace(back, estimate=over_hidden_axes(back.estimate, tensors, wanting))
     return Priced(
         state="free" if is_free(estimate) else "counted",
         estimate=_marked(estimate, flat(arguments.values())) if training else estimate,

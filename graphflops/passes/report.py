@@ -72,7 +72,7 @@ def exchanges(program: PricedProgram, step: Step, rows: Sequence[Row]) -> tuple[
     found: dict[tuple[str, str, str, Phase], list[tuple[Dim, CallTime | None]]] = {}
     for call, phase in zip(program.main.calls, step.phases, strict=True):
         if call.node.operator.is_exchange:
-            group = groups.get(str(call.node.arguments().get("group_name", "")))
+            group = groups.get(call.node.group)
             key = ("" if group is None else group.axis, call.node.op, call.node.module, phase)
             found.setdefault(key, []).append((call.estimate.link_bytes, rows[call.row].time))
     summed = []

@@ -81,7 +81,7 @@ class CompiledLauncher(Launcher):
                 call = written.calls[op.node]
                 for launch in self._of_library(call, op, graph, plan, row, times, phase):
                     if op.node in late and launch.kernels:
-                        yield from exchanges.started(launch, op.outputs)
+                        yield from exchanges.started(launch, op.outputs, call.node.group)
                     else:
                         yield launch
         yield from exchanges.all_ends()

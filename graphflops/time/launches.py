@@ -157,7 +157,7 @@ class Launcher:
             launch = Launches(row, kernels, host, times, called.waits)
             is_beside = site.moved is not None and site.moved.is_beside
             if kernels and (is_beside or kernels[-1].family == "collective"):
-                yield from exchanges.started(launch, call.node.outputs)
+                yield from exchanges.started(launch, call.node.outputs, call.node.group)
             else:
                 yield launch
             if call.estimate.regions:
@@ -328,7 +328,7 @@ class Launcher:
         """The kernels of a collective with the distance of its ranks, where the mesh of the program is known."""
         step = self.program.graph.step
         mesh = None if step is None else step.mesh
-        group = None if mesh is None else mesh.groups.get(str(call.node.arguments().get("group_name", "")))
+        group = None if mesh is None else mesh.groups.get(call.node.group)
         *copies, last = kernels
         if group is None or len(group.ranks) < 2 or not isinstance(last.sizes, Exchange):
             return kernels

@@ -103,6 +103,32 @@ def test_collectives_run_one_after_the_other() -> None:
     assert link.end(3) == 11
 
 
+def test_collectives_of_two_groups_run_at_once() -> None:
+    """Each in the stream of its group; a kernel beside both has 0.8 of its speed, as beside one."""
+    link = Link()
+    link.start(1, 0.0, 6.0, "data")
+    link.start(2, 1.0, 2.0, "tensor")
+    link.start(3, 0.0, 1.0, "data")
+    assert link.end(2) == 3
+    assert (link.alone, link.end(1), link.end(3), link.alone) == (3, 6, 7, 7)
+    link.start(4, 8.0, 6.0, "data")
+    link.start(5, 9.0, 0.6, "tensor")
+    assert link.beside(8.0, 4.0, fills=False) == pytest.approx(8 + 4 / 0.8)
+    assert link.end(5) == pytest.approx(9 + 0.6 / 0.6)
+    assert link.end(4) == pytest.approx(13 + (6 - 5 * 0.6))
+
+
+def test_one_that_runs_ahead_waits_for_those_of_its_own_group_alone() -> None:
+    """Parameters are gathered from 1 s on, when the CPU asks for them, although sums of another group are awaited at 4 s."""
+    clock = Clock(is_eager=True, gap=0.0)
+    clock.run(1.0, [1.0])
+    clock.start(1, 2.0, "tensor")
+    clock.wait(1)
+    assert clock.now == 4
+    clock.start(2, 30.0, "data", is_ahead=True)
+    assert clock.link.queues["data"][0].ready == 1
+
+
 def test_a_collective_that_is_not_ready_lets_kernels_run_alone() -> None:
     link = Link()
     link.start(1, 3.0, 6.0)
@@ -272,9 +298,7 @@ def test_written_kernels_count_loads() -> None:
 
 def test_which_runs_first() -> None:
     """A stream goes on 6 us after an event of another: a product that starts before has the multiprocessors."""
-    link = Link()
-    assert not link._is_before(1.0)
-    link.start(1, 0.0, 6.0)
-    assert not link._is_before(5e-6)
-    assert link._is_before(7e-6)
-    assert link._is_before(5e-6)  # it runs
+    for starts, ends in ((5e-6, 5e-6 + 4), (7e-6, 7e-6 + 4 / 0.8)):
+        link = Link()
+        link.start(1, 0.0, 6.0)
+        assert link.beside(starts, 4.0, fills=True) == pytest.approx(ends, abs=1e-9)
