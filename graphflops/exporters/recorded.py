@@ -39,7 +39,6 @@ from graphflops.graph import (
     Origin,
     Ref,
     Step,
-    Storage,
 )
 from graphflops.ops.operator import operator, orders
 from graphflops.tensor import DTYPES, TensorType, flat
@@ -120,7 +119,7 @@ def graph_of(step: RecordedStep, origin: Origin) -> Graph:
         notes=tuple(_notes(step)),
         step=Step(
             tuple([call.phase for call in step.calls]),
-            tuple([Storage(s.name, s.kind, s.first, s.last, s.bytes) for s in step.storages]),
+            tuple(step.storages),
             Mesh(dict(step.axes), groups, step.rank) if step.axes else None,
             {name: tuple(value.strides) for name, value in values.items()},
             frozenset(views),
