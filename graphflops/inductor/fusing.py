@@ -85,7 +85,7 @@ class _Groups:
         self.maker: dict[str, int] = {}
         self.readers: dict[tuple[str, str], list[int]] = {}  # by tensor and part
         self.first: list[int] = []  # by group, the number of its first operator
-        self.added: set[str] = set()  # tensors that an operator adds to
+        self.added: set[str] = set()  # tensors that an operator adds to, or writes in parts
 
     def found(self, group: int) -> int:
         while self.joined[group] != group:
@@ -109,7 +109,7 @@ class _Groups:
         for other in near:
             self.join(other, group)
         self.maker.update(dict.fromkeys(op.outputs, group))
-        self.added.update(op.outputs if op.adds else ())
+        self.added.update(op.outputs if op.adds or op.part_bytes != 0 else ())
         # Others of its depth that read the same tensors, or the same parts of them, are joined with it.
         for key in ((name, part) for name in op.reads for part in op.parts.get(name, ("",))):
             for reader in dict.fromkeys(map(self.found, self.readers.get(key, ())[-_FARTHEST:])):
