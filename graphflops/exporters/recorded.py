@@ -19,6 +19,7 @@ from graphflops.exporters.step_file import (
     FURTHER,
     MEMBER,
     Contradiction,
+    RecordedCall,
     RecordedStep,
     check_memory,
     is_counter,
@@ -206,13 +207,7 @@ def _check(step: RecordedStep) -> None:
         require(0 <= call.source < len(step.sources), f"call {place} has no source line")
         require(0 <= call.wrapped <= _LARGEST, f"call {place} has {call.wrapped} calls around it")
         require(0 <= call.hooked <= _LARGEST, f"call {place} has {call.hooked} hooks before it")
-        named = orders(step.operators[call.operator])
-        most = max(map(len, named), default=len(call.args))
-        require(len(call.args) <= most, f"call {place} has {len(call.args)} operands of {most}")
-        others = {*call.kwargs}.difference(*named) if named else ()
-        require(not others, f"call {place} has an operand {min(others, default='')}, and its operator none")
-        are_right = all(_is_right(x, defined) for x in flat((*call.args, *call.kwargs.values())))
-        require(are_right, f"call {place} has an argument that is none, or a value that is not made yet")
+        _check_operands(step.operators[call.operator], call, f"call {place}", defined)
         for result in call.results:
             if result is not None:
                 _define(result, defined, step, f"call {place}")
@@ -221,6 +216,17 @@ def _check(step: RecordedStep) -> None:
         lost = {*range(first, len(entries))} - used
         require(not lost, f"{what} {min(lost, default=0)} is of no call")
     check_memory(step)
+
+
+def _check_operands(op: str, call: RecordedCall, where: str, defined: set[int]) -> None:
+    """Refuse operands that the operator does not have, or values that are not made yet."""
+    named = orders(op)
+    most = max(map(len, named), default=len(call.args))
+    require(len(call.args) <= most, f"{where} has {len(call.args)} operands of {most}")
+    others = {*call.kwargs}.difference(*named) if named else ()
+    require(not others, f"{where} has an operand {min(others, default='')}, and its operator none")
+    are_right = all(_is_right(x, defined) for x in flat((*call.args, *call.kwargs.values())))
+    require(are_right, f"{where} has an argument that is none, or a value that is not made yet")
 
 
 def _used(step: RecordedStep) -> Iterator[tuple[str, set[int], Sequence[object], int]]:
