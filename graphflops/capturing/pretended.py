@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from itertools import combinations, count
 from math import prod
@@ -79,6 +79,11 @@ def pretended() -> Iterator[FakeTensorMode]:
             (torch.nn.init, "_no_grad_trunc_normal_", lambda tensor, *_, **__: tensor),
         ]
         instead += [(place, name, _outside(getattr(place, name))) for place, name in _with_real_tensors()]
+        shards = (
+            import_module("torch.distributed.fsdp._fully_shard._fsdp_param") if dist.is_available() else None
+        )
+        if hasattr(shards, "_chunk_with_empty"):
+            instead.append((shards, "_chunk_with_empty", _Chunks))
         for place, name, function in instead:
             stack.enter_context(mock.patch.object(place, name, function))
         for module in (OPTIMIZERS, FOREACH):
@@ -129,6 +134,22 @@ class KnownNumbers(Around):
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
         self.limit.stop()
+
+
+class _Chunks(Sequence[Any]):
+    """The parts of a parameter that `fully_shard` cuts for all ranks, each made when it is asked for: a rank has one."""
+
+    def __init__(self, tensor: Any, num_chunks: int, dim: int) -> None:
+        self.tensor, self.parts, self.dim = tensor, num_chunks, dim
+
+    def __len__(self) -> int:
+        return self.parts
+
+    def __getitem__(self, place: Any) -> Any:
+        whole = self.tensor.shape[self.dim]
+        most = -(-whole // self.parts)
+        size = min(most, whole - place * most)
+        return self.tensor.narrow(self.dim, place * most, size) if size > 0 else self.tensor.new_empty(0)
 
 
 def _of_any_device(
