@@ -112,7 +112,7 @@ class ArrayDomain(Domain[Interval]):
 
     def whole(self, evaluator: Evaluator[Interval], step: Step, at: Indices) -> Interval | None:
         scope, before = evaluator.scope, evaluator.before
-        key = step, before if scope.writes else 0
+        key = scope, step, before if scope.writes else 0
         if key not in self.wholes:
             self.wholes[key] = along_axes(evaluator, step, lambda name: self.array(scope, name, before))
         return None if self.wholes[key] is None else picked(self.wholes[key], at)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from graphflops.dims import Dim, evaluate
 from graphflops.graph import Graph, Input, Node, Output, Ref
 from graphflops.tensor import BOOL, FLOAT32, TensorType
 from tests.attention import mask_expressions as expressions
-from tests.attention.flex_programs import PAIR, flexible
+from tests.attention.flex_programs import PAIR, at, flexible
 
 LENGTH, WIDTH, SIZE = 256, 32, 32
 DENSE = 2 * LENGTH * LENGTH * (WIDTH + WIDTH)  # FLOPs of both products: 8,388,608
@@ -109,3 +110,25 @@ def test_into_a_nested_graph(length: Dim) -> None:
     (use,) = analyze(expressions.graph_of(around, length, length, {}, out.name)).attentions
     assert evaluate(use.flops - use.masked_flops, {"q": 16}) == 16 * 17 // 2 * expressions.PAIR
     assert use.mask == "structure"
+
+
+def test_two_attentions_that_share_a_mask_function_capture_tensors_of_their_own() -> None:
+    """Documents are counted up where one starts: of 4 and 4 places in the first attention, of 2 and 6 in the second."""
+
+    def same_document(b: Any, h: Any, q: Any, k: Any, starts: Any, other: Any) -> Any:
+        documents = torch.cumsum(starts, 0)
+        return at(documents, q) == at(documents, k)
+
+    starts = {"s": torch.eye(8, dtype=torch.int64)[4], "t": torch.eye(8, dtype=torch.int64)[2]}
+    graph = flexible(1, 1, 8, 8, mask=same_document, tensors=starts, block=4)
+    (first,) = graph.nodes
+    *arguments, scored, _ = first.args
+    turned = replace(
+        first, name="second", args=(*arguments, scored, (Ref("t"), Ref("s"))), outputs=("more", None, None)
+    )
+    types = {**graph.types, "more": graph.types["out"]}
+    report = analyze(
+        replace(graph, nodes=(first, turned), types=types, outputs=(*graph.outputs, Output(Ref("more"))))
+    )
+    visible = [(use.flops - use.masked_flops) // PAIR for use in report.attentions]
+    assert visible == [4 * 4 + 4 * 4, 2 * 2 + 6 * 6]
