@@ -269,8 +269,6 @@ def _stacked(value: Value, length: Dim) -> Value:
     return value.like((length, *value.shape)) if isinstance(value, TensorType) else value
 
 
-# vmap.
-
 MARKS = "torch._functorch.predispatch."
 
 

@@ -220,9 +220,6 @@ def triu_indices(row: Dim, col: Dim, offset: Dim = 0, *, dtype: DType | None = N
     return Estimate((TensorType((2, row * col - triangle(row, col, offset - 1)), dtype or INT64),))
 
 
-# Windows: their argument, formula and functions per element.
-
-
 def window(
     window_length: Dim, *, dtype: DType | None = None, flops: int = 2, transcendentals: int = 0
 ) -> Estimate:
@@ -237,8 +234,6 @@ rule("aten.bartlett_window")(window)
 rule("aten.hann_window", "aten.hamming_window").derived(window, flops=3, transcendentals=1)
 rule("aten.blackman_window", "aten.kaiser_window").derived(window, flops=6, transcendentals=2)
 
-
-# Random numbers.
 
 KIND = "random"
 

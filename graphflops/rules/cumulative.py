@@ -138,8 +138,6 @@ def gradient(of: Operands) -> Estimate:
     return Estimate(out, vector_flops=work, reads=(x, *positions))
 
 
-# Sorting and searching.
-
 KIND = "sort"
 
 

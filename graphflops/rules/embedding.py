@@ -70,9 +70,6 @@ rule("aten.embedding_renorm_").derived(renormed, in_place=True)
 rule("aten.embedding_renorm").derived(renormed, in_place=False)
 
 
-# Bags: rows are looked up and reduced in one operator.
-
-
 @takes("weight indices offsets * per_sample_weights?")
 def embedding_bag(
     of: Operands,

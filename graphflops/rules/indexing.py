@@ -66,9 +66,6 @@ def update(names: str, base: Callable[..., Update], **how: Any) -> None:
         rule(f"aten.{word}_{dot}{overload}").derived(base, in_place, **how)
 
 
-# Several axes indexed at once.
-
-
 def indexed_shape(x: TensorType, indices: Indices) -> Shape:
     """The shape of `x[indices]`: index tensors broadcast; a mask picks as many elements as the data says.
 
@@ -140,9 +137,6 @@ def masked_index_put(x: TensorType, mask: TensorType, indices: Indices, values: 
     return Estimate((x.like(),), vector_flops=work, reads=(x, mask, *tensors_of(indices), values))
 
 
-# One axis indexed by a vector.
-
-
 def rows(x: TensorType, dim: int, index: TensorType) -> TensorType:
     """The part of a tensor that a vector of indices selects along an axis."""
     require(index.rank < 2, f"positions along an axis are a vector, not {shown(index.shape)}")
@@ -169,9 +163,6 @@ def positions(
 
 update("index_copy index_fill index_reduce", positions)
 update("index_add", positions, order="x dim index source", reduce="add")
-
-
-# Every element by its own index along one axis.
 
 
 @rule("aten.gather")

@@ -151,9 +151,6 @@ def ormqr(x: TensorType, tau: TensorType, other: TensorType, left: bool = True) 
     return Estimate((other.like(),), vector_flops=each(other, work), reads=(x, tau, other))
 
 
-# Eigenvalues and singular values, with vectors.
-
-
 @rule("aten._linalg_eigh")
 def eigh(A: TensorType, *, compute_v: bool = True) -> Estimate:
     """9 n^3 with eigenvectors, 4/3 n^3 without."""
@@ -202,8 +199,6 @@ def polar(A: TensorType) -> Estimate:
     h, products = A.like((*batch, n, n)), flops_of(prod(batch) * (m + n) * n * n, A.dtype)
     return Estimate((A.like(), h), products, svd_factors(A).vector_flops + h.numel, reads=(A,))
 
-
-# Linear systems, inverses and least squares.
 
 Tolerance = TensorType | float | None
 
@@ -360,8 +355,6 @@ def lstsq(A: TensorType, B: TensorType, *, driver: str | None = None) -> Estimat
     )
     return Estimate(out, vector_flops=each(A, work), reads=(A, B))
 
-
-# Functions of matrices.
 
 POLYNOMIAL_PRODUCTS = 5  # in a Taylor polynomial of degree 18 (Bader, Blanes and Casas, 2019)
 

@@ -70,9 +70,6 @@ def linear(x: TensorType, weight: TensorType, bias: TensorType | None = None) ->
     return Estimate((out,), flops, vector_flops=additions(out) if bias else 0, reads=(x, weight, bias))
 
 
-# Products added to something.
-
-
 @rule("aten.addmm", "aten.addmv", "aten.baddbmm", product=("a", "b"))
 @takes("base a b")
 def addmm(of: Operands, *, out_dtype: DType | None = None, beta: Number = 1, alpha: Number = 1) -> Estimate:
@@ -187,9 +184,6 @@ def grouped_mm(of: Operands) -> Estimate:
     out = a.like(shape, out_dtype)
     vector = out.numel if bias else 0
     return Estimate((out,), flops_of(multiply_adds, a.dtype), vector, reads=(read_a, read_b, offs, bias))
-
-
-# Products of several matrices.
 
 
 @rule("aten.linalg_multi_dot", "aten.chain_matmul")

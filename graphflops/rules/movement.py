@@ -100,9 +100,6 @@ def copy_from(src: TensorType, x: TensorType) -> Estimate:
     return copy(x.like(src.shape), src)
 
 
-# Memory that is allocated or exchanged.
-
-
 @rule("aten.resize", "aten.resize_as", kind="view")
 def resize(x: TensorType, size: Sequence[Dim] | TensorType) -> Estimate:
     """A copy of the elements that fit both sizes, which may be those of another tensor."""
@@ -126,9 +123,6 @@ def fill_diagonal_(x: TensorType) -> Estimate:
     """Writes the diagonal; the rest is neither read nor written."""
     require(x.rank > 1, f"{shown(x.shape)} has no diagonal")
     return Estimate((x.like(),), writes=(x.like((dim_min(*x.shape),)),), alias=True)
-
-
-# Elements under a mask.
 
 
 @rule("aten.masked_select")

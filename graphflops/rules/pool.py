@@ -108,9 +108,6 @@ def max_pool_gradient(call: ForwardCall) -> Estimate:
     return replace(kept, vector_flops=call.out.numel)
 
 
-# Adaptive windows.
-
-
 def adaptive_windows(sizes: Shape, counts: Shape) -> Dim:
     """Elements of all windows of one channel together.
 
@@ -161,9 +158,6 @@ rule("aten._adaptive_avg_pool2d_backward", "aten.mkldnn_adaptive_avg_pool2d_back
 rule("aten._adaptive_avg_pool3d_backward", "aten.adaptive_avg_pool3d_backward").derived(
     adaptive_avg_pool_backward, spatial=3
 )
-
-
-# Fractional pooling and unpooling.
 
 
 @rule("aten.fractional_max_pool2d", "aten.fractional_max_pool3d")

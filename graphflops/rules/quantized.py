@@ -96,9 +96,6 @@ for _name, _packed in (("embedding_byte", 1), ("embedding_4bit", 2), ("embedding
     rule(f"quantized_decomposed.{_name}").derived(embedding, order=_OPERANDS, packed=_packed)
 
 
-# Operators on tensors that carry their scale.
-
-
 @rule("aten.quantize_per_tensor.tensors", "aten.dequantize.tensors")
 @takes("tensors= scales? zero_points? dtype?")
 def convert_tensors(of: Operands) -> Estimate:
@@ -116,8 +113,6 @@ backward(
     "quantized_decomposed.fake_quant_per_channel",
 )(differentiate(WORK["fake_quantize"], "x"))
 
-
-# Products.
 
 KIND = "product"
 

@@ -145,9 +145,6 @@ def col2im(x: TensorType, output_size: Sequence[Dim], kernel_size: Sequence[Dim]
 backward("aten.col2im")(operand_gradient)  # copied into every patch
 
 
-# Repeats that are stored.
-
-
 @rule("aten.tile")
 def tile(x: TensorType, dims: Sequence[Dim]) -> Estimate:
     """Writes every repeat; axes without an entry are not repeated."""
@@ -189,9 +186,6 @@ def _repeated(repeats: TensorType, output_size: Dim | None, each: Dim) -> Dim:
     if counts:
         return total(count for count in counts if isinstance(count, (int, Expr))) * each
     return data_dependent("repeat_interleave")
-
-
-# Permutations of elements.
 
 
 @rule("aten.roll", "aten.flip")
@@ -254,9 +248,6 @@ def diagflat(x: TensorType, offset: int = 0) -> Estimate:
 def diag(x: TensorType, diagonal: int = 0) -> Estimate:
     """A matrix with a vector on its diagonal, or a copy of the diagonal of a matrix."""
     return diag_embed(x, diagonal) if x.rank == 1 else copied(*tensors_of(parts.diagonal(x, diagonal).out))
-
-
-# Copies with a replaced part.
 
 
 def overwritten(x: TensorType, src: TensorType, part: TensorType) -> Estimate:

@@ -200,8 +200,6 @@ def cudnn_affine_grid_generator_backward(grad: TensorType, N: Dim, C: Dim, H: Di
     return affine_grid_generator_backward(grad, (N, C, H, W))
 
 
-# Operators of torchvision.
-
 KIND = "boxes"
 
 

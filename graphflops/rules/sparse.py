@@ -256,9 +256,6 @@ def sparse_sampled_addmm(
     return Estimate((sampled.like(),), matrix, 3 * stored(base), reads=(sampled, a, b), writes=(sampled,))
 
 
-# Row and column indices, as dense tensors.
-
-
 @rule("aten._convert_indices_from_coo_to_csr")
 def coo_to_csr(rows: TensorType, size: Dim, *, out_int32: bool = False) -> Estimate:
     """How many elements lie before each row: one comparison per element."""

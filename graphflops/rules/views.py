@@ -124,9 +124,6 @@ def part(x: TensorType) -> Estimate:
     return free(x.view(x.shape, real_of(x.dtype)))
 
 
-# Axes in another order.
-
-
 @rule("aten.permute", "prims.transpose")
 def permute(x: TensorType, dims: Sequence[int]) -> Estimate:
     """Axes in the order given."""
@@ -163,9 +160,6 @@ def movedim(x: TensorType, source: int | Sequence[int], destination: int | Seque
     moved = dict(zip(axes(destination, x.rank), axes(source, x.rank), strict=True))
     others = iter([place for place in range(x.rank) if place not in moved.values()])
     return free(x.view(x.shape[moved[at] if at in moved else next(others)] for at in range(x.rank)))
-
-
-# Expanded tensors.
 
 
 @rule("aten.expand", "aten.expand_as", "aten.broadcast_to", "aten._sparse_broadcast_to")
