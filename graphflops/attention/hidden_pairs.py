@@ -6,14 +6,14 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec import Struct, field
 
 from graphflops.attention.affine import AffineDomain
+from graphflops.attention.arrays import ArrayDomain, Enumeration, array_of_value
 from graphflops.attention.attention_use import Hidden, window
 from graphflops.attention.attention_use import Masking as Kind
-from graphflops.attention.concrete import ConcreteDomain, array_of_value
 from graphflops.attention.conditions import (
     ALWAYS,
     COLUMN,
@@ -45,26 +45,15 @@ _NO_MASKS = ("product", "softmax")
 _KEYS_UP_TO, _KEYS_FROM, _FIRST_KEYS = (1, -1), (-1, 1), (0, -1)  # directions of conditions
 
 
-class Formula(NamedTuple):
-    """A mask in the affine domain."""
-
-    value: Known
-    lost: bool  # whether concrete evaluation may give more
-    open: bool  # whether part of it is unknown in any evaluation
-    used: frozenset[str]  # the stored tensors that it was computed from
-
-
 class Hiding(Struct, dict=True):
     """The masks of a program. stated: the user masks, by input name."""
 
     view: View
     stated: Mapping[str, Stated]
     used: set[str] = field(default_factory=set)
-    counted: dict[object, tuple[tuple[int, int, bool] | None, frozenset[str]]] = field(default_factory=dict)
-    formulas: dict[object, Formula] = field(default_factory=dict)
-    of_masks: dict[object, Hidden] = field(default_factory=dict)
+    known: dict[object, Hidden] = field(default_factory=dict)
     affine: Propagation[Known] = field(default_factory=lambda: Propagation(AffineDomain(), _MOST_STEPS))
-    concrete: ConcreteDomain = field(default_factory=ConcreteDomain)
+    arrays: ArrayDomain = field(default_factory=ArrayDomain)
     # Equal numbers for masks that are computed in the same way, as each layer of a decomposed program may do.
     numbers: ValueNumbers = field(default_factory=lambda: ValueNumbers(by_contents=False))
 
@@ -78,23 +67,11 @@ class Hiding(Struct, dict=True):
         """Names of the inputs that a caller passes in."""
         return {entry.name for entry in self.view.graph.inputs if entry.role == "user"}
 
-    def formula(self, name: str, before: int) -> Formula:
-        """The value of that name, which may broadcast, at a query and a key, as the call at that place finds it.
-
-        Values with equal numbers are evaluated once.
-        """
-        typed, constants = self.view.types.get(name), self.scope.constants
-        if typed is None:
-            return Formula(self.affine.domain.unknown(None), lost=False, open=True, used=frozenset())
-        key = (name, before) if self.scope.writes else self.numbers.of(self.scope, Ref(name))
-        if key not in self.formulas:
-            around, constants.used = constants.used, set()
-            at, affine = (*[None] * (typed.rank - 2), ROW, COLUMN), self.affine
-            value = affine.evaluate(self.scope, Ref(name), at, before)
-            found = Formula(value, affine.lost, affine.open, frozenset(constants.used))
-            self.formulas[key], constants.used = found, around
-        constants.used |= self.formulas[key].used
-        return self.formulas[key]
+    def formula(self, name: str, before: int) -> Known:
+        """The value of that name, which may broadcast, at a query and a key, as the call at that place finds it."""
+        typed = self.view.types.get(name)
+        axes = 0 if typed is None else typed.rank - 2
+        return self.affine.evaluate(self.scope, Ref(name), (*[None] * axes, ROW, COLUMN), before)
 
     def of_spelled(self, group: Spelled) -> Hidden:
         """The pairs that the masks of a spelled-out attention hide."""
@@ -117,10 +94,7 @@ class Hiding(Struct, dict=True):
             return Hidden(mask="tensor")
         shape = (*typed.shape[:-2], queries, keys)
         sense: Sense = "keep" if typed.dtype.kind == "bool" else "added"
-        key = object() if self.scope.writes else (name, queries, keys)
-        if key not in self.of_masks:  # one that no call changes hides the same in every layer
-            self.of_masks[key] = self.hidden([self.restriction(call, name, sense, shape)], queries, keys)
-        return self.of_masks[key]
+        return self.hidden([self.restriction(call, name, sense, shape)], queries, keys)
 
     def restriction(self, call: Call, name: str, sense: Sense, shape: tuple[Dim, ...]) -> Restriction:
         """A mask as a call applies it."""
@@ -141,19 +115,32 @@ class Hiding(Struct, dict=True):
             number = call.argument("a")
         is_choice = name in ("where", "masked_fill") and condition
         if is_choice and isinstance(number, Ref):
-            number = number_of(self.formula(number.name, call.place).value)
+            number = number_of(self.formula(number.name, call.place))
         if not is_choice or not isinstance(number, (int, float)) or number > HIDING:
             return []
         return [self.restriction(call, condition, "keep" if keeps else "drop", shape)]
 
     def hidden(self, restrictions: Sequence[Restriction], queries: Dim, keys: Dim) -> Hidden:
-        """The pairs that several masks hide together."""
+        """The pairs that several masks hide together; masks with equal value numbers are evaluated once."""
         if not restrictions:
             return Hidden()
+        of_masks = [
+            (self.numbers.of(x.scope, x.value), x.sense, x.lead, x.before if x.scope.writes else 0)
+            for x in restrictions
+        ]
+        key = (*of_masks, queries, keys)
+        if key not in self.known:
+            self.known[key] = self.evaluated(restrictions, queries, keys)
+        return self.known[key]
+
+    def evaluated(self, restrictions: Sequence[Restriction], queries: Dim, keys: Dim) -> Hidden:
+        """The pairs that several masks hide together, in closed form or by evaluation."""
         self.scope.constants.used.clear()
-        truth, found = TRUE, [self.formula(each.value.name, each.before) for each in restrictions]
-        for each, formula in zip(restrictions, found, strict=True):
-            truth = truth & each.truth(formula.value)
+        # lost: whether evaluation may give more. open: whether part of a mask is unknown in any evaluation.
+        truth, lost, is_open = TRUE, False, False
+        for each in restrictions:
+            truth = truth & each.truth(self.formula(each.value.name, each.before))
+            lost, is_open = lost or self.affine.lost, is_open or self.affine.open
         names = tuple([each.value.name for each in restrictions])
         inputs = self.inputs(names) if self.stated else ()
         stated = {name: self.stated[name] for name in inputs if name in self.stated}
@@ -166,8 +153,8 @@ class Hiding(Struct, dict=True):
         with suppress(DimError):
             visible, told = doubled_visible(truth.upper, queries, keys)
         doubled, exact = pairs - visible, told and truth.exact
-        # Concrete evaluation may hide more pairs than the formulas do.
-        if not exact and (not told or any(x.lost for x in found) or not any(x.open for x in found)):
+        # Evaluation may hide more pairs than the formulas do.
+        if not exact and (not told or lost or not is_open):
             counted = self.enumerated(restrictions, truth.upper, queries, keys)
             doubled, problems, exact = (doubled, 1, False) if counted is None else counted
         for statement in stated.values():
@@ -183,32 +170,22 @@ class Hiding(Struct, dict=True):
 
     def enumerated(
         self, restrictions: Sequence[Restriction], upper: Cases, queries: Dim, keys: Dim
-    ) -> tuple[int, int, bool] | None:
+    ) -> tuple[Dim, int, bool] | None:
         """2 x the hidden pairs, summed over distinct (batch, head) slices, the number of these, and whether it is exact.
 
         upper: nothing is visible outside of these cases. None where sizes are symbolic or a mask cannot be followed.
-        Masks with equal value numbers are evaluated once.
         """
         if not isinstance(queries, int) or not isinstance(keys, int):
             return None
-        applied = [(self.numbers.of(each.scope, each.value), each.sense, each.lead) for each in restrictions]
-        key = (*applied, upper, queries, keys) if not self.scope.writes else object()
-        if key not in self.counted:
-            from graphflops.attention.pair_enumeration import Enumeration
-
-            found = None
-            # Whatever a file holds, not to follow a mask is never wrong.
-            with suppress(GraphflopsError, ArithmeticError, LookupError, TypeError, ValueError):
-                leads = {each.lead for each in restrictions}
-                longest = max(leads, key=len)
-                lead = longest if len(leads) == 1 else [None] * len(longest)
-                masks = Enumeration(self.concrete, restrictions, lead, queries, keys, upper)
-                hidden = queries * keys * masks.problems - masks.pairs()
-                found = 2 * hidden, masks.problems, masks.exact
-            self.counted[key] = found, frozenset(self.scope.constants.used)
-        found, met = self.counted[key]
-        self.scope.constants.used |= met
-        return found
+        # Whatever a file holds, not to follow a mask is never wrong.
+        with suppress(GraphflopsError, ArithmeticError, LookupError, TypeError, ValueError):
+            leads = {each.lead for each in restrictions}
+            longest = max(leads, key=len)
+            lead = longest if len(leads) == 1 else [None] * len(longest)
+            masks = Enumeration(self.arrays, restrictions, lead, queries, keys, upper)
+            hidden = queries * keys * masks.problems - masks.pairs()
+            return 2 * hidden, masks.problems, masks.exact
+        return None
 
     def inputs(self, names: Sequence[str]) -> tuple[str, ...]:
         """The program's inputs that values are computed from; the results of products and softmaxes are not masks."""

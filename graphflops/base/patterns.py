@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 _OUTERMOST = 100  # modules around one, whose paths together take quadratic memory
+DEEPEST = 100  # components of a path in a tree; what goes on past them counts as the last one
+Module = TypeVar("Module")
 
 
 def modules_around(path: str) -> list[str]:
     """The paths of the modules around one, outermost first; of a path of absurd length, the outermost hundred."""
     parts = path.split(".", _OUTERMOST)
     return [".".join(parts[:end]) for end in range(1, len(parts))]
+
+
+def module_at(tree: dict[str, Module], path: str, make: Callable[[Module, str, str], Module]) -> Module:
+    """The module at a path of a tree. make: gives the one in a module by name and path, made where there is none."""
+    if path not in tree:
+        module, so_far = tree[""], ""
+        for name in path.split(".", DEEPEST - 1):
+            so_far = f"{so_far}.{name}" if so_far else name
+            module = make(module, name, so_far)
+        tree[path] = module
+    return tree[path]
 
 
 def is_within(path: str, module: str) -> bool:

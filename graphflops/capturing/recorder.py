@@ -27,10 +27,9 @@ from graphflops.exporters.step_file import (
     RecordedGroup,
     RecordedInput,
     RecordedStep,
-    RecordedStorage,
     RecordedValue,
 )
-from graphflops.graph import HOST_KINDS, InputRole, Phase
+from graphflops.graph import HOST_KINDS, InputRole, Phase, Storage
 from graphflops.ops import operator
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter, torch._subclasses.FakeTensor)
@@ -46,12 +45,12 @@ _DEEPEST = 4  # tensors around a local one
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[misc]
-    """Follows the calls of one step on tensors of a fake mode."""
+    """Follows the calls of one step on tensors of a fake mode. keeps: whether it notes them."""
 
-    def __init__(self, fake: Any) -> None:
+    def __init__(self, fake: Any, *, keeps: bool = True) -> None:
         super().__init__()
-        self.fake = fake
-        self.storages: list[RecordedStorage] = []
+        self.fake, self.keeps = fake, keeps
+        self.storages: list[Storage] = []
         self.values: list[RecordedValue] = []
         self.inputs: list[RecordedInput] = []
         self.calls: list[RecordedCall] = []
@@ -95,7 +94,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             if results is None:
                 raise
             self.guesses = True
-        is_noted = func.namespace not in _NO_CALLS and func is not torch.ops.aten.lift_fresh.default
+        is_noted = (
+            self.keeps and func.namespace not in _NO_CALLS and func is not torch.ops.aten.lift_fresh.default
+        )
         # `transpose_` makes its operand another view of its memory, as which the next call finds it.
         if is_noted and torch.Tag.inplace_view not in func.tags:
             self.hooked += is_of_a_mode(sys._getframe(1))
@@ -233,7 +234,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     def follow(self, storage: Any) -> int:
         number = len(self.storages)
         # What the call that is being noted makes is there from that call on.
-        self.storages.append(RecordedStorage("", "value", len(self.calls), -2, int(storage.nbytes())))
+        self.storages.append(Storage("", "value", len(self.calls), -2, int(storage.nbytes())))
         self.numbers[id(storage)] = weakref.ref(storage, lambda _: self.let_go(number)), number
         return number
 

@@ -22,7 +22,7 @@ class Span(NamedTuple):
     start: float
     end: float
     is_gradient: bool = False  # of the call's gradients
-    is_exchange: bool = False  # a collective, which have a stream of their own
+    stream: str | None = None  # of a collective, the name of the group that has it; None of calls
     waits: tuple[int, ...] = ()  # places of the collectives among the spans that have to end before
 
 
@@ -43,12 +43,13 @@ def timeline(report: Report, micro_steps: int = 1) -> list[Span]:
 
 
 class _Timeline:
-    """Two streams."""
+    """The stream of calls, and one for each group of devices."""
 
     def __init__(self, report: Report) -> None:
         self.rows = report.rows
         self.spans: list[Span] = []
-        self.clock = self.sent = 0.0  # when the calls and the collectives so far have run
+        self.clock = 0.0  # when the calls so far have run
+        self.sent: dict[str, float] = {}  # and the collectives of each group
         self.awaited: dict[int, list[int]] = {}  # by row, the collectives that its call waits for
         self.due: list[int] = []  # those that the next call waits for
 
@@ -75,10 +76,10 @@ class _Timeline:
         if own > _NOTHING or (cost and not time.collective):
             self.add(phase, at, time, max(own, 0.0), is_gradient)
         if time.collective:
-            start = max(self.sent, self.ready() - time.ahead)
-            self.sent = start + time.elapsed
+            start = max(self.sent.get(time.group, 0.0), self.ready() - time.ahead)
+            end = self.sent[time.group] = start + time.elapsed
             place, waits = len(self.spans), tuple(self.due)
-            self.spans.append(Span(phase, at, time, start, self.sent, is_gradient, True, waits))
+            self.spans.append(Span(phase, at, time, start, end, is_gradient, time.group, waits))
             if time.awaited_at == at:
                 self.due.append(place)
             elif time.awaited_at is not None:
@@ -94,12 +95,12 @@ class _Timeline:
         """What takes so long in the stream of calls."""
         start = self.ready()
         self.clock = start + seconds
-        self.spans.append(Span(phase, row, time, start, self.clock, is_gradient, False, tuple(self.due)))
+        self.spans.append(Span(phase, row, time, start, self.clock, is_gradient, None, tuple(self.due)))
         self.due.clear()
 
 
 _Extent = tuple[str | int, int, int]  # memory, and the bytes there from the begin to the end
-_Use = tuple[int, int, bool, bool]  # bytes there; whether it writes them, whether it is a collective
+_Use = tuple[int, int, bool, str | None]  # bytes there; whether it writes them, and its stream
 
 
 class Memory:
@@ -135,7 +136,7 @@ class Memory:
             reads, writes = [*reads, *_gradients(writes)], _gradients(reads)
         if span.time is not None and not span.time.kernel:
             return set()
-        if span.time is not None and span.time.collective and not span.is_exchange:
+        if span.time is not None and span.time.collective and span.stream is None:
             writes = []
         uses = [*((name, False) for name in reads), *((name, True) for name in writes)]
         return {user for name, is_write in uses for user in self._use(name, span, place, is_write)} - {place}
@@ -150,7 +151,7 @@ class Memory:
                 over = [use for use in uses if begin <= use[0] and use[1] <= end]
                 for use in over:
                     del uses[use]
-            uses[begin, end, writes, span.is_exchange] = place
+            uses[begin, end, writes, span.stream] = place
 
     def _extents(self, name: str) -> tuple[_Extent, ...]:
         return self.extents.get(name, ((name, 0, 1),))

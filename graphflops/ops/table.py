@@ -36,7 +36,6 @@ Fact = Literal[
     "computed_again",  # inductor may compute it once more where a gradient reads it, beside whole kinds that it may
     "commutative",  # exchanging its first two operands does not change the result
     "adds",  # at the places of an index
-    "gradient_reads_input",  # an activation whose gradient needs its operand: run in place, PyTorch keeps a copy of it
     "gate",  # an activation that has its operand more than once in its formula, as a product with a function of it
     "threshold",  # an activation that is linear between thresholds
     "images",  # axis 1 of its operand holds channels, the later axes are the image

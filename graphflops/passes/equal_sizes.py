@@ -217,9 +217,9 @@ def facts_of(graph: Graph) -> FindFact:
     def devices(graph: Graph, node: Node, arguments: tuple[Any, ...]) -> Fact:
         mesh = None if graph.step is None else graph.step.mesh
         splits = node.arguments().get(_SPLITS[0])
-        group = None if mesh is None else mesh.groups.get(_group(node))
+        group = None if mesh is None else mesh.groups.get(node.group)
         if mesh is None or group is None or not isinstance(splits, tuple) or len(splits) != len(group.ranks):
-            return Fact("devices", sizes().get(_group(node)))
+            return Fact("devices", sizes().get(node.group))
         return Fact("place", group.ranks.index(mesh.rank))  # of its own among the slices that a rank sends
 
     return lambda op: devices if _has_size(op) and "group_size" not in op.parameters else None
@@ -231,7 +231,7 @@ def group_sizes(graph: Graph) -> Mapping[str, Dim]:
     sizes = {} if mesh is None else {name: len(group.ranks) for name, group in mesh.groups.items()}
     found: dict[str, Dim] = {**sizes}
     for node, types in _exchanges(graph):
-        name, told = _group(node), _told(node, types)
+        name, told = node.group, _told(node, types)
         if name not in sizes and (told is not None or name not in found):
             found[name] = symbol(symbol_of(name)) if told is None else told
     return found
@@ -244,10 +244,6 @@ def _has_size(op: Op) -> bool:
 def symbol_of(name: str) -> str:
     """The name of the symbol for the size of a group."""
     return _PREFIX + re.sub(r"\W", "_", name)
-
-
-def _group(node: Node) -> str:
-    return str(node.arguments().get("group_name", ""))
 
 
 def _told(node: Node, types: Types) -> int | None:

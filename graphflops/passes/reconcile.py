@@ -84,14 +84,7 @@ class Reconciler:
         back = priced.gradient
         if back is not None:
             back = replace(back, estimate=substituted(back.estimate, names))
-        return replace(
-            priced,
-            estimate=estimate,
-            cost=estimate.cost,
-            gradient=back,
-            gradient_cost=None if back is None else back.estimate.cost,
-            form=None,
-        )
+        return replace(priced, estimate=estimate, gradient=back, form=None)
 
     def _declared(
         self, node: Node, name: str, priced: Priced, derived: Value, values: Mapping[str, Value], graph: Graph
@@ -220,7 +213,7 @@ class Reconciler:
                     value = with_sizes(value, lambda x: self.named.get(x, x) if isinstance(x, Expr) else x)
             else:
                 if others is None:
-                    others = fallback.of(node, self.resolve(node.args, values), derived, graph)
+                    others = fallback.of(node, derived, graph)
                 value = others[place]
                 if priced.state != "unknown" and value is (graph.declared or {}).get(name):
                     self._alone(node, name)

@@ -58,16 +58,13 @@ def stream(messages: Iterable[bytes]) -> bytes:
 def metadata(facts: Facts, mesh: Mesh | None) -> bytes:
     """The first message: what wrote the trace, and of which rank."""
     place = {} if mesh is None else {"rank": mesh.rank, "world_size": prod(mesh.axes.values())}
-    return field(1, _SCHEMA) + attributes(
-        2, {"producer": f"graphflops {__version__}, predicted", **facts, **place}
-    )
+    about = {"producer": f"graphflops {__version__}, predicted", **facts, **place}
+    return field(1, _SCHEMA) + attributes(2, about)
 
 
 def process_groups(number: int, mesh: Mesh) -> bytes:
     """The groups and their ranks as PyTorch's execution traces have them. ASTRA-sim reads them before other nodes."""
-    groups = [
-        {"pg_name": name, "pg_desc": group.axis, "ranks": group.ranks} for name, group in mesh.groups.items()
-    ]
+    groups = [{"pg_name": name, "pg_desc": one.axis, "ranks": one.ranks} for name, one in mesh.groups.items()]
     inputs = field(8, field(1, f"['{json.dumps(groups)}']"))
     return node(number, "## process_group:init ##", METADATA, inputs + attributes(10, {"is_cpu_op": True}))
 
@@ -89,9 +86,8 @@ def attributes(number: int, facts: Facts) -> bytes:
             known.append((name, kind, value))
     if len(known) < len(facts):
         known.append(("is_unknown", "bool", True))
-    return b"".join(
-        [field(number, field(1, name) + field(_FIELDS[kind], value)) for name, kind, value in known]
-    )
+    parts = (field(1, name) + field(_FIELDS[kind], value) for name, kind, value in known)
+    return b"".join([field(number, part) for part in parts])
 
 
 # Which collective takes gradients back.
@@ -135,7 +131,8 @@ class _Trace:
         step = None if report.program is None else report.program.step
         self.away = {} if step is None else hosted(step)  # values in the host's memory
         self.ids: list[range] = []  # nodes of each span
-        self.last: dict[bool, range] = {False: range(0), True: range(0)}  # of calls, and of collectives
+        self.streams: dict[str | None, int] = {None: 0}  # the numbers of streams
+        self.last: dict[str | None, range] = {None: range(0)}  # of calls, and of each group's collectives
         self.count = 0
 
     def messages(self, spans: Iterable[Span]) -> Iterator[bytes]:
@@ -151,16 +148,15 @@ class _Trace:
             first = self.count
             yield from self.span(span)
             self.ids.append(range(first, self.count))
-            self.last[span.is_exchange] = self.ids[-1] or self.last[span.is_exchange]
+            self.last[span.stream] = self.ids[-1] or self.last.get(span.stream, range(0))
 
     def span(self, span: Span) -> Iterator[bytes]:
         """The nodes of a span: one, but for several messages that one call exchanges."""
         row = self.report.rows[span.row] if span.row >= 0 else None
         depends = set() if row is None else self.memory.touched(span, row, len(self.ids))
         data = {node for place in depends for node in self.ids[place]}
-        control = {node for place in span.waits for node in self.ids[place]} | {*self.last[False]}
-        if span.is_exchange:
-            control |= {*self.last[True]}
+        control = {node for place in span.waits for node in self.ids[place]} | {*self.last[None]}
+        control |= {*self.last.get(span.stream, ())}
         begin, end = (round(moment * MICROSECONDS) for moment in (span.start, span.end))
         body = packed(4, sorted(control - data)) + packed(5, sorted(data)) + field(6, begin)
         facts: dict[str, object] = {"phase": span.phase}
@@ -176,7 +172,11 @@ class _Trace:
             name = operator_name(row.op)
             texts = {"module": row.module, "node": row.node, "source": row.source}
             facts |= {key: safe(text) for key, text in texts.items() if text}
-        nodes = self.exchanges(span, row) if row is not None and span.is_exchange else [self.call(span, row)]
+        nodes = (
+            self.exchanges(span, row)
+            if row is not None and span.stream is not None
+            else [self.call(span, row)]
+        )
         for kind, own in nodes:
             yield node(self.count, name, kind, body + attributes(10, {**facts, **own}))
             self.count += 1
@@ -192,16 +192,11 @@ class _Trace:
             return COMPUTE, {"is_cpu_op": "," not in time.kernel}
         facts = {"is_cpu_op": time is not None and not time.kernel, "stream": 0}
         made = tuple([Ref(name) for name, _ in row.outputs])
-        read, stored = (
-            any(name in self.away for name, _ in row.inputs),
-            [one.name in self.away for one in made],
-        )
-        if any(stored) and not all(name in self.away for name, _ in row.inputs):
-            return STORE, {
-                **facts,
-                "tensor_size": self.bytes(made, row),
-            }  # what a step keeps in the host's memory
-        if read and stored and not any(stored):
+        # What a step keeps in the host's memory.
+        read, stored = ([name in self.away for name, _ in side] for side in (row.inputs, row.outputs))
+        if any(stored) and not all(read):
+            return STORE, {**facts, "tensor_size": self.bytes(made, row)}
+        if any(read) and stored and not any(stored):
             return LOAD, {**facts, "tensor_size": self.bytes(made, row)}
         return COMPUTE, {**facts, **self.work(_cost(span, row))}
 
@@ -209,7 +204,11 @@ class _Trace:
         """The collective of a call, or its messages to and from single devices, whose ranks are those of the mesh."""
         name, given = operator(row.op).name, self.arguments.get(row.node, {})
         group = given.get("group_name")
-        common = {"is_cpu_op": False, "stream": 1, **self.work(_cost(span, row))}
+        common = {
+            "is_cpu_op": False,
+            "stream": self.streams.setdefault(span.stream, len(self.streams)),
+            **self.work(_cost(span, row)),
+        }
         common["pg_name"] = None if group is None else safe(str(group))
         if name not in _TO_ONE:
             read = given.get("x")

@@ -7,17 +7,17 @@ written once, so that one layer more changes one line beside the totals.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
 import msgspec
+from msgspec import Struct, field
 
 from graphflops.base.units import exact, interval, is_index, spans
 from graphflops.budget.measure import TOP, Measures
 from graphflops.cost import QUANTITIES, REPORTED, Cost
-from graphflops.derived.timeline import timeline
+from graphflops.derived.timeline import Span, timeline
 from graphflops.dims import Dim
 from graphflops.errors import OptionError
 from graphflops.open_sizes import of_report
@@ -42,10 +42,11 @@ def chrome_trace(report: Report) -> str:
     if not report.device:
         raise OptionError("--format chrome-trace: the report has no times: name a device with --device")
     tracks = {_PHASES: "phases", _MODULES: "modules", _CALLS: "calls"}
-    tracks |= {_COLLECTIVES: "collectives"} if report.network else {}
+    spans = timeline(report)
+    tracks |= {track: _of_group(report, group) for group, track in _groups(spans).items()}
     process = f"{summary.title(report)} on {safe(report.device, 60)}, predicted"
     names = [meta("thread_name", track, name) for track, name in tracks.items()]
-    events = [meta("process_name", 0, process), *names, *_events(report)]
+    events = [meta("process_name", 0, process), *names, *_events(report, spans)]
     return trace(events, {"execution": report.execution})
 
 
@@ -60,10 +61,22 @@ def meta(kind: str, track: int, name: str, process: int = 1) -> dict[str, Any]:
     return {"ph": "M", "name": kind, "pid": process, "tid": track, "args": {"name": name}}
 
 
-def _events(report: Report) -> Iterator[dict[str, Any]]:
-    spans = timeline(report)
+def _groups(spans: Iterable[Span]) -> dict[str, int]:
+    """The tracks of the groups of devices whose collectives run, by their names."""
+    names = dict.fromkeys(span.stream for span in spans if span.stream is not None)
+    return {name: _COLLECTIVES + place for place, name in enumerate(names)}
+
+
+def _of_group(report: Report, name: str) -> str:
+    """What the track of a group is called: by the axis of the mesh along which its devices lie, where that is known."""
+    group = None if report.mesh is None else report.mesh.groups.get(name)
+    return f"collectives {safe(name if group is None else group.axis)}".strip()
+
+
+def _events(report: Report, spans: Sequence[Span]) -> Iterator[dict[str, Any]]:
+    groups = _groups(spans)
     # One event for each run of spans of a phase, which ends where the next one begins.
-    calls = [span for span in spans if not span.is_exchange]
+    calls = [span for span in spans if span.stream is None]
     starts = [(phase, next(group).start) for phase, group in groupby(calls, lambda span: span.phase)]
     ends = [start for _, start in starts[1:]] + [max((span.end for span in spans), default=0.0)]
     for (name, start), end in zip(starts, ends, strict=False):
@@ -71,8 +84,8 @@ def _events(report: Report) -> Iterator[dict[str, Any]]:
     modules, phase = _Modules(), ""
     for span in spans:
         row = report.rows[span.row]
-        if span.is_exchange:
-            event = complete(operator_name(row.op), _COLLECTIVES, span.start, span.end)
+        if span.stream is not None:
+            event = complete(operator_name(row.op), groups[span.stream], span.start, span.end)
             yield {**event, "args": {"node": safe(row.node), "module": safe(row.module)}}
         elif span.end > span.start and (span.row >= 0 or span.phase != "optimizer"):
             if span.phase != phase:
@@ -137,10 +150,7 @@ def speedscope(report: Report) -> str:
         called = f"{name}, without {missing:,} unknown calls" if missing else name
         profiles.append(_profile(called, unit, stacks, values))
     if report.device:
-        times = [
-            sum(time.seconds for time in (row.time, row.backward_time) if time is not None)
-            for row in report.rows
-        ]
+        times = [row.seconds for row in report.rows]
         profiles.insert(0, _profile(f"time on {safe(report.device, 60)}", "microseconds", stacks, times, 1e6))
     whole = {
         "$schema": _SCHEMA,
@@ -205,8 +215,7 @@ _UNITS = {
 _FORMULA = 2_000  # characters of a formula; a longer one is cut in the middle
 
 
-@dataclass(slots=True)
-class _Said:
+class _Said(Struct):
     """What is said of a module's own calls and parameters, and the modules in it."""
 
     texts: list[str] = field(default_factory=list)

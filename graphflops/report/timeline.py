@@ -90,6 +90,7 @@ class CallTime(NamedTuple):
     # Row of the call that waits for it: its own where what follows does, -1: the end of the phase does, None: nothing does.
     awaited_at: int | None = None
     ahead: float = 0.0  # seconds by which it could run before the kernels that were launched before it had
+    group: str = ""  # of a collective, by name the group of devices that exchange
 
 
 class PhaseTime(Record, frozen=True):

@@ -29,6 +29,7 @@ class Launches(Struct, frozen=True):
     part: Part = "all"  # of a collective its start, or the wait for its end
     ticket: int = 0  # which of them
     is_ahead: bool = False  # its start waits for no kernel before it
+    stream: str = ""  # that it runs in: each group of devices has its own
 
 
 class Exchanges(Struct):
@@ -40,7 +41,9 @@ class Exchanges(Struct):
     copied_for: str = ""  # the collective of `fully_shard` whose operand has just been copied
     sums: int = 0  # the ticket of one that sums gradients, while calls follow that run in its stream
 
-    def started(self, launch: Launches, outputs: Iterable[str | None]) -> Iterator[Launches]:
+    def started(
+        self, launch: Launches, outputs: Iterable[str | None], stream: str = ""
+    ) -> Iterator[Launches]:
         """What a collective launches: copies as any kernel, then its start; nobody waits yet."""
         kernels = launch.kernels or ()
         self.tickets += 1
@@ -48,7 +51,7 @@ class Exchanges(Struct):
         is_ahead = is_own and self.copied_for == "all_gather"
         self.sums, self.copied_for = self.tickets * (is_own and not is_ahead), ""
         row, times, waits = launch.row, launch.times, launch.waits
-        start = Launches(row, kernels[-1:], 0.0, times, waits, "start", self.tickets, is_ahead)
+        start = Launches(row, kernels[-1:], 0.0, times, waits, "start", self.tickets, is_ahead, stream)
         yield replace(launch, kernels=kernels[:-1])
         yield start
         names = [name for name in outputs if name is not None]

@@ -113,7 +113,7 @@ class _Timer:
         """The time of a phase and of its calls, summed by row. repeats: how often it runs in all phases together."""
         rows: dict[int, CallTime] = {}
         tally, clock = _Tally(), self.clock
-        has_exchanges = bool(clock.link.queue)
+        has_exchanges = bool(clock.link.queues)
         exchanges = _Exchanges(rows)
         launched = [(launch, self._batch(launch.kernels or ())) for launch in launches]
         apart = iter(() if has_exchanges else self._apart(launched))
@@ -185,10 +185,10 @@ def _run(launch: Launches, batch: Batch, clock: Clock) -> float:
         (kernel,) = batch.kernels
         if kernel.family == "transfer":
             return clock.copy(launch.ticket, batch.seconds, kernel.variant)
-        return clock.start(launch.ticket, batch.seconds, is_ahead=launch.is_ahead)
+        return clock.start(launch.ticket, batch.seconds, launch.stream, is_ahead=launch.is_ahead)
     if part == "wait":
         return clock.wait(launch.ticket)
-    if clock.link.queue:
+    if clock.link.queues:
         fills = batch.bound == "matrix"
         return clock.run_beside(launch.host_seconds, batch.kernel_seconds, fills=fills, waits=launch.waits)
     return clock.run(launch.host_seconds, batch.kernel_seconds, waits=launch.waits)
@@ -236,6 +236,7 @@ def _sum(one: CallTime, other: CallTime) -> CallTime:
         *(one.waited + other.waited, one.elapsed + other.elapsed),
         one.awaited_at if other.awaited_at is None else other.awaited_at,
         one.ahead + other.ahead,
+        one.group or other.group,
     )
 
 
@@ -271,7 +272,7 @@ class _Tally(Struct):
             lasted, ahead = done.lasted * times, done.ahead * times
             return time._replace(exposed=done.alone * times, waited=time.seconds, elapsed=lasted, ahead=ahead)
         self.communication += seconds
-        time = time._replace(collective=seconds)
+        time = time._replace(collective=seconds, group=launch.stream)
         if launch.part == "start":
             return time
         self.exposed += seconds

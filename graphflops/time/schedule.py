@@ -3,14 +3,15 @@
 In eager execution a call takes Python, the dispatcher, autograd, and the launches. The host section of a device's profile
 has the seconds of one call by the operator or its kind. A program of small kernels runs at the speed of the CPU.
 
-Collectives run beside other kernels: NCCL has a stream of its own. PyTorch's functional collectives return at once, and the
-stream of the other kernels waits when a result is first read, other than by a view. An export writes the wait down right
-after the call; one that stands further down was written by the user, and waits there.
+Collectives run beside other kernels: NCCL has a stream for each group of devices. PyTorch's functional collectives return at
+once, and the stream of the other kernels waits when a result is first read, other than by a view. An export writes the wait
+down right after the call; one that stands further down was written by the user, and waits there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from math import inf
 
 from msgspec import Struct, field
 
@@ -27,8 +28,9 @@ _UNCALLED = frozenset({"size", "sequence", "control"})
 
 def waits(operator: Op, operands: Iterable[object]) -> bool:
     """Whether the CPU waits for the GPU: it reads a number, or how many elements the result has."""
-    indices = [*operands][1:] if operator.name in ("index", "index_put") else []
-    is_mask = any(isinstance(each, TensorType) and each.dtype.name == "bool" for each in indices)
+    tensors = [each for each in operands if isinstance(each, TensorType)]
+    is_looked_up = operator.name == "index" or (operator.name == "index_put" and tensors[-1].rank > 0)
+    is_mask = is_looked_up and any(each.dtype.name == "bool" for each in tensors[1:])
     return operator.has("is_read_by_cpu") or is_mask
 
 
@@ -147,70 +149,76 @@ class Running(Struct):
     alone: float = 0.0  # seconds in which no other kernel ran
     lasted: float = 0.0  # of one that has ended, seconds since it could run
     ahead: float = 0.0  # seconds before the kernels launched so far have run at which it could
+    stream: str = ""
+    has_begun: bool = False
 
 
 class Link(Struct):
-    """The stream of collectives: one runs after the other."""
+    """The streams of collectives, one for each group of devices: in a stream one runs after the other."""
 
-    queue: list[Running] = []
+    queues: dict[str, list[Running]] = {}  # by stream; none is empty
     now: float = 0.0  # until when it is known what ran
-    has_begun: bool = False  # the first of the queue runs
     ends: dict[int, float] = {}  # by ticket, of what is done
     finished: dict[int, Running] = {}
-    idle: float = 0.0  # when the last one ended
+    idle: dict[str, float] = {}  # by stream, when its last one ended
     alone: float = 0.0  # seconds in which a collective ran and no other kernel did
 
-    def start(self, ticket: int, at: float, seconds: float) -> None:
+    def start(self, ticket: int, at: float, seconds: float, stream: str = "") -> None:
         """Queue a collective that may run once the kernels before it have."""
-        self.queue.append(Running(ticket, at, seconds))
+        self.queues.setdefault(stream, []).append(Running(ticket, at, seconds, stream=stream))
 
-    def start_ahead(self, ticket: int, at: float, now: float, seconds: float) -> float:
+    def start_ahead(self, ticket: int, at: float, now: float, seconds: float, stream: str = "") -> float:
         """Queue one that may run from a moment on. Return how much longer kernels take that end by now, beside it."""
-        begin, is_first = max(at, self.idle), not self.queue
+        begin, is_first = max(at, self.idle.get(stream, 0.0)), stream not in self.queues
         lasts = min(max(now - begin, 0.0), seconds / _EXCHANGE_SPEED) if is_first else 0.0
         delay = lasts * (1 - _KERNEL_SPEED)
-        self.queue.append(Running(ticket, begin, seconds, ahead=now + delay - begin))
-        if lasts > 0:
-            self.has_begun, self.now = True, now + delay
-            self._advance(lasts * _EXCHANGE_SPEED, begin + lasts)
+        ahead = now + delay - begin
+        running = Running(ticket, begin, seconds, ahead=ahead, stream=stream, has_begun=lasts > 0)
+        self.queues.setdefault(stream, []).append(running)
+        if running.has_begun:
+            self.now = now + delay
+            self._advance([running], lasts * _EXCHANGE_SPEED, begin + lasts)
         return delay
 
     def beside(self, at: float, seconds: float, *, fills: bool) -> float:
         """When another kernel ends that starts at a moment. fills: whether it holds all multiprocessors, as products do."""
-        if not self.queue:
+        if not self.queues:
             return at + seconds
         self._run_alone(at)
-        if fills and not self._is_before(at):
+        if fills and not self._begun(at - _HANDOVER):
             return self._blocked(at, seconds)
         left = seconds
-        while left > 0 and self.queue:
-            first = self.queue[0]
-            if self.has_begun:
-                lasts = min(left / _KERNEL_SPEED, first.left / _EXCHANGE_SPEED)
-                at, left = at + lasts, left - lasts * _KERNEL_SPEED
-                if self._advance(lasts * _EXCHANGE_SPEED, at) and fills:
-                    return self._blocked(at, left)
-            else:
-                lasts = min(left, max(first.ready - at, 0.0))
+        while left > 0 and self.queues:
+            running = self._begun(at)
+            until = min([each.ready - at for each in self._first if not each.has_begun], default=inf)
+            if not running:
+                lasts = min(left, until)
                 at, left = at + lasts, left - lasts
-                self.has_begun = at >= first.ready
+                continue
+            lasts = min(left / _KERNEL_SPEED, until, min(each.left for each in running) / _EXCHANGE_SPEED)
+            at, left = at + lasts, left - lasts * _KERNEL_SPEED
+            self._advance(running, lasts * _EXCHANGE_SPEED, at)
+            if fills and self.queues and not any(each.has_begun for each in self._first):
+                return self._blocked(at, left)
         self.now = at + max(left, 0.0)
         return self.now
 
     def end(self, ticket: int) -> float:
         """When a collective ends for which other kernels wait."""
         while ticket not in self.ends:
-            first = self.queue[0]
-            begin = self.now if self.has_begun else max(self.now, first.ready)
-            self.now = begin + first.left
-            self._is_alone(first, first.left)
-            self._advance(first.left, self.now)
+            self._step(inf)
         return self.ends.pop(ticket)
 
-    def _is_before(self, at: float) -> bool:
-        """Whether a collective runs at a moment, or gets multiprocessors before a product that starts then."""
-        self.has_begun = bool(self.queue) and (self.has_begun or self.queue[0].ready + _HANDOVER <= at)
-        return self.has_begun
+    @property
+    def _first(self) -> list[Running]:
+        return [queue[0] for queue in self.queues.values()]
+
+    def _begun(self, at: float) -> list[Running]:
+        """The collectives that run at a moment: those that are ready have begun."""
+        found = [each for each in self._first if each.has_begun or each.ready <= at]
+        for each in found:
+            each.has_begun = True
+        return found
 
     def _blocked(self, at: float, seconds: float) -> float:
         """When a kernel ends that holds all multiprocessors: a collective begins only beside its last tiles."""
@@ -218,38 +226,41 @@ class Link(Struct):
         self._run_alone(at + seconds, is_beside=True)
         return at + seconds
 
-    def _is_alone(self, first: Running, seconds: float) -> None:
-        self.alone += seconds
-        first.alone += seconds
-
     def _run_alone(self, until: float, *, is_beside: bool = False) -> None:
-        """Run the queue as if no other kernel ran. is_beside: whether one does, and only leaves it room."""
-        while self.queue and self.now < until:
-            first = self.queue[0]
-            if not self.has_begun and first.ready + _HANDOVER > until:
-                break
-            self.now = self.now if self.has_begun else max(self.now, first.ready)
-            self.has_begun = True
-            lasts = min(first.left, until - self.now)
-            self.now += lasts
-            if not is_beside:
-                self._is_alone(first, lasts)
-            self._advance(lasts, self.now)
+        """Run the queues as if no other kernel ran. is_beside: whether one does, and only leaves them room."""
+        while self.now < until and self._step(until, is_beside=is_beside):
+            pass
         self.now = max(self.now, until)
 
-    def _advance(self, seconds: float, at: float) -> bool:
-        """Take so many seconds off the first collective. True if it ends then, and the next one is ready."""
-        first = self.queue[0]
-        first.left -= seconds
-        if first.left >= _NOTHING:
+    def _step(self, until: float, *, is_beside: bool = False) -> bool:
+        """Run them until one ends or begins. False if none begins in time."""
+        due = [each for each in self._first if each.has_begun or each.ready + _HANDOVER <= until]
+        if not due:
             return False
-        first.lasted = at - first.ready
-        self.ends[first.ticket], self.finished[first.ticket], self.idle = at, first, at
-        self.queue.pop(0)
-        self.has_begun = False
-        if self.queue:
-            self.queue[0].ready = max(self.queue[0].ready, at)
+        self.now = max(self.now, min(self.now if each.has_begun else each.ready for each in due))
+        running = self._begun(self.now)
+        begins = [each.ready for each in due if not each.has_begun]
+        lasts = min(*(each.left for each in running), *(at - self.now for at in (until, *begins)))
+        self.now += lasts
+        if not is_beside:
+            self.alone += lasts
+            for each in running:
+                each.alone += lasts
+        self._advance(running, lasts, self.now)
         return True
+
+    def _advance(self, running: Iterable[Running], seconds: float, at: float) -> None:
+        """Take so many seconds off the collectives that run. After one that ends its stream goes on with the next."""
+        for each in running:
+            each.left -= seconds
+            if each.left >= _NOTHING:
+                continue
+            each.lasted = at - each.ready
+            self.ends[each.ticket], self.finished[each.ticket], self.idle[each.stream] = at, each, at
+            _, *queue = self.queues.pop(each.stream)
+            if queue:
+                queue[0].ready = max(queue[0].ready, at)
+                self.queues[each.stream] = queue
 
 
 class Clock(Struct):
@@ -261,7 +272,8 @@ class Clock(Struct):
     is_cpu: bool = False  # the CPU runs the kernels itself
     host: float = 0.0
     gpu: float = 0.0
-    released: float = 0.0  # when a collective was last awaited, until when one that runs ahead does not begin
+    # By stream, when a collective was last awaited: until then one that runs ahead does not begin.
+    released: dict[str, float] = {}
     link: Link = field(default_factory=Link)  # the collectives that are not awaited yet
     copies: dict[int, float] = {}  # by ticket, when copies over the bus beside kernels end
     bus: dict[str, float] = {}  # by direction, when it is free
@@ -318,16 +330,16 @@ class Clock(Struct):
             self.host = max(self.host, self.gpu)
         return self.now - before
 
-    def start(self, ticket: int, seconds: float, *, is_ahead: bool = False) -> float:
+    def start(self, ticket: int, seconds: float, stream: str = "", *, is_ahead: bool = False) -> float:
         """Start a collective once all kernels before have run, and return 0: it runs beside what follows.
 
         is_ahead: whether it waits for no kernel, only for the CPU: then return by how much the kernels before take longer.
         """
         if not is_ahead:
-            self.link.start(ticket, self.now, seconds)
+            self.link.start(ticket, self.now, seconds, stream)
             return 0.0
-        begin = max(self.host * self.is_eager, self.released)
-        delay = self.link.start_ahead(ticket, begin, self.now, seconds)
+        begin = max(self.host * self.is_eager, self.released.get(stream, 0.0))
+        delay = self.link.start_ahead(ticket, begin, self.now, seconds, stream)
         self.gpu += delay
         return delay
 
@@ -339,6 +351,9 @@ class Clock(Struct):
     def wait(self, ticket: int) -> float:
         """Let the other kernels wait for one of them, and return by how much the program takes longer."""
         before = self.now
-        self.gpu = max(self.gpu, self.copies.pop(ticket) if ticket in self.copies else self.link.end(ticket))
-        self.released = self.gpu
+        if ticket in self.copies:
+            self.gpu = max(self.gpu, self.copies.pop(ticket))
+        else:
+            self.gpu = max(self.gpu, self.link.end(ticket))
+            self.released[self.link.finished[ticket].stream] = self.gpu
         return max(before, self.gpu) - before

@@ -65,8 +65,12 @@ def test_each_collective_has_its_group() -> None:
     assert sorted(ranks.values()) == [[0, 1], [0, 1, 2, 3], [0, 2]]
     axes = {group["pg_name"]: group["pg_desc"] for group in told}
     kinds: dict[str, set[str]] = {}
+    streams = {0: ""}  # 0 is that of calls
     for node, (kind, _) in zip(of_type(nodes, "COMM_COLL_NODE"), collectives(nodes), strict=True):
-        kinds.setdefault(axes[attributes(node)["pg_name"]], set()).add(kind)
+        axis = axes[attributes(node)["pg_name"]]
+        kinds.setdefault(axis, set()).add(kind)
+        assert streams.setdefault(attributes(node)["stream"], axis) == axis
+    assert sorted(streams.items()) in ([(0, ""), (1, "dp"), (2, "tp")], [(0, ""), (1, "tp"), (2, "dp")])
     assert kinds == {
         "dp": {"ALL_GATHER", "REDUCE_SCATTER"},
         "tp": {"ALL_GATHER", "ALL_REDUCE", "REDUCE_SCATTER"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import torch.distributed as dist
 
 from graphflops import analyze, record
 from graphflops.render import render
+from graphflops.render.text import operator_name
 from graphflops.report import Report
 from tests.capturing import steps
 
@@ -51,6 +53,10 @@ def test_what_runs_beside_products_is_not_exposed() -> None:
     hidden, waited = report.exchanges
     assert (hidden.axis, waited.axis) == ("dp", "tp")
     assert hidden.exposed < 0.5 * hidden.seconds
+    events = json.loads(str(render(report, "chrome-trace")))["traceEvents"]
+    tracks = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    sums = [tracks[event["tid"]] for event in events if event["name"] == operator_name(hidden.op)]
+    assert [name for name in sums if name != "calls"] == ["collectives dp", "collectives tp"]
     assert waited.exposed == pytest.approx(waited.seconds)
     text = str(render(report, "table", width=160))
     (line,) = [line for line in text.splitlines() if "collectives by axis" in line]

@@ -176,6 +176,6 @@ def test_a_collective_knows_how_far_ahead_of_the_kernels_it_could_run() -> None:
     link = Link()
     delay = link.start_ahead(1, 1.0, 4.0, 100.0)
     assert 0 < delay < 3
-    assert link.queue[0].ahead == pytest.approx(3 + delay)
+    assert link.queues[""][0].ahead == pytest.approx(3 + delay)
     assert link.start_ahead(2, 1.5, 4.0, 100.0) == 0  # in the queue behind the first
-    assert link.queue[1].ahead == 2.5
+    assert link.queues[""][1].ahead == 2.5

@@ -10,7 +10,7 @@ import pytest
 from graphflops.devices import Host
 from graphflops.graph import Node
 from graphflops.kernels.kernel import Kernel, Recurrence
-from graphflops.time.compiled import loop_kernel, reduction_kernel
+from graphflops.time.compiled import written_kernel
 from graphflops.time.predict import Time
 from graphflops.time.program_time import Batch, interval
 from graphflops.time.schedule import (
@@ -101,6 +101,32 @@ def test_collectives_run_one_after_the_other() -> None:
     assert link.end(2) == 5
     assert link.end(1) == 2
     assert link.end(3) == 11
+
+
+def test_collectives_of_two_groups_run_at_once() -> None:
+    """Each in the stream of its group; a kernel beside both has 0.8 of its speed, as beside one."""
+    link = Link()
+    link.start(1, 0.0, 6.0, "data")
+    link.start(2, 1.0, 2.0, "tensor")
+    link.start(3, 0.0, 1.0, "data")
+    assert link.end(2) == 3
+    assert (link.alone, link.end(1), link.end(3), link.alone) == (3, 6, 7, 7)
+    link.start(4, 8.0, 6.0, "data")
+    link.start(5, 9.0, 0.6, "tensor")
+    assert link.beside(8.0, 4.0, fills=False) == pytest.approx(8 + 4 / 0.8)
+    assert link.end(5) == pytest.approx(9 + 0.6 / 0.6)
+    assert link.end(4) == pytest.approx(13 + (6 - 5 * 0.6))
+
+
+def test_one_that_runs_ahead_waits_for_those_of_its_own_group_alone() -> None:
+    """Parameters are gathered from 1 s on, when the CPU asks for them, although sums of another group are awaited at 4 s."""
+    clock = Clock(is_eager=True, gap=0.0)
+    clock.run(1.0, [1.0])
+    clock.start(1, 2.0, "tensor")
+    clock.wait(1)
+    assert clock.now == 4
+    clock.start(2, 30.0, "data", is_ahead=True)
+    assert clock.link.queues["data"][0].ready == 1
 
 
 def test_a_collective_that_is_not_ready_lets_kernels_run_alone() -> None:
@@ -262,19 +288,17 @@ def test_the_cpu_launches_recurrent_layers_step_by_step() -> None:
 
 def test_written_kernels_count_loads() -> None:
     """An element of a loop takes as long as 1.5 loads beside its own; of a reduction 4, and 0.75 for each load."""
-    loop = loop_kernel(100, 3, 40, 50, slow=7)
+    loop = written_kernel(100, 3, 40, 50, slow=7)
     assert (loop.vector_flops, loop.read_bytes, loop.written_bytes) == (100 * (1.5 + 3) + 7, 40, 50)
-    inner = reduction_kernel(100, 3, 40, 50, slow=7)
+    inner = written_kernel(100, 3, 40, 50, slow=7, is_inner=True)
     assert (inner.vector_flops, inner.variant) == (100 * (4 + 3 * 0.75) + 7, "fused")
-    outer = reduction_kernel(100, 3, 40, 50, slow=7, is_inner=False)
+    outer = written_kernel(100, 3, 40, 50, slow=7, is_inner=False)
     assert (outer.vector_flops, outer.variant) == (100 * 3 * 1.5 + 7, "fused.outer")
 
 
 def test_which_runs_first() -> None:
     """A stream goes on 6 us after an event of another: a product that starts before has the multiprocessors."""
-    link = Link()
-    assert not link._is_before(1.0)
-    link.start(1, 0.0, 6.0)
-    assert not link._is_before(5e-6)
-    assert link._is_before(7e-6)
-    assert link._is_before(5e-6)  # it runs
+    for starts, ends in ((5e-6, 5e-6 + 4), (7e-6, 7e-6 + 4 / 0.8)):
+        link = Link()
+        link.start(1, 0.0, 6.0)
+        assert link.beside(starts, 4.0, fills=True) == pytest.approx(ends, abs=1e-9)
