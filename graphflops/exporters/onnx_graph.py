@@ -38,7 +38,7 @@ from graphflops.graph import (
     Symbol,
     Type,
 )
-from graphflops.ops.operator import onnx_spelling
+from graphflops.ops.onnx_attributes import onnx_spelling
 from graphflops.tensor import TensorType
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ which each operator changed are read from it, too, so that `onnx.defs` need not 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -37,6 +38,18 @@ VERSIONS = _versions(TABLE.read_text(encoding="utf-8").partition("\n\n")[0])
 _DOMAINS = ("onnx.", "ai.onnx.", "com.")
 _IN_WORDS = {"int": "an integer", "float": "a number", "string": "a string", "ints": "a list of integers"}
 _IN_PYTHON = {"int": int, "float": float, "string": str, "ints": tuple}
+
+
+def onnx_spelling(domain: str, word: str, opset: int) -> str:
+    """The spelling of an ONNX operator with the version in force at an opset: `onnx.Softmax.13`.
+
+    domain: "" for ONNX's own. An operator that no table lists has version 1, that of another domain its opset's.
+    """
+    versions = VERSIONS.get(f"{domain}.{word}" if domain else word)
+    version = opset if domain else 1
+    if versions is not None:
+        version = versions[max(bisect_right(versions, opset) - 1, 0)]
+    return f"{domain or 'onnx'}.{word}.{version}"
 
 
 @lru_cache(maxsize=1)

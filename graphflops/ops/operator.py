@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -213,20 +212,6 @@ def _taken_apart(spelling: str) -> tuple[str, str, str]:
         return "", spelling, ""
     dialect, _, word = base.rpartition(".")
     return (dialect, word, variant) if dialect else (base, variant, "")
-
-
-def onnx_spelling(domain: str, word: str, opset: int) -> str:
-    """The spelling of an ONNX operator with the version in force at an opset: `onnx.Softmax.13`.
-
-    domain: "" for ONNX's own. An operator that no table lists has version 1, that of another domain its opset's.
-    """
-    from graphflops.ops.onnx_attributes import VERSIONS
-
-    versions = VERSIONS.get(f"{domain}.{word}" if domain else word)
-    version = opset if domain else 1
-    if versions is not None:
-        version = versions[max(bisect_right(versions, opset) - 1, 0)]
-    return f"{domain or 'onnx'}.{word}.{version}"
 
 
 @lru_cache(maxsize=1)

@@ -345,9 +345,7 @@ def lstsq(A: TensorType, B: TensorType, *, driver: str | None = None) -> Estimat
     sides = 1 if vector else B.shape[-1]
     by_values = driver in ("gelsd", "gelss")
     by_svd = lapack.svd(m, n) + 2 * (m + n) * dim_min(m, n) * sides
-    k = dim_min(m, n)  # by QR: the factorization, its reflectors on the right-hand sides, a triangular solve
-    by_qr = lapack.qr(m, n) + lapack.householder_apply(dim_max(m, n), sides, k)
-    work = by_svd if by_values else by_qr + lapack.triangular_solve(k, sides)
+    work = by_svd if by_values else lapack.least_squares(m, n, sides)
     tall = (by_values or driver == "gels") and same(dim_max(m, n), m) and differ(m, n)
     out = (
         A.like((*batch, n) if vector else (*batch, n, sides)),

@@ -83,13 +83,13 @@ def padded(shape: Shape, pad: Sequence[Dim]) -> Shape:
     return bordered(shape, {last - i: pad[2 * i : 2 * i + 2] for i in range(len(pad) // 2)})
 
 
-@rule(
-    "aten.constant_pad_nd pad _pad_enum _pad_circular reflection_pad1d reflection_pad2d reflection_pad3d",
-    "aten.replication_pad1d replication_pad2d replication_pad3d",
-)
+@rule("aten.constant_pad_nd pad _pad_enum _pad_circular")
 def pad(x: TensorType, pad: Sequence[Dim], mode: str | int = "constant") -> Estimate:
     """A copy with a border, whatever its mode; the gradient depends on it."""
     return Estimate((x.like(padded(x.shape, pad)),), reads=(x,))
+
+
+rule(*(f"aten.{kind}_pad{n}d" for kind in ("reflection", "replication") for n in (1, 2, 3))).derived(pad)
 
 
 @backward(

@@ -92,7 +92,8 @@ for _names, _says, _given in (
     ("amax", "One comparison per element.", {"fold": largest}),
     ("amin", "One comparison per element.", {"fold": smallest}),
     ("argmax argmin", "One comparison per element.", {"result": lambda _: INT64}),
-    ("all any _is_all_true _is_any_true", "One logical operation per element.", {"result": truths}),
+    ("all any", "One logical operation per element.", {"result": truths}),
+    ("_is_all_true _is_any_true", "One logical operation per element.", {"result": truths}),
     ("count_nonzero", "A comparison and an addition per element.", {"result": lambda _: INT64, "each": 2}),
     ("hash_tensor", "One exclusive or per element.", {"result": lambda _: UINT64}),
 ):
