@@ -19,6 +19,7 @@ from graphflops.tensor import BFLOAT16, TensorType
 # Kinds whose results are computed element by element, and those of them that the partitioner may compute again.
 _AGAIN = frozenset({"elementwise", "comparison", "logic", "cast", "identity", "creation", "gather", "view"})
 _POINTWISE = _AGAIN | {"movement", "random", "resampling", "pooling", "loss"}
+_SCATTERS, _TWO = ("index_copy", "scatter"), 2  # from a tensor, which inductor writes too
 _WINDOW = "#1"  # an argument by place
 _MOST_JOINED = 8  # tensors that one kernel concatenates (inductor's max_pointwise_cat_inputs)
 _INTERPOLATED = {"linear": 2, "cubic": 4}  # elements along an axis that each is interpolated from
@@ -81,14 +82,15 @@ class ForwardLowering(Lowering):
         """Append what computes the results that have memory of their own."""
         operator, estimate = of.call.node.operator, of.call.estimate
         is_elementwise = (operator.kind in _POINTWISE or operator.name == "one_hot") and len(of.made) == 1
-        # Whether Triton adds such values in memory (needs_fallback_due_to_atomic_add_limitations of inductor).
+        # Whether Triton adds such values in memory (needs_fallback_due_to_atomic_add_limitations of inductor; its
+        # decomposition of index_add leaves those in bfloat16 alone).
         dtype, is_late = self.typed(of.made[0]).dtype, self.joint.platform.capability >= _ADDS_BFLOAT16
-        has_atomic = dtype.is_floating and (dtype != BFLOAT16 or is_late)
+        has_atomic = dtype.is_floating and (dtype != BFLOAT16 or (is_late and operator.name != "index_add"))
         if estimate.regions or estimate.unknown:
             self.extern(of)
         elif operator.kind in _FORWARD:
             _FORWARD[operator.kind](self, of)
-        elif operator.has("adds") and has_atomic:
+        elif (operator.has("adds") and has_atomic) or (operator.name in _SCATTERS and len(of.names) > _TWO):
             self.scatter(of)
         elif not is_elementwise:
             self.extern(of)
@@ -119,10 +121,11 @@ class ForwardLowering(Lowering):
         self.add(of, "pointwise", of.made, (inner,), instructions=1, moved=frozenset())
 
     def scatter(self, of: Lowered) -> None:
-        """What is added is added to a copy of the operand by the kernel that computes it."""
+        """What is added, or put there, goes to a copy of the operand by the kernel that computes it."""
         copied, out, elements = f"{of.call.node.name} operand", of.made[0], self.elements(of.names[-1])
         self.add(of, "pointwise", {copied: self.nbytes(out)}, of.operands[:1], instructions=1)
-        reads, parts, moved = (copied, *of.operands[1:]), {copied: {out: elements * FLOAT_BYTES}}, {copied}
+        each = FLOAT_BYTES if of.call.node.operator.has("adds") else self.typed(out).dtype.bits // 8
+        reads, parts, moved = (copied, *of.operands[1:]), {copied: {out: elements * each}}, {copied}
         more: dict[str, Any] = {"adds": True, "parts": parts, "moved": frozenset(moved)}
         self.add(of, "pointwise", of.made, reads, elements, **more)
 

@@ -22,7 +22,11 @@ def _statistics(low: Lowering, of: Lowered, rows: Dim, *, is_inner: bool) -> str
     operator = of.call.node.operator
     name = low.save(of, "statistics", f"{of.call.node.name} statistics")
     space, size = max(map(low.elements, of.names)), 2 * FLOAT_BYTES * rows
-    order = {"is_inner": is_inner, "in_order": operator.name != "batch_norm"}
+    # Statistics of several channels are read by channel, so what is normed with them is a kernel of its own.
+    is_apart = operator.name == "batch_norm" or (
+        "group" in operator.name and rows != prod(low.typed(of.names[0]).shape[:2])
+    )
+    order = {"is_inner": is_inner, "in_order": not is_apart}
     order["of_moments"] = operator.kind == "normalisation"
     low.add(of, "reduction", {name: size}, of.operands[:1], space, kept=low.joint.number(rows), **order)
     return name

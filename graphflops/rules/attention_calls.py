@@ -147,7 +147,10 @@ def _returned(estimate: Estimate, out: TensorType | None) -> Estimate:
     "return_debug_mask? seqused_k? alibi_slopes? block_table? q_descale? k_descale? v_descale? out?"
 )
 def flash_attention_forward(of: Operands) -> Estimate:
-    """Two products per score; keys and values in pages are read as far as the longest sequence reaches."""
+    """Two products per score; keys and values in pages are read as far as the longest sequence reaches.
+
+    Written into a given result, only the row sums are returned.
+    """
     query, key, value, offsets, longest, heads = (
         of.query,
         of.key,
@@ -169,15 +172,13 @@ def flash_attention_forward(of: Operands) -> Estimate:
     return _returned(problem.forward(*results, reads=reads), of.out)
 
 
-_INTO = "The same, written into a given result; only the row sums are returned."
 rule("aten._flash_attention_forward")(flash_attention_forward)
 rule("aten._flash_attention_forward_no_dropout_inplace", "torch_attn._varlen_attn_out").derived(
-    flash_attention_forward, says=_INTO, order="out query key value offsets_q offsets_k"
+    flash_attention_forward, order="out query key value offsets_q offsets_k"
 )
 rule("torch_attn._varlen_attn").derived(
     flash_attention_forward,
     lambda found: replace(found, out=(found.reads[0].like(), *found.out[1:3])),
-    says="Flash attention over packed sequences, or cuDNN's, which computes the same.",
 )
 
 
@@ -217,7 +218,6 @@ def cudnn_attention_forward(of: Operands) -> Estimate:
 rule("aten._cudnn_attention_forward")(cudnn_attention_forward)
 rule("aten._cudnn_attention_forward_no_dropout_inplace").derived(
     cudnn_attention_forward,
-    says=_INTO,
     order="out query key value offsets_q offsets_k max_q max_k is_causal",
     mask=None,
     compute_log_sumexp=True,

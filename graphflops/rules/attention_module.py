@@ -112,12 +112,7 @@ def native_multi_head_attention(
     return work.plus(vector_flops=averaged, out=(query.like(), weights), reads=reads)
 
 
-rule("aten._triton_multi_head_attention").derived(
-    native_multi_head_attention,
-    results(0),
-    says="Four projections and the two products of attention.",
-    need_weights=False,
-)
+rule("aten._triton_multi_head_attention").derived(native_multi_head_attention, results(0), need_weights=False)
 
 
 @rule("aten._transformer_encoder_layer_fwd", kind="other")

@@ -151,24 +151,21 @@ def wrap_with_autocast(
     return once(region(*operands, autocast=True))
 
 
+@rule("higher_order.wrap wrap_activation_checkpoint tag_activation_checkpoint local_map_hop")
+def wrap(region: Region, *operands: Value, **keywords: Value) -> Estimate:
+    """The graph once; the recomputation of a checkpoint belongs to the backward pass."""
+    return once(region(*operands))
+
+
 @rule("higher_order.invoke_subgraph")
 def invoke_subgraph(region: Region, identifier: Value, *operands: Value, **keywords: Value) -> Estimate:
     """The graph once."""
     return once(region(*operands))
 
 
-@rule("higher_order.hints_wrapper")
+@rule("higher_order.hints_wrapper", "higher_order.strict_mode", "higher_order.foreach_map")
 def hints_wrapper(region: Region, operands: Values, kwargs: Value = None, hints: Value = None) -> Estimate:
     """The graph once."""
-    return once(region(*operands))
-
-
-rule("higher_order.strict_mode", "higher_order.foreach_map").derived(hints_wrapper, order="region operands")
-
-
-@rule("higher_order.wrap wrap_activation_checkpoint tag_activation_checkpoint local_map_hop")
-def wrap(region: Region, *operands: Value, **keywords: Value) -> Estimate:
-    """The graph once; the recomputation of a checkpoint belongs to the backward pass."""
     return once(region(*operands))
 
 
@@ -271,8 +268,6 @@ def _first(x: TensorType) -> TensorType:
 def _stacked(value: Value, length: Dim) -> Value:
     return value.like((length, *value.shape)) if isinstance(value, TensorType) else value
 
-
-# vmap.
 
 MARKS = "torch._functorch.predispatch."
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -43,8 +44,8 @@ def written(size: Shape, *, dtype: DType | None = None, fill: int) -> Estimate:
     return Estimate((filled(size, dtype or DEFAULT_FLOAT, fill),))
 
 
-rule("aten.zeros", "aten._efficientzerotensor").derived(written, says="Zeros written.", fill=0)
-rule("aten.ones").derived(written, says="Ones written.", fill=1)
+rule("aten.zeros", "aten._efficientzerotensor").derived(written, fill=0)
+rule("aten.ones").derived(written, fill=1)
 
 
 @rule("aten.full")
@@ -71,9 +72,8 @@ def full_like(x: TensorType, fill_value: Value, *, dtype: DType | None = None) -
     return Estimate((filled(x.shape, dtype or x.dtype, fill_value),))
 
 
-_SAYS = "{} written; the tensor itself is not read."
-rule("aten.zeros_like", "aten.zero").derived(full_like, says=_SAYS.format("Zeros"), order="x", fill_value=0)
-rule("aten.ones_like").derived(full_like, says=_SAYS.format("Ones"), order="x", fill_value=1)
+rule("aten.zeros_like", "aten.zero").derived(full_like, order="x", fill_value=0)
+rule("aten.ones_like").derived(full_like, order="x", fill_value=1)
 
 
 @rule("aten.new_full")
@@ -82,15 +82,14 @@ def new_full(x: TensorType, size: Shape, fill_value: Value, *, dtype: DType | No
     return Estimate((filled(size, dtype or x.dtype, fill_value),))
 
 
-_SAYS = "{} written, of the tensor's type."
-rule("aten.new_zeros").derived(new_full, says=_SAYS.format("Zeros"), order="x size", fill_value=0)
-rule("aten.new_ones").derived(new_full, says=_SAYS.format("Ones"), order="x size", fill_value=1)
+rule("aten.new_zeros").derived(new_full, order="x size", fill_value=0)
+rule("aten.new_ones").derived(new_full, order="x size", fill_value=1)
 
 
 @rule("aten._new_zeros_with_same_feature_meta")
 def new_zeros_like(x: TensorType, other: TensorType, *, self_num_batch_dims: int = 0) -> Estimate:
     """Zeros written, of the other tensor's shape behind the leading batch axes of the first."""
-    return Estimate((filled((*x.shape[:self_num_batch_dims], *other.shape), x.dtype, 0),))
+    return new_full(x, (*x.shape[:self_num_batch_dims], *other.shape), 0)
 
 
 @rule("aten.fill", "prims.fill")
@@ -127,18 +126,24 @@ def _whole(number: Value) -> Dim | float:
     return int(number) if isinstance(number, float) and number.is_integer() else number
 
 
+def _steps(start: Value, end: Value, step: Value, *, closed: bool) -> Dim:
+    """How many numbers there are from one to another, the last one included if closed; whole floats count as integers."""
+    first, last, by = map(_whole, (start, end, step))
+    require(by != 0, "a progression needs a step that is not zero")
+    if not any(isinstance(number, float) for number in (first, last, by)):
+        length: Any = last - first  # type: ignore[operator]
+        return floor_div(length, by) + 1 if closed else ceil_div(length, by)  # type: ignore[arg-type]
+    if any(isinstance(number, Expr) for number in (first, last, by)):
+        return data_dependent("steps")
+    span = (last - first) / by  # type: ignore[operator]
+    return math.floor(span) + 1 if closed else math.ceil(span)
+
+
 @rule("aten.arange")
 def arange(*, end: Value, start: Value = 0, step: Value = 1, dtype: DType | None = None) -> Estimate:
     """The numbers from `start`, or 0, to below `end`."""
-    first, last, by = map(_whole, (start, end, step))
-    require(by != 0, "a progression needs a step that is not zero")
-    if isinstance(first, float) or isinstance(last, float) or isinstance(by, float):
-        steps = data_dependent("steps")
-        if not (isinstance(first, Expr) or isinstance(last, Expr) or isinstance(by, Expr)):
-            steps = max(math.ceil((last - first) / by), 0)
-    else:
-        steps = ceil_div(last - first, by)
-        steps = max(steps, 0) if isinstance(steps, int) else steps
+    steps = _steps(start, end, step, closed=False)
+    steps = max(steps, 0) if isinstance(steps, int) else steps
     estimate = progression(steps, dtype or result_type(start, end, step))
     (out,) = tensors_of(estimate.out)
     numbers = [x for x in (start, end, step) if isinstance(x, int)]
@@ -150,12 +155,7 @@ def arange(*, end: Value, start: Value = 0, step: Value = 1, dtype: DType | None
 @rule("aten.range")
 def closed_range(start: Value, end: Value, step: Value = 1, *, dtype: DType | None = None) -> Estimate:
     """The numbers from `start` to `end`, both included."""
-    first, last, by = map(_whole, (start, end, step))
-    if isinstance(first, float) or isinstance(last, float) or isinstance(by, float):
-        if isinstance(first, Expr) or isinstance(last, Expr) or isinstance(by, Expr):
-            return progression(data_dependent("steps"), dtype or DEFAULT_FLOAT)
-        return progression(math.floor((last - first) / by) + 1, dtype or DEFAULT_FLOAT)
-    return progression(floor_div(last - first, by) + 1, dtype or DEFAULT_FLOAT)
+    return progression(_steps(start, end, step, closed=True), dtype or DEFAULT_FLOAT)
 
 
 @rule("aten._dim_arange")
@@ -220,32 +220,20 @@ def triu_indices(row: Dim, col: Dim, offset: Dim = 0, *, dtype: DType | None = N
     return Estimate((TensorType((2, row * col - triangle(row, col, offset - 1)), dtype or INT64),))
 
 
-# Windows: their argument, formula and functions per element.
-
-
 def window(
     window_length: Dim, *, dtype: DType | None = None, flops: int = 2, transcendentals: int = 0
 ) -> Estimate:
-    """A triangle: a multiplication and a subtraction per element."""
+    """Per element a multiplication and a subtraction for a triangle; three operations and a cosine for one cosine.
+
+    Two cosines with arguments and factors; or I0(beta * sqrt(1 - ((i - h) / h)^2)) / I0(beta), which is as much.
+    """
     return progression(window_length, dtype or DEFAULT_FLOAT, flops, transcendentals)
 
 
 rule("aten.bartlett_window")(window)
-rule("aten.hann_window", "aten.hamming_window").derived(
-    window,
-    says="The value alpha - beta * cos(2 pi i / n) per element: three operations and a cosine.",
-    flops=3,
-    transcendentals=1,
-)
-rule("aten.blackman_window", "aten.kaiser_window").derived(
-    window,
-    says="Two cosines with arguments and factors; or I0(beta * sqrt(1 - ((i - h) / h)^2)) / I0(beta), which is as much.",
-    flops=6,
-    transcendentals=2,
-)
+rule("aten.hann_window", "aten.hamming_window").derived(window, flops=3, transcendentals=1)
+rule("aten.blackman_window", "aten.kaiser_window").derived(window, flops=6, transcendentals=2)
 
-
-# Random numbers.
 
 KIND = "random"
 
@@ -369,13 +357,7 @@ def masked(x: TensorType, dtype: DType, train: bool) -> Estimate:
     return Estimate((x.like(), mask), vector_flops=DROPOUT * x.numel, reads=(x,))
 
 
-rule("aten._fused_dropout", kind="dropout").derived(
-    masked,
-    says="Three operations per element and a stored mask; `p` is the probability of keeping.",
-    order="x",
-    dtype=UINT8,
-    train=True,
-)
+rule("aten._fused_dropout", kind="dropout").derived(masked, order="x", dtype=UINT8, train=True)
 
 
 def undropped(kept: Callable[[TensorType], TensorType | Dim], flops: int = 1) -> Backward:

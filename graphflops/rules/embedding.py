@@ -55,7 +55,7 @@ def embedding_gradient(call: ForwardCall) -> Estimate:
 
 
 def renormed(weight: TensorType, indices: TensorType, *, in_place: bool) -> Estimate:
-    """Scales the looked-up rows down to a norm; every index is assumed to occur once."""
+    """Scales the looked-up rows down to a norm, in the table or a copy; every index is assumed to occur once."""
     rows = weight.like((indices.numel, weight.shape[1]))
     return Estimate(
         (weight.like(),),
@@ -67,14 +67,7 @@ def renormed(weight: TensorType, indices: TensorType, *, in_place: bool) -> Esti
 
 
 rule("aten.embedding_renorm_").derived(renormed, in_place=True)
-rule("aten.embedding_renorm").derived(
-    renormed,
-    says="A copy of the table whose looked-up rows are scaled down to a norm: a power, a sum and a product per element.",
-    in_place=False,
-)
-
-
-# Bags: rows are looked up and reduced in one operator.
+rule("aten.embedding_renorm").derived(renormed, in_place=False)
 
 
 @takes("weight indices offsets * per_sample_weights?")

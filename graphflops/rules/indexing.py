@@ -66,9 +66,6 @@ def update(names: str, base: Callable[..., Update], **how: Any) -> None:
         rule(f"aten.{word}_{dot}{overload}").derived(base, in_place, **how)
 
 
-# Several axes indexed at once.
-
-
 def indexed_shape(x: TensorType, indices: Indices) -> Shape:
     """The shape of `x[indices]`: index tensors broadcast; a mask picks as many elements as the data says.
 
@@ -140,9 +137,6 @@ def masked_index_put(x: TensorType, mask: TensorType, indices: Indices, values: 
     return Estimate((x.like(),), vector_flops=work, reads=(x, mask, *tensors_of(indices), values))
 
 
-# One axis indexed by a vector.
-
-
 def rows(x: TensorType, dim: int, index: TensorType) -> TensorType:
     """The part of a tensor that a vector of indices selects along an axis."""
     require(index.rank < 2, f"positions along an axis are a vector, not {shown(index.shape)}")
@@ -158,23 +152,17 @@ def index_select(x: TensorType, dim: int, index: TensorType) -> Estimate:
 def positions(
     x: TensorType, dim: int, index: TensorType, source: Value, reduce: str | None = None, *, alpha: Value = 1
 ) -> Update:
-    """Replaces the selected positions of an axis; a reduction combines them with what was there, an operation each."""
+    """Replaces the selected positions of an axis; a reduction combines them with what was there, an operation each.
+
+    A multiplication more where alpha is not one.
+    """
     part, given = rows(x, dim, index), tensors_of((source,))
     done = combined(x, given[0] if given else part, (index, *given), reduce)
     return replace(done, part=part, flops=done.flops if alpha == 1 else 2 * done.flops)
 
 
 update("index_copy index_fill index_reduce", positions)
-update(
-    "index_add",
-    positions,
-    says="One addition per element of the source, and a multiplication where alpha is not one.",
-    order="x dim index source",
-    reduce="add",
-)
-
-
-# Every element by its own index along one axis.
+update("index_add", positions, order="x dim index source", reduce="add")
 
 
 @rule("aten.gather")
@@ -227,7 +215,7 @@ def scatter(x: TensorType, dim: int, index: TensorType, src: Value, *, reduce: s
 
 update("scatter", scatter)
 update("scatter_reduce", scatter, order="x dim index src reduce")
-update("scatter_add", scatter, says="One addition per index.", order="x dim index src", reduce="add")
+update("scatter_add", scatter, order="x dim index src", reduce="add")
 
 
 # Gradients: the gradient of a gather is a scatter-add, and the reverse.

@@ -151,9 +151,6 @@ def ormqr(x: TensorType, tau: TensorType, other: TensorType, left: bool = True) 
     return Estimate((other.like(),), vector_flops=each(other, work), reads=(x, tau, other))
 
 
-# Eigenvalues and singular values, with vectors.
-
-
 @rule("aten._linalg_eigh")
 def eigh(A: TensorType, *, compute_v: bool = True) -> Estimate:
     """9 n^3 with eigenvectors, 4/3 n^3 without."""
@@ -202,8 +199,6 @@ def polar(A: TensorType) -> Estimate:
     h, products = A.like((*batch, n, n)), flops_of(prod(batch) * (m + n) * n * n, A.dtype)
     return Estimate((A.like(), h), products, svd_factors(A).vector_flops + h.numel, reads=(A,))
 
-
-# Linear systems, inverses and least squares.
 
 Tolerance = TensorType | float | None
 
@@ -350,7 +345,9 @@ def lstsq(A: TensorType, B: TensorType, *, driver: str | None = None) -> Estimat
     sides = 1 if vector else B.shape[-1]
     by_values = driver in ("gelsd", "gelss")
     by_svd = lapack.svd(m, n) + 2 * (m + n) * dim_min(m, n) * sides
-    work = by_svd if by_values else lapack.least_squares(m, n, sides)
+    k = dim_min(m, n)  # by QR: the factorization, its reflectors on the right-hand sides, a triangular solve
+    by_qr = lapack.qr(m, n) + lapack.householder_apply(dim_max(m, n), sides, k)
+    work = by_svd if by_values else by_qr + lapack.triangular_solve(k, sides)
     tall = (by_values or driver == "gels") and same(dim_max(m, n), m) and differ(m, n)
     out = (
         A.like((*batch, n) if vector else (*batch, n, sides)),
@@ -360,8 +357,6 @@ def lstsq(A: TensorType, B: TensorType, *, driver: str | None = None) -> Estimat
     )
     return Estimate(out, vector_flops=each(A, work), reads=(A, B))
 
-
-# Functions of matrices.
 
 POLYNOMIAL_PRODUCTS = 5  # in a Taylor polynomial of degree 18 (Bader, Blanes and Casas, 2019)
 

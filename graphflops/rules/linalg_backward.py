@@ -176,9 +176,6 @@ def reflectors(m: Dim, n: Dim, k: Dim) -> tuple[Dim, Dim]:
     return m * m * n + (4 * m + 1) * lengths - m * (m - k + 1), 4 * m * lengths
 
 
-# Eigenvalues and singular values.
-
-
 def of_singular_values(call: ForwardCall, rows: int = -2, columns: int = -1) -> Estimate:
     """Gradient of a function of the singular values along two axes; the forward computes the vectors for it."""
     x = operand(call)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from graphflops.cost import Estimate, data_dependent, free
+from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, broadcast, dim_max, total
 from graphflops.rules.distance import pairwise_distance
 from graphflops.rules.elementwise import float_result, real_of, result_type, wanted
@@ -208,12 +208,6 @@ def cudnn_ctc_loss(
     loss = log_probs.like((samples(log_probs),))
     gradient = ctc_loss_backward(loss, log_probs, targets, input_lengths, target_lengths, loss, log_probs)
     return Estimate((loss, log_probs.like()), reads=(log_probs, targets)).plus(forward, gradient)
-
-
-@rule("aten._use_cudnn_ctc_loss", "aten._use_miopen_ctc_loss")
-def use_cudnn_ctc_loss(log_probs: TensorType, targets: TensorType) -> Estimate:
-    """Free: a query which implementation runs, whose answer is not known here."""
-    return free(None, alias=False)
 
 
 @backward("aten.ctc_loss", "aten._ctc_loss")

@@ -24,7 +24,6 @@ from graphflops.rules.shapes import (
     replaced,
     shown,
     tensors_of,
-    triangle,
 )
 from graphflops.tensor import INT64, DType, TensorType
 
@@ -39,6 +38,7 @@ def bordered(shape: Shape, widths: Mapping[int, Sequence[Dim]]) -> Shape:
     return out
 
 
+@rule("aten.repeat")
 def repeated(x: TensorType, repeats: Sequence[Dim]) -> Estimate:
     """Every axis repeated end to end, every repeat written; axes may be added in front."""
     require(len(repeats) >= x.rank, f"{shown(repeats)} has fewer entries than {shown(x.shape)} has axes")
@@ -46,6 +46,7 @@ def repeated(x: TensorType, repeats: Sequence[Dim]) -> Estimate:
     return Estimate((x.like(size * more for size, more in zip(own, repeats, strict=True)),), reads=(x,))
 
 
+@rule("aten.pixel_shuffle")
 def depth_to_space(x: TensorType, factor: int) -> Estimate:
     """Channels spread out over a grid of positions that is finer by a factor."""
     *batch, channels, height, width = x.shape
@@ -55,6 +56,7 @@ def depth_to_space(x: TensorType, factor: int) -> Estimate:
     return Estimate((out,), reads=(x,))
 
 
+@rule("aten.pixel_unshuffle")
 def space_to_depth(x: TensorType, factor: int) -> Estimate:
     """Squares of positions gathered as channels of a coarser grid."""
     *batch, channels, height, width = x.shape
@@ -81,15 +83,13 @@ def padded(shape: Shape, pad: Sequence[Dim]) -> Shape:
     return bordered(shape, {last - i: pad[2 * i : 2 * i + 2] for i in range(len(pad) // 2)})
 
 
-@rule("aten.constant_pad_nd", "aten.pad", "aten._pad_enum", "aten._pad_circular")
+@rule(
+    "aten.constant_pad_nd pad _pad_enum _pad_circular reflection_pad1d reflection_pad2d reflection_pad3d",
+    "aten.replication_pad1d replication_pad2d replication_pad3d",
+)
 def pad(x: TensorType, pad: Sequence[Dim], mode: str | int = "constant") -> Estimate:
     """A copy with a border, whatever its mode; the gradient depends on it."""
     return Estimate((x.like(padded(x.shape, pad)),), reads=(x,))
-
-
-rule(*(f"aten.{kind}_pad{n}d" for kind in ("reflection", "replication") for n in (1, 2, 3))).derived(
-    pad, says="A copy with a border of mirrored or replicated elements."
-)
 
 
 @backward(
@@ -145,12 +145,6 @@ def col2im(x: TensorType, output_size: Sequence[Dim], kernel_size: Sequence[Dim]
 backward("aten.col2im")(operand_gradient)  # copied into every patch
 
 
-# Repeats that are stored.
-
-
-rule("aten.repeat").derived(repeated, says="Writes every repeat.")
-
-
 @rule("aten.tile")
 def tile(x: TensorType, dims: Sequence[Dim]) -> Estimate:
     """Writes every repeat; axes without an entry are not repeated."""
@@ -194,17 +188,15 @@ def _repeated(repeats: TensorType, output_size: Dim | None, each: Dim) -> Dim:
     return data_dependent("repeat_interleave")
 
 
-# Permutations of elements.
-
-
 @rule("aten.roll", "aten.flip")
-def flip(x: TensorType, *, dims: Sequence[int] = ()) -> Estimate:
+def flip(x: TensorType, *, dims: int | Sequence[int] | None = ()) -> Estimate:
     """A copy whose elements move along axes: rolled, or in reverse order."""
     axes(dims, x.rank)
     return copied(x)
 
 
 rule("prims.rev").derived(flip, order="x dims")
+rule("aten.fft_fftshift", "aten.fft_ifftshift", kind="fourier").derived(flip, order="x dims")
 
 
 @rule("aten.rot90")
@@ -217,12 +209,6 @@ def rot90(x: TensorType, k: int = 1, dims: Sequence[int] = (0, 1)) -> Estimate:
     return Estimate((x.like(shape),), reads=(x,))
 
 
-rule("aten.pixel_shuffle").derived(depth_to_space, says="Channels spread out over a finer grid of pixels.")
-rule("aten.pixel_unshuffle").derived(
-    space_to_depth, says="Squares of pixels gathered as channels of a coarser grid."
-)
-
-
 @rule("aten.channel_shuffle", "aten.native_channel_shuffle")
 def channel_shuffle(x: TensorType, groups: Dim) -> Estimate:
     """A copy with the channels of all groups interleaved."""
@@ -230,7 +216,11 @@ def channel_shuffle(x: TensorType, groups: Dim) -> Estimate:
     return copied(x)
 
 
-rule("aten.tril", "aten.triu").derived(triangle, says="A copy, zero on one side of a diagonal.")
+@rule("aten.tril", "aten.triu")
+def triangle(x: TensorType) -> Estimate:
+    """A copy, zero on one side of a diagonal."""
+    require(x.rank > 1, f"{shown(x.shape)} is not a matrix")
+    return copied(x)
 
 
 @rule("aten.diag_embed")
@@ -258,9 +248,6 @@ def diagflat(x: TensorType, offset: int = 0) -> Estimate:
 def diag(x: TensorType, diagonal: int = 0) -> Estimate:
     """A matrix with a vector on its diagonal, or a copy of the diagonal of a matrix."""
     return diag_embed(x, diagonal) if x.rank == 1 else copied(*tensors_of(parts.diagonal(x, diagonal).out))
-
-
-# Copies with a replaced part.
 
 
 def overwritten(x: TensorType, src: TensorType, part: TensorType) -> Estimate:

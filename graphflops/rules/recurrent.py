@@ -15,8 +15,8 @@ from graphflops.cost import Estimate, free
 from graphflops.dims import Dim, differ, meet, prod, total
 from graphflops.rules.creation import DROPOUT
 from graphflops.rules.matmul import Mask, flops_of
-from graphflops.rules.operands import Operands, takes
-from graphflops.rules.registry import Derived, ForwardCall, backward, require, rule
+from graphflops.rules.operands import Derived, Operands, takes
+from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import Tensors, shown, tensors_of, where_wanted
 from graphflops.rules.work import WORK, Work, first_gradient
 from graphflops.tensor import FLOAT32, INT8, UINT8, TensorType
@@ -234,10 +234,7 @@ for _name, _cell in KINDS.items():
     rule(f"aten.{_name}_cell").derived(_step, cell=_cell)
     backward(f"aten.{_name}_cell")(partial(_step_back, _cell))
     rule(f"aten.quantized_{_name}_cell").derived(
-        _step,
-        lambda work: replace(work, matrix_dtype=INT8),
-        says="One step of a cell with eight-bit weights.",
-        cell=_cell,
+        _step, lambda work: replace(work, matrix_dtype=INT8), cell=_cell
     )
 
 
@@ -328,7 +325,7 @@ def cut(weights: Tensors, each: int) -> list[Layer]:
 
 @takes("x weight= weight_stride0= * weight_buf? hx cx? mode= bidirectional=")
 def cudnn_rnn(of: Operands, *, in_one_buffer: bool = False) -> Estimate:
-    """As the layer of that mode; the size of cuDNN's reserved memory is not known."""
+    """As the layer of that mode; the size of cuDNN's reserved memory is not known. MIOpen returns the weights as one."""
     x, weight, each, weight_buf, hx, cx, mode, bidirectional = of
     if in_one_buffer:
         weight_buf = x.like((total(value.numel for value in weight),))
@@ -341,14 +338,7 @@ def cudnn_rnn(of: Operands, *, in_one_buffer: bool = False) -> Estimate:
 
 
 rule("aten._cudnn_rnn")(cudnn_rnn)
-
-
-rule("aten.miopen_rnn").derived(
-    cudnn_rnn,
-    says="As _cudnn_rnn, with the weights also returned in one buffer.",
-    weight_buf=None,
-    in_one_buffer=True,
-)
+rule("aten.miopen_rnn").derived(cudnn_rnn, weight_buf=None, in_one_buffer=True)
 
 
 @rule("aten._cudnn_rnn_backward")

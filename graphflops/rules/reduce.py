@@ -92,8 +92,7 @@ for _names, _says, _given in (
     ("amax", "One comparison per element.", {"fold": largest}),
     ("amin", "One comparison per element.", {"fold": smallest}),
     ("argmax argmin", "One comparison per element.", {"result": lambda _: INT64}),
-    ("all any", "One logical operation per element.", {"result": truths}),
-    ("_is_all_true _is_any_true", "One logical operation per element.", {"result": truths}),
+    ("all any _is_all_true _is_any_true", "One logical operation per element.", {"result": truths}),
     ("count_nonzero", "A comparison and an addition per element.", {"result": lambda _: INT64, "each": 2}),
     ("hash_tensor", "One exclusive or per element.", {"result": lambda _: UINT64}),
 ):
@@ -256,14 +255,8 @@ def rows(x: TensorType, dim: int) -> Dim:
 
 
 rule("aten.softmax", "aten.special_softmax")(softmax_along)
-rule("aten._safe_softmax").derived(
-    softmax_along,
-    says="Softmax, with rows that have no finite element set to zero.",
-    per_element=SOFTMAX + SAFE,
-)
-rule("aten._masked_softmax").derived(
-    softmax_along, says="Softmax after a selection by the mask.", order="x mask dim", per_element=SOFTMAX + 1
-)
+rule("aten._safe_softmax").derived(softmax_along, per_element=SOFTMAX + SAFE)
+rule("aten._masked_softmax").derived(softmax_along, order="x mask dim", per_element=SOFTMAX + 1)
 
 
 @rule("aten._softmax")
@@ -272,21 +265,19 @@ def core_softmax(x: TensorType, dim: int, half_to_float: bool) -> Estimate:
     return softmax_along(x, dim, FLOAT32 if half_to_float else None)
 
 
-@rule("aten.log_softmax", "aten.special_log_softmax")
-def log_softmax(x: TensorType, dim: int, dtype: DType | None = None) -> Estimate:
-    """Maximum, difference, exponential, sum and difference per element, a logarithm per row."""
-    return softmax_along(x, dim, dtype, per_element=LOG_SOFTMAX).plus(transcendentals=rows(x, dim))
+@rule("aten.log_softmax", "aten.special_log_softmax", "aten._log_softmax")
+def log_softmax(x: TensorType, dim: int, dtype: DType | bool | None = None) -> Estimate:
+    """Maximum, difference, exponential, sum and difference per element, a logarithm per row.
 
-
-@rule("aten._log_softmax")
-def core_log_softmax(x: TensorType, dim: int, half_to_float: bool) -> Estimate:
-    """Maximum, difference, exponential, sum and difference per element, a logarithm per row."""
-    return log_softmax(x, dim, FLOAT32 if half_to_float else None)
+    dtype: of the result; True makes single precision of half.
+    """
+    wanted = (FLOAT32 if dtype else None) if isinstance(dtype, bool) else dtype
+    return softmax_along(x, dim, wanted, per_element=LOG_SOFTMAX).plus(transcendentals=rows(x, dim))
 
 
 @takes("grad_output output mask? * input_dtype?")
 def gradient(of: Operands, *, per_element: int = SOFTMAX_GRADIENT, exponentials: int = 0) -> Estimate:
-    """The product with the result, minus its row sum: four operations per element."""
+    """The product with the result, minus its row sum: four operations; of logarithms three and an exponential."""
     grad_output, output, mask, input_dtype = of
     ranks = f"the gradient has {grad_output.rank} axes, the result {output.rank}"
     require(grad_output.rank == output.rank, ranks)
@@ -297,15 +288,8 @@ def gradient(of: Operands, *, per_element: int = SOFTMAX_GRADIENT, exponentials:
 
 _LOG: dict[str, Any] = {"per_element": LOG_SOFTMAX_GRADIENT, "exponentials": 1}
 rule("aten._softmax_backward_data").derived(gradient, order="grad_output output")
-rule("aten._log_softmax_backward_data").derived(
-    gradient,
-    says="The gradient minus its row sum times the probability: three operations and an exponential.",
-    order="grad_output output",
-    **_LOG,
-)
-rule("aten._masked_softmax_backward").derived(
-    gradient, says="As softmax's, with a selection by the mask.", per_element=SOFTMAX_GRADIENT + 1
-)
+rule("aten._log_softmax_backward_data").derived(gradient, order="grad_output output", **_LOG)
+rule("aten._masked_softmax_backward").derived(gradient, per_element=SOFTMAX_GRADIENT + 1)
 
 
 def _of_forward(**given: Any) -> Backward:

@@ -16,9 +16,9 @@ from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, dim_max, dim_min, floor_div, floored_product, meet, prod, total
 from graphflops.rules.conv import convolved, downsampled
 from graphflops.rules.lapack import n_log_n
-from graphflops.rules.operands import Operands, takes
+from graphflops.rules.operands import Derived, Operands, takes
 from graphflops.rules.reduce import operand_gradient
-from graphflops.rules.registry import Derived, ForwardCall, backward, require, rule
+from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import Shape, only_result, where_wanted
 from graphflops.tensor import INT32, INT64, TensorType
 
@@ -89,12 +89,6 @@ def upsample_backward(
     return Estimate((grad_output.like(input_size),), vector_flops=added, reads=(grad_output,))
 
 
-def upsampling_gradient(call: ForwardCall) -> Estimate:
-    """Adds each output's gradient to the inputs that it was computed from: as many operations, one where it was copied."""
-    work = call.estimate.vector_flops
-    return replace(operand_gradient(call), vector_flops=call.out.numel if work == 0 else work)
-
-
 for _name, _work in (
     *((f"{kind}{n}d", tapped(0)) for kind in ("nearest", "nearest_exact") for n in (1, 2, 3)),
     ("linear1d", tapped(2)),
@@ -108,7 +102,12 @@ for _name, _work in (
     _key = f"aten.{'_' if 'exact' in _name or '_aa' in _name else ''}upsample_{_name}"
     rule(_key, f"{_key}.vec").derived(upsample, work=_work)
     rule(f"{_key}_backward").derived(upsample_backward, work=_work)
-    backward(_key, f"{_key}.vec")(upsampling_gradient)
+    # Each output's gradient is added to the inputs that it was computed from.
+    backward(_key, f"{_key}.vec")(
+        lambda call: replace(
+            operand_gradient(call), vector_flops=call.estimate.vector_flops or call.out.numel
+        )
+    )
 
 
 # Sampling at the points of a grid, one row of coordinates per output position.
@@ -119,10 +118,8 @@ UNNORMALISE = 4  # operations that turn a coordinate in -1..1 into a position
 
 def taps_of(interpolation_mode: int, spatial: int) -> int:
     """Taps per output: inputs that are weighted and added; none for the nearest mode."""
-    if interpolation_mode == NEAREST:
-        return 0
     taps: int = (2 if interpolation_mode == BILINEAR else 4) ** spatial
-    return taps
+    return 0 if interpolation_mode == NEAREST else taps
 
 
 @rule("aten.grid_sampler grid_sampler_2d grid_sampler_3d _grid_sampler_2d_cpu_fallback")
@@ -139,9 +136,7 @@ def grid_sampler(x: TensorType, grid: TensorType, interpolation_mode: int) -> Es
     return Estimate((out,), vector_flops=work, reads=(x, grid))
 
 
-rule("aten.cudnn_grid_sampler").derived(
-    grid_sampler, says="As `grid_sampler`, bilinear.", order="x grid", interpolation_mode=BILINEAR
-)
+rule("aten.cudnn_grid_sampler").derived(grid_sampler, order="x grid", interpolation_mode=BILINEAR)
 
 
 @rule(
@@ -205,14 +200,15 @@ def cudnn_affine_grid_generator_backward(grad: TensorType, N: Dim, C: Dim, H: Di
     return affine_grid_generator_backward(grad, (N, C, H, W))
 
 
-# Operators of torchvision.
-
 KIND = "boxes"
 
 
 @takes("grad rois * channel_mapping? argmax? batch_size= channels= height= width= sampling_ratio?")
 def spread(of: Operands, *, work: Dim = 1) -> Estimate:
-    """The gradient of a batch of pictures: so many operations per element of the boxes' gradients, or samples of each."""
+    """The gradient of a batch of pictures: as many taps as the forward samples, and the division by their number.
+
+    Of the largest pixel one addition per element; of a window's mean a division, and an addition per pixel.
+    """
     if of.sampling_ratio is not None:
         work = SAMPLE * samples(of.sampling_ratio) + 1
     picture = of.grad.like(of.named("batch_size channels height width"))
@@ -220,17 +216,8 @@ def spread(of: Operands, *, work: Dim = 1) -> Estimate:
     return Estimate((picture,), vector_flops=work * of.grad.numel, reads=reads)
 
 
-rule("torchvision._roi_align_backward", "torchvision._ps_roi_align_backward").derived(
-    spread, says="As many taps as the forward samples, and the division by their number."
-)
-rule("torchvision._roi_pool_backward").derived(
-    spread, says="One addition per element, at the pixel that was the largest."
-)
-rule("torchvision._ps_roi_pool_backward").derived(
-    spread,
-    says="A division per element, and an addition per pixel of its window, whose size only data can tell.",
-    work=data_dependent("pixels") + 1,
-)
+rule("torchvision._roi_align_backward _ps_roi_align_backward _roi_pool_backward")(spread)
+rule("torchvision._ps_roi_pool_backward").derived(spread, work=data_dependent("pixels") + 1)
 
 
 @rule("torchvision._deform_conv2d_backward")
@@ -261,8 +248,9 @@ def samples(sampling_ratio: Dim) -> Dim:
 
 @takes("x rois * pooled_height= pooled_width= sampling_ratio?")
 def pooled(of: Operands, *, work: Dim = 0, by_position: bool = False, indexed: bool = True) -> Estimate:
-    """One small picture per box: so many operations per output, or samples of each and a division by their number.
+    """One small picture per box: the bilinear samples of each output and a division by their number.
 
+    Without samples an operation per pixel of each output's window, whose size only data can tell.
     by_position: each output position has channels of its own. indexed: a second result says where each output is from.
     """
     x, rois, pooled_height, pooled_width, sampling_ratio = of
@@ -274,26 +262,11 @@ def pooled(of: Operands, *, work: Dim = 0, by_position: bool = False, indexed: b
     return Estimate(results, vector_flops=each * out.numel, reads=(x, rois))
 
 
-rule("torchvision.roi_align", "torchvision.qroi_align").derived(
-    pooled, says="The bilinear samples of each output and a division by their number.", indexed=False
-)
-rule("torchvision.ps_roi_align").derived(
-    pooled,
-    says="As `roi_align`, with separate channels for each output position; the second result names the channels.",
-    by_position=True,
-)
-roi_pool = Derived(
-    pooled,
-    says="One comparison per pixel of each output's window, whose size only data can tell.",
-    work=data_dependent("pixels"),
-)
+rule("torchvision.roi_align", "torchvision.qroi_align").derived(pooled, indexed=False)
+rule("torchvision.ps_roi_align").derived(pooled, by_position=True)
+roi_pool = Derived(pooled, work=data_dependent("pixels"))
 rule("torchvision.roi_pool")(roi_pool)
-rule("torchvision.ps_roi_pool").derived(
-    pooled,
-    says="One addition per pixel of each output's window, whose size only data can tell, and a division.",
-    work=data_dependent("pixels") + 1,
-    by_position=True,
-)
+rule("torchvision.ps_roi_pool").derived(pooled, work=data_dependent("pixels") + 1, by_position=True)
 
 
 @rule("torchvision.nms", "torchvision.qnms")

@@ -16,7 +16,7 @@ from graphflops.inductor.library_calls import aligned, image_and_weight, is_of_i
 from graphflops.inductor.lowering import JointGraph, Op
 from graphflops.inductor.plan import Plan, Plans
 from graphflops.kernels.call import ConcreteCall, OpenSizeError, Sizes
-from graphflops.kernels.kernel import SINGLE, Convolution, Kernel, Product
+from graphflops.kernels.kernel import SINGLE, Convolution, Family, Kernel, Product
 from graphflops.kernels.lower import inside_operator
 from graphflops.kernels.rowwise import loss_kernels
 from graphflops.passes.program import PricedCall, PricedGraph, PricedProgram
@@ -176,6 +176,7 @@ _LOOP, _NARROW_LOAD = 1.5, 0.75
 _INNER, _INNER_LOAD, _OUTER_LOAD = 4, 0.75, 1.5  # of an element that is reduced, and of its loads
 _LONGEST, _SHORTEST = 1024, 64  # elements of rows that a block reads once, and of those that lie scattered
 _AGAIN = 8  # of reading an element a second time
+_MOMENTS = 2.25  # of adding an element to moments along an outer axis
 _BRANCH = 0.25  # of the choice of an operand, as of a `cat`
 _WINDOW, _GRADIENT_WINDOW = 2.5, 5.5  # of an element of a window of pooling
 _FUNCTION, _GRADIENT_OF_FUNCTION = 2.25, 1.75  # of a transcendental function
@@ -202,10 +203,11 @@ class Written:
         part = {op.outputs[0]: op.part_bytes for op in planned.members if op.part_bytes != 0}
         sizes, elements = self.joint.sizes, max(op.elements for op in planned.members)
         try:
-            loads, read = self._reads(planned)
+            inside, shares = self._inside(planned, computed_again)
+            loads, read = self._reads(planned, shares)
             written = sum(self.sizes(part.get(name) or sizes.get(name, 0)) for name in planned.outputs)
             slow = sum(self._slow(op) * op.elements for op in planned.members)
-            slow += sum(self._slow(op) for op in _inside(planned, computed_again)) * elements
+            slow += sum(self._slow(op) * share for op, share in inside.values()) * elements
         except OpenSizeError:
             return None
         added = [
@@ -219,14 +221,51 @@ class Written:
         # A large one, with another axis innermost.
         across = any(self._bytes(name) >= elements for name in turned)
         slow += across * elements * (_TURNED_ROWS if reductions else _TURNED)
-        if reductions:
-            is_inner = all(op.is_inner for op in reductions)
-            if is_inner and _reads_again(reductions, planned, elements, self.joint):
-                slow, read = slow + _AGAIN * elements, 2 * read
-            return reduction_kernel(elements, loads, read, written, slow=slow, is_inner=is_inner)
-        return loop_kernel(elements, loads, read, written, slow=slow)
+        is_inner = all(op.is_inner for op in reductions) if reductions else None
+        is_again = is_inner and self._depends(reductions)
+        if is_again and _reads_again(reductions, planned, elements, self.joint):
+            slow, read = slow + _AGAIN * elements, 2 * read
+        if is_inner is False and any(op.of_moments for op in reductions):
+            slow += _MOMENTS * elements
+        return written_kernel(elements, loads, read, written, slow, is_inner=is_inner)
 
-    def _reads(self, planned: PlannedKernel) -> tuple[float, int]:
+    def _inside(
+        self, planned: PlannedKernel, computed_again: Mapping[str, Op]
+    ) -> tuple[dict[str, tuple[Op, float]], dict[str, float]]:
+        """The operators whose results are not stored that a kernel computes, and the tensors that these read.
+
+        Each with the share of its elements that it is computed for: of what is joined each element is of one operand.
+        """
+        inside: dict[str, tuple[Op, float]] = {}
+        shares: dict[str, float] = {}
+        todo = [(op, name, 1.0) for op in planned.members for name in op.computes]
+        while todo:
+            reader, name, share = todo.pop()
+            share *= self._share(name, reader)
+            op = computed_again.get(name)
+            if op is None:
+                shares[name] = max(share, shares.get(name, 0.0))
+            elif share > inside.get(op.outputs[0], (op, 0.0))[1]:
+                inside[op.outputs[0]] = op, share
+                todo += [(op, read, share) for read in op.reads]
+        direct = [(op, name) for op in planned.members for name in op.reads if name not in shares]
+        return inside, shares | {name: self._share(name, op) for op, name in direct}
+
+    def _depends(self, reductions: Sequence[Op]) -> bool:
+        """Whether a step of a reduction depends on the one before it, as of moments: loads of plain sums do not."""
+        calls = [(op, self.calls.get(op.node)) for op in reductions]
+        return any(
+            op.is_gradient or call is None or call.node.operator.kind != "reduction" for op, call in calls
+        )
+
+    def _share(self, name: str, op: Op) -> float:
+        """The share of its elements for which an operator reads a tensor: less than all where it joins several."""
+        call = self.calls.get(op.node)
+        if call is None or call.node.operator.kind != "movement" or op.is_gradient or len(call.uses) <= 1:
+            return 1.0
+        return min(1.0, self._bytes(name) / (self._bytes(op.outputs[0]) or 1))
+
+    def _reads(self, planned: PlannedKernel, shares: Mapping[str, float]) -> tuple[float, int]:
         """Loads of a kernel for each element, and the bytes that they read."""
         whole: dict[str, Op] = {}
         parts: dict[str, dict[str, int]] = {}
@@ -241,7 +280,7 @@ class Written:
         total = sum(self._bytes(name) for name in whole)
         beside = [(name, read) for name, read in parts.items() if name not in whole]
         total += sum(min(sum(read.values()), self._bytes(name)) for name, read in beside)
-        loads = sum(self._load(name, op) for name, op in whole.items())
+        loads = sum(self._load(name, op) * shares.get(name, 1.0) for name, op in whole.items())
         return loads + sum(len(read) for read in parts.values()), total
 
     def _load(self, name: str, op: Op) -> float:
@@ -278,19 +317,6 @@ class Written:
             is_sum = call.node.operator.kind in ("gather", "resampling")
             return found if op.adds or not is_sum else 0
         return found if op.outputs[0] in call.node.outputs else 0
-
-
-def _inside(planned: PlannedKernel, computed_again: Mapping[str, Op]) -> Iterator[Op]:
-    """The operators whose results are not stored that a kernel computes."""
-    todo = [name for op in planned.members for name in op.computes]
-    seen: set[str] = set()
-    while todo:
-        name = todo.pop()
-        op = computed_again.get(name)
-        if op is not None and name not in seen:
-            seen.update(op.outputs)
-            todo += op.reads
-            yield op
 
 
 def _reads_again(reductions: Sequence[Op], planned: PlannedKernel, elements: int, joint: JointGraph) -> bool:
@@ -336,16 +362,20 @@ def _slow_gradient(concrete: ConcreteCall) -> float:
     return _GRADIENT_OF_FUNCTION * (cost.transcendentals // elements)
 
 
-def loop_kernel(elements: int, loads: float, read: int, written: int, *, slow: float = 0) -> Kernel:
-    """A pointwise kernel. loads: of each element. slow: loads that its slow instructions take as long as."""
-    work = int(elements * (_LOOP + loads) + slow)
-    return Kernel("elementwise", "float32", 0, work, read, written, variant="fused")
-
-
-def reduction_kernel(
-    elements: int, loads: float, read: int, written: int, *, slow: float = 0, is_inner: bool = True
+def written_kernel(
+    elements: int, loads: float, read: int, written: int, slow: float = 0, *, is_inner: bool | None = None
 ) -> Kernel:
-    """A kernel that reduces rows; arguments are those of a pointwise one. is_inner: along the innermost axis."""
-    each = _INNER + _INNER_LOAD * loads if is_inner else _OUTER_LOAD * loads
-    variant = "fused" if is_inner else "fused.outer"
-    return Kernel("reduction", "float32", 0, int(elements * each + slow), read, written, variant=variant)
+    """A pointwise kernel, or one that reduces rows, along the innermost axis or not.
+
+    loads: of each element. slow: loads that its slow instructions take as long as.
+    """
+    each = (
+        _LOOP + loads
+        if is_inner is None
+        else _INNER + _INNER_LOAD * loads
+        if is_inner
+        else _OUTER_LOAD * loads
+    )
+    family: Family = "elementwise" if is_inner is None else "reduction"
+    variant = "fused.outer" if is_inner is False else "fused"
+    return Kernel(family, "float32", 0, int(elements * each + slow), read, written, variant=variant)

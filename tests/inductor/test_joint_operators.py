@@ -93,7 +93,7 @@ HALF = {"dtype": "bfloat16"}
             "group_norm",  # of 2 images with 80 channels in two groups, of 64 pixels
             (g(2, 80, 8, 8), 2, g(80), g(80)),
             [
-                ("reduction", 8 * 4, 10240, 4, "x0", "moments"),
+                ("reduction", 8 * 4, 10240, 4, "x0", "unordered, moments"),
                 ("pointwise", 4 * 10240, 10240, 0, "x0 x2 x3 statistics", ""),
                 ("reduction", 4 * 160, 10240, 160, "g1 x0", ""),
                 ("reduction", 4 * 160, 10240, 160, "g1", ""),
@@ -368,3 +368,15 @@ def test_instructions_and_constants(
 def test_copies_of_scattered_operands_of_products() -> None:
     plan = plan_of("aten.linear.default", g(64, 64, **HALF), g(50304, 64, **HALF))
     assert [op.is_padded for op in plan.joint.ops] == [False] * 3
+
+
+def test_what_is_put_at_indices_goes_to_a_copy_that_nothing_else_has() -> None:
+    """Rows of a tensor in one kernel with what makes it; sums in bfloat16 are left to PyTorch."""
+    operands = t(100, 8), 0, t(20, dtype="int64"), t(20, 8)
+    for op in ("index_copy", "index_add"):
+        assert made(plan_of(f"aten.{op}.default", *operands)) == [
+            ("pointwise", 4 * 800, 800, 0, "x0", ""),
+            ("pointwise", 4 * 800, 160, 0, "operand x1 x2", "adds"),
+        ]
+    sums = t(100, 8, dtype="bfloat16"), 0, t(20, dtype="int64"), t(20, 8, dtype="bfloat16")
+    assert [op.kind for op in plan_of("aten.index_add.default", *sums).joint.ops] == ["extern"]

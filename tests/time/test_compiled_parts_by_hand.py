@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace as Space
 from typing import Any
 
 import pytest
@@ -15,7 +14,6 @@ from graphflops.time.compiled import (
     CompiledLauncher,
     _host_seconds,
     _image_kernels,
-    _inside,
     _padded,
     _slow_gradient,
     _slow_result,
@@ -162,18 +160,6 @@ INDEX = t(4, 5, dtype="int64")
 )
 def test_slow_instructions_of_gradients(op: str, given: Any, loads: float) -> None:
     assert _slow_gradient(one_call(f"aten.{op}", *given)) == loads
-
-
-def test_what_a_kernel_computes_again() -> None:
-    """All that its members compute, each once, and what that computes in turn."""
-    again: Any = {
-        name: Space(name=name, outputs=(name,), reads=reads)
-        for name, reads in (("a", ()), ("b", ("a",)), ("c", ("a", "b")))
-    }
-    planned: Any = Space(members=[Space(computes=("c",)), Space(computes=("b", "x"))])
-    found = [op.name for op in _inside(planned, again)]
-    assert sorted(found) == ["a", "b", "c"]
-    assert [*_inside(Space(members=[Space(computes=())]), again)] == []  # type: ignore[arg-type]
 
 
 ALL = {

@@ -16,6 +16,7 @@ from tests.support import t
 
 def op(node: str = "y", reads: str = "", outputs: str = "o", elements: int = 100, **more: Any) -> Any:
     fields = {"parts": {}, "computes": (), "part_bytes": 0, "kind": "pointwise", "kept": 0, "is_inner": True}
+    fields["of_moments"] = False
     facts = {"is_gradient": False, "is_random": False, "adds": False, "moved": (), "outer": frozenset()}
     own = {
         "node": node,
@@ -84,7 +85,27 @@ def planned(*members: Any, reads: str = "", outputs: str = "o") -> Any:
     ],
 )
 def test_loads_and_bytes(kernel: Any, loads: float, read: int) -> None:
-    assert written()._reads(kernel) == (loads, read)
+    assert written()._reads(kernel, {}) == (loads, read)
+
+
+def test_what_a_kernel_computes_again() -> None:
+    """All that its members compute, each once, and what that computes in turn."""
+    again = {name: op(reads=reads, outputs=name) for name, reads in (("u", ""), ("v", "u"), ("w", "u v"))}
+    members = op(computes=("w",)), op(computes=("v", "x"), reads="x")
+    inside, shares = written()._inside(planned(*members), again)
+    assert {name: share for name, (_, share) in inside.items()} == {"u": 1, "v": 1, "w": 1}
+    assert shares == {"x": 1}
+    assert written()._inside(planned(op()), again) == ({}, {})
+
+
+def test_what_is_joined_is_computed_for_a_share_of_the_elements() -> None:
+    """A quarter of the elements are those of `p`, computed from `a`; a half those of `h`, which is stored."""
+    (call,) = program_of("aten.cat.default", (t(2, 8), t(4, 8)), 0).main.calls
+    join = op(call.node.name, reads="a h", outputs="b", computes=("p",))
+    sizes = {"h": 400}
+    inside, shares = written([call], inputs=sizes)._inside(planned(join), {"p": op(reads="a", outputs="p")})
+    assert (inside["p"][1], shares) == (1 / 4, {"a": 1 / 4, "h": 1 / 2})
+    assert written([call], inputs=sizes)._reads(planned(join, reads="a h"), shares) == (3 / 4, 800)
 
 
 def test_inputs_of_a_graph_have_bytes_of_their_own() -> None:
@@ -110,8 +131,8 @@ def test_channels_of_an_image_are_loaded_once_for_all_of_it() -> None:
         "aten.batch_norm.default", t(2, 4, 8, 8), t(4), t(4), t(4), t(4), False, 0.1, 1e-5, True
     ).main.calls
     kernel = planned(op(call.node.name, reads="a", elements=401), reads="a")
-    assert written([call])._reads(kernel) == (0, 400)
-    assert written([call], channels_last=True)._reads(kernel) == (0.75, 400)
+    assert written([call])._reads(kernel, {}) == (0, 400)
+    assert written([call], channels_last=True)._reads(kernel, {}) == (0.75, 400)
 
 
 @pytest.mark.parametrize(
@@ -129,6 +150,16 @@ def test_long_and_scattered_rows_are_read_again(kept: int, outputs: str, parts: 
     joint: Any = Space(bytes={"o": 1000, "c": 4}.get)
     assert _reads_again([sum_of_rows], planned(outputs=outputs), 1000, joint) is is_again
     assert _reads_again([op(kept=1)], planned(outputs="o"), 1025, Space(bytes=lambda name: 2050)) is True  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "depends"),
+    [("sum.dim_IntList", (1,), False), ("amax.default", ((1,),), False), ("softmax.int", (1,), True)],
+)
+def test_steps_of_plain_sums_and_maxima_wait_for_nothing(name: str, more: Any, depends: bool) -> None:
+    (call,) = program_of(f"aten.{name}", t(4, 8), *more).main.calls
+    assert written([call])._depends([op(call.node.name, kept=4)]) is depends
+    assert written([call])._depends([op(call.node.name, kept=4, is_gradient=True)]) is True
 
 
 def test_tensors_that_lie_across_take_longer() -> None:
@@ -152,6 +183,7 @@ def test_rows_are_reduced_along_the_axis_that_all_share() -> None:
     for members, variant, work in (
         ((inner,), "fused", 100 * (4 + 0.75)),
         ((outer,), "fused.outer", 100 * 1.5),
+        ((op(reads="a", kept=1, is_inner=False, of_moments=True),), "fused.outer", 100 * (1.5 + 2.25)),
         ((inner, outer), "fused.outer", 100 * 1.5),
         ((op(reads="a"), inner), "fused", 100 * (4 + 0.75)),
     ):

@@ -17,7 +17,7 @@ from graphflops.rules import rearrange
 from graphflops.rules.onnx import entries, values
 from graphflops.rules.onnx.conv import window_counts
 from graphflops.rules.onnx.values import Number, Place, filled, known_contents, moved
-from graphflops.rules.rearrange import columns_to_image, repeated
+from graphflops.rules.rearrange import columns_to_image, repeated, triangle
 from graphflops.rules.registry import require, require_known, rule
 from graphflops.rules.shapes import (
     axes,
@@ -27,7 +27,6 @@ from graphflops.rules.shapes import (
     same_elements,
     shown,
     tensors_of,
-    triangle,
 )
 from graphflops.rules.shapes import axis as place_of
 from graphflops.tensor import DTYPES, INT64, DType, TensorType, UnknownType
