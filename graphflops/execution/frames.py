@@ -276,10 +276,9 @@ class References:
         following: the next line of the function. Operands of a statement that opened there live until it is done.
         """
         last, statement = self.last, frame.statement
-        is_collected = has_fact("results collected", frame.line.file, frame.line.text)
         self.hold((*frame.locals.values(), *frame.operands), last)
         self.let_go(frame)
-        made = self.read_later(frame) if statement.is_piece or statement.targets or is_collected else []
+        made = self.read_later(frame) if statement.is_piece or statement.targets else []
         frame.operands = set()
         if statement.is_piece:
             own = [v for v in made if self.made.get(self.memory_of.get(v, v), -1) >= frame.first]
@@ -287,8 +286,6 @@ class References:
                 frame.operands = {self.memory_of.get(value, value) for value in own}
             else:
                 frame.variables[f"#{last}"] = tuple(own)
-        elif is_collected:
-            frame.variables[f"[]{last}"] = (*self.results[last], *made)
         for target, held in zip(statement.targets, self.assigned(frame, made), strict=True):
             name = target.replace("#", f"#{frame.opened}.") if "#" in target else target
             kept = frame.variables.get(name, ()) if name.endswith("[]") else ()  # another element each time

@@ -72,8 +72,6 @@ _FACTS = {
     "mask of nothing": (_TRANSFORMERS, r"\bcreate_bidirectional_mask\("),
     # What masks are made from stays in a dictionary: the embeddings of the tokens.
     "dictionary of operands": (_TRANSFORMERS, r"\bcreate_\w*masks?\(\*\*\w+"),
-    # The model always asks its encoder for the results of all layers.
-    "results collected": (_DEBERTA, r"^output_states, attn_weights = layer_module\("),
     # Modules return None beside their result unless attention weights are asked for.
     "no weights": (_DEBERTA, r"^(?:attention_output, att_matrix|output_states, attn_weights) ="),
 }
