@@ -16,13 +16,14 @@ from msgspec.structs import replace
 from graphflops.attention.attention_use import causal_fraction
 from graphflops.attention.kernel import Choice, Problem, attention_kernel
 from graphflops.base.record import Record
-from graphflops.dims import Dim, ceil_div, dim_max, dim_min, prod, total
+from graphflops.dims import Dim, ceil_div, dim_max, dim_min, floor_div, prod, total
 from graphflops.execution.layouts import Layouts, attention_problem, is_chosen
-from graphflops.execution.strides import is_contiguous
+from graphflops.execution.strides import is_contiguous, size_hint
 from graphflops.kernels.call import ConcreteCall, Tensor
 from graphflops.kernels.choices import limits
 from graphflops.kernels.kernel import (
     FLOAT_BYTES,
+    HALF,
     SINGLE,
     Attention,
     AttentionKernel,
@@ -215,8 +216,8 @@ def _float(tensor: Tensor, batch: int) -> Tensor:
 
 _FLASH_ALIGNMENT = 8  # elements
 _BOOL_PART = 4  # a truth value takes a byte, a float32 score four
-_MASK_ALIGNMENT, _MASK_GRADIENT_ALIGNMENT, _ROWS_OF_BLOCK = limits(
-    *("aten_2", "attention.efficient", "mask_row", "mask_gradient_row", "rows")
+_MASK_ALIGNMENT, _MASK_GRADIENT_ALIGNMENT, _BLOCK, _ON_CHIP, _MOST_PARTS, _LOCKS = limits(
+    *("aten_2", "attention.efficient", "mask_row", "mask_gradient_row", "block", "on_chip", "parts", "locks")
 )
 
 
@@ -277,12 +278,31 @@ def fused_memory(problem: Problem, choice: Choice, out_bytes: Dim) -> AttentionM
         shared = total(x.shape[0] * heads * prod(x.shape[2:]) * (x.dtype.bits // 8) for x in (key, value))
     backward = batch * heads * rows * (width + 1) * FLOAT_BYTES + shared
     if choice.kernel == "efficient":
-        backward = batch * heads * (rounded(rows, _ROWS_OF_BLOCK) * width + rows) * FLOAT_BYTES
+        backward = batch * heads * (_blocks(problem) + rows) * FLOAT_BYTES
         if problem.mask is not None and problem.mask.type.requires_grad:  # for every batch entry and head
             keys = rounded(key.shape[2], _MASK_GRADIENT_ALIGNMENT)
             backward += batch * heads * rows * keys * (problem.mask.type.dtype.bits // 8)
     halves = (ceil_div(shared, 2),) * 2
     return AttentionMemory(problem, choice, masked + filled, masked, backward, (), [masked], halves, masked)
+
+
+def _blocks(problem: Problem) -> Dim:
+    """Numbers of float32 for each head in which the efficient kernel sums up gradients (kernel_backward.h of ATen).
+
+    Those of the queries in blocks with locks beside each; those of keys and values too wide to stay on chip, in parts.
+    """
+    query, key, value = (operand.type for operand in problem.operands)
+    batch, heads, rows, width = query.shape
+    wide, is_half = size_hint(dim_max(width, value.shape[-1]), _BLOCK), query.dtype.bits == HALF
+    if wide <= _BLOCK:
+        return ceil_div(rows, _BLOCK) * (_BLOCK * _BLOCK + _LOCKS)
+    long, on_chip = 2 * _BLOCK, is_half and wide <= _ON_CHIP
+    tile = long if on_chip else _BLOCK
+    own = ceil_div(rows, long) * ceil_div(width, tile) * (long * tile + _LOCKS)
+    if on_chip or not is_half:
+        return own
+    parts = dim_min(ceil_div(key.shape[-2], _BLOCK), dim_max(1, floor_div(_MOST_PARTS, batch * heads)))
+    return own + parts * _BLOCK * (rounded(width, long) + rounded(value.shape[-1], long))
 
 
 def unfused_memory(problem: Problem, choice: Choice, out_bytes: Dim) -> AttentionMemory:

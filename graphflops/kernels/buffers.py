@@ -40,10 +40,11 @@ _SUMMED = frozenset({"sum", "mean", "prod", "vector_norm", *_PARTIAL_BYTES})
 
 _TWO = 2
 _IN_ORDER = ("addcmul", "addcdiv")  # of `self`, `tensor1` and `tensor2`
+_READ_RESULTS = ("leaky_relu", "elu", "celu", "selu")  # run in place, their gradients read the result instead
 # The operand of which autograd keeps the whole, though only its shape is needed, by operator (derivatives.yaml of PyTorch).
 _KEPT_OPERAND = {
     **dict.fromkeys(("max_pool", "adaptive_max_pool", "adaptive_avg_pool", "pad", "masked_select"), 0),
-    **dict.fromkeys(("gather", "pow", "take"), 0),
+    **dict.fromkeys(("gather", "pow", "take", "real_fourier"), 0),
     **dict.fromkeys(("index_add", "index_copy"), 2),
 }
 
@@ -212,8 +213,9 @@ def _rolled(call: PricedCall, values: Mapping[str, Value]) -> Dim:
 
 def saved_input_bytes(call: PricedCall, values: Mapping[str, Value]) -> Dim:
     """Bytes of the copy that autograd keeps of an operand which is overwritten and which the gradient needs."""
-    operator = call.node.operator
-    if not operator.mutates or not operator.has("gradient_reads_input") or call.gradient is None:
+    if not call.in_place or call.node.operator.name in _READ_RESULTS:
+        return 0
+    if call.gradient is None or 0 not in call.gradient.operands:
         return 0
     out = tensor_type(call.node.outputs[0], values)
     return 0 if out is None else out.like().nbytes

@@ -236,7 +236,7 @@ def recurrent_backward(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kerne
 
 def _of_cudnn(call: ConcreteCall) -> list[Kernel]:
     """The same, or the gradients, of the call that a recorded step has."""
-    from graphflops.rules.recurrent_backends import MODES  # no other program needs it
+    from graphflops.rules.recurrent import MODES  # no other program needs it
 
     x, own, cost = call.operands[0], call.own, call.cost
     state = call.named(own["hx"].name)

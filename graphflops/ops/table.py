@@ -36,7 +36,6 @@ Fact = Literal[
     "computed_again",  # inductor may compute it once more where a gradient reads it, beside whole kinds that it may
     "commutative",  # exchanging its first two operands does not change the result
     "adds",  # at the places of an index
-    "gradient_reads_input",  # an activation whose gradient needs its operand: run in place, PyTorch keeps a copy of it
     "gate",  # an activation that has its operand more than once in its formula, as a product with a function of it
     "threshold",  # an activation that is linear between thresholds
     "images",  # axis 1 of its operand holds channels, the later axes are the image
@@ -65,7 +64,8 @@ shape: size | low: min | mask: attn_mask attn_bias bias | high: max | start: sta
 value: fill_value values | index: indices | source: src | grad: grad_output grad_out grad_out_ | then: then_branch
 training: training_mode train train_mode update use_input_stats | saved_mean: save_mean | otherwise: else_branch
 saved_var: save_var save_invstd save_var_transform | stride: strides | padding: pads | groups: group
-turn_a: transA | turn_b: transB
+turn_a: transA | turn_b: transB | offsets_q: cum_seq_q cu_seqlens_q cu_seq_q | offsets_k: cum_seq_k cu_seqlens_k cu_seq_k
+max_q: max_seqlen_q | max_k: max_seqlen_k | left: window_size_left | right: window_size_right
 """
 ARGUMENT_NAMES: dict[str, tuple[str, ...]] = {
     name.strip(): tuple(names.split())

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, floor_div, meet, prod
-from graphflops.rules.attention import Attention, attend
-from graphflops.rules.attention_packed import heads_first
+from graphflops.rules.attention import Attention, attend, heads_first
 from graphflops.rules.matmul import grouped_mm
 from graphflops.rules.norm import AFFINE, NORMALISE, STATISTICS
 from graphflops.rules.operands import Operands, takes

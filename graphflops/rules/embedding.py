@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from graphflops.cost import Estimate, picked
 from graphflops.dims import Dim
-from graphflops.rules import arrangement
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import shown, tensors_of
-from graphflops.tensor import INT64, PartType, TensorType
+from graphflops.tensor import PartType, TensorType
 
 KIND = "scatter"
 
@@ -159,10 +158,3 @@ def embedding_bag_gradient(call: ForwardCall) -> Estimate:
         parts.append(embedding_bag_weights_backward(grad, weight, indices, offset2bag=offset2bag))
     reads = tuple(x for part in parts for x in part.reads)
     return Estimate(tuple(x for part in parts for x in part.out), reads=reads).plus(*parts)
-
-
-@rule("aten.one_hot")
-def one_hot(x: TensorType, num_classes: Dim = -1) -> Estimate:
-    """Zeros with a one for each index; the number of classes is data-dependent unless given."""
-    known = not (isinstance(num_classes, int) and num_classes < 0)
-    return arrangement.one_hot(x, x.rank, num_classes if known else None, INT64)

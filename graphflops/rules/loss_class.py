@@ -13,9 +13,9 @@ from graphflops.dims import Dim, differ, floor_div
 from graphflops.rules.elementwise import result_type
 from graphflops.rules.loss import MEAN, total_of
 from graphflops.rules.operands import Operands, takes
+from graphflops.rules.reduce import LOG_SOFTMAX_GRADIENT, log_softmax
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import only_result, replaced, results
-from graphflops.rules.softmax import LOG_SOFTMAX_GRADIENT, log_softmax
 from graphflops.tensor import TensorType
 
 KIND = "loss"

@@ -14,23 +14,23 @@ class Operands:
     """The operands of one call, in the operator's order; None where one is left out."""
 
     def __init__(self, given: Mapping[str, Any]) -> None:
-        self._given = given
+        self.given = given
 
     def __getattr__(self, name: str) -> Any:
-        if name in self._given:
-            return self._given[name]
+        if name in self.given:
+            return self.given[name]
         raise AttributeError(f"there is no operand {name}")
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self._given.values())
+        return iter(self.given.values())
 
     def but(self, names: str) -> tuple[Any, ...]:
         """All operands but these."""
-        return tuple(value for name, value in self._given.items() if name not in names.split())
+        return tuple(value for name, value in self.given.items() if name not in names.split())
 
     def named(self, names: str) -> tuple[Any, ...]:
         """These operands, in this order."""
-        return tuple(self._given[name] for name in names.split())
+        return tuple(self.given[name] for name in names.split())
 
 
 class Taking:

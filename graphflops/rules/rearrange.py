@@ -1,26 +1,76 @@
 """Copies of one tensor in another arrangement: repeated, rolled, rotated, shuffled, padded, placed on a diagonal.
 
-Patches of images (im2col, col2im) are copies, too.
+Patches of images (im2col, col2im) are copies, too. ATen, prims and ONNX share the first functions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
 from graphflops.cost import Estimate, copied, data_dependent, free
 from graphflops.dims import Dim, Expr, at_least, differ, floor_div, meet, mod, prod, total
 from graphflops.rules import parts
-from graphflops.rules.arrangement import bordered, columns_to_image, depth_to_space, repeated, space_to_depth
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.parts import copied_back
 from graphflops.rules.reduce import operand_gradient
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.shapes import Shape, axes, axis, kept_by_slice, replaced, shown, tensors_of, triangle
-from graphflops.tensor import TensorType
+from graphflops.rules.shapes import (
+    Shape,
+    axes,
+    axis,
+    kept_by_slice,
+    replaced,
+    shown,
+    tensors_of,
+    triangle,
+)
+from graphflops.tensor import INT64, DType, TensorType
 
 KIND = "movement"
+
+
+def bordered(shape: Shape, widths: Mapping[int, Sequence[Dim]]) -> Shape:
+    """The shape with a border of these widths before and behind each axis; a negative width cuts off."""
+    out = tuple(size + total(widths.get(at, ())) for at, size in enumerate(shape))
+    crops = any(at_least(-1, size) for size in out)
+    require(not crops, f"a border of {dict(widths)} crops more than {shown(shape)} has")
+    return out
+
+
+def repeated(x: TensorType, repeats: Sequence[Dim]) -> Estimate:
+    """Every axis repeated end to end, every repeat written; axes may be added in front."""
+    require(len(repeats) >= x.rank, f"{shown(repeats)} has fewer entries than {shown(x.shape)} has axes")
+    own = (*(1,) * (len(repeats) - x.rank), *x.shape)
+    return Estimate((x.like(size * more for size, more in zip(own, repeats, strict=True)),), reads=(x,))
+
+
+def depth_to_space(x: TensorType, factor: int) -> Estimate:
+    """Channels spread out over a grid of positions that is finer by a factor."""
+    *batch, channels, height, width = x.shape
+    area = factor * factor
+    meet(mod(channels, area), 0, f"{channels} channels do not fill squares of {area}")
+    out = x.like((*batch, floor_div(channels, area), height * factor, width * factor))
+    return Estimate((out,), reads=(x,))
+
+
+def space_to_depth(x: TensorType, factor: int) -> Estimate:
+    """Squares of positions gathered as channels of a coarser grid."""
+    *batch, channels, height, width = x.shape
+    rows, columns = (floor_div(size, factor) for size in (height, width))
+    return Estimate((x.like((*batch, channels * factor * factor, rows, columns)),), reads=(x,))
+
+
+def columns_to_image(x: TensorType, leading: Sequence[Dim], channels: Dim, image: Sequence[Dim]) -> Estimate:
+    """Columns put back as patches of an image, an addition each where they may overlap."""
+    return Estimate((x.like((*leading, channels, *image)),), vector_flops=x.numel, reads=(x,))
+
+
+def one_hot_along(x: TensorType, place: int, classes: Dim | None, dtype: DType) -> Estimate:
+    """One of two values for each index and class, classes along a new axis; None where the data says how many."""
+    size = data_dependent("one_hot") if classes is None else classes
+    return Estimate((x.like((*x.shape[:place], size, *x.shape[place:]), dtype),), reads=(x,))
 
 
 def padded(shape: Shape, pad: Sequence[Dim]) -> Shape:
@@ -263,3 +313,10 @@ def overwritten_backward(call: ForwardCall) -> Estimate:
 _MOVES = ("roll", "flip", "flipud", "fliplr", "rot90", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle")
 _CUTS = ("native_channel_shuffle", "tril", "triu", "diagflat", "diag")
 backward(*(f"aten.{name}" for name in (*_MOVES, *_CUTS)))(copied_back)
+
+
+@rule("aten.one_hot", kind="scatter")
+def one_hot(x: TensorType, num_classes: Dim = -1) -> Estimate:
+    """Zeros with a one for each index; the number of classes is data-dependent unless given."""
+    known = not (isinstance(num_classes, int) and num_classes < 0)
+    return one_hot_along(x, x.rank, num_classes if known else None, INT64)

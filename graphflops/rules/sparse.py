@@ -16,9 +16,9 @@ from graphflops.dims import Dim, broadcast, prod, total
 from graphflops.errors import ShapeError
 from graphflops.rules.elementwise import DEFAULT_FLOAT, result_type
 from graphflops.rules.matmul import Number, add_product, flops_of
+from graphflops.rules.reduce import SOFTMAX
 from graphflops.rules.registry import find, rule
 from graphflops.rules.shapes import Shape, Tensors, axes, reduced
-from graphflops.rules.softmax import SOFTMAX
 from graphflops.tensor import INT32, INT64, DType, TensorType
 
 KIND = "sparse"

@@ -222,10 +222,10 @@ def test_masks_that_are_copied(mask: Operand | None, kernel: Any, copied: int) -
 @pytest.mark.parametrize(
     ("kernel", "expected"),
     [
-        # A row of float32 for each query and one number more; the efficient kernel's rows come in blocks of 128.
+        # A row of float32 for each query and one number more; the efficient kernel has 64 by 64 and four locks.
         ("flash", 4 * BATCH * HEADS * QUERIES * (WIDTH + 1)),
         ("cudnn", 4 * BATCH * HEADS * QUERIES * (WIDTH + 1)),
-        ("efficient", 4 * BATCH * HEADS * (128 * WIDTH + QUERIES)),
+        ("efficient", 4 * BATCH * HEADS * (64 * 64 + 4 + QUERIES)),
     ],
 )
 def test_what_fused_gradients_need(kernel: Any, expected: int) -> None:
@@ -233,11 +233,23 @@ def test_what_fused_gradients_need(kernel: Any, expected: int) -> None:
     assert memory(kernel, *HALVES).gradient_parts == (0, 0)
 
 
-def test_blocks_of_the_efficient_kernel_are_whole() -> None:
-    for rows, blocks in ((128, 1), (129, 2)):
-        query = operand((BATCH, HEADS, rows, WIDTH))
-        found = memory("efficient", query, *HALVES[1:]).backward
-        assert found == 4 * BATCH * HEADS * (128 * blocks * WIDTH + rows)
+# Allocated by `_scaled_dot_product_efficient_attention_backward` on an H200, for 6 heads of so many queries and keys.
+@pytest.mark.parametrize(
+    ("dtype", "rows", "width", "expected"),
+    [
+        ("float32", 21, 8, 98_400),
+        ("float32", 100, 64, 196_800),
+        ("float32", 150, 80, 786_816),
+        ("float32", 300, 160, 1_770_336),
+        ("float16", 200, 32, 393_600),
+        ("float16", 300, 96, 1_179_936),
+        ("float16", 100, 160, 2_162_976),
+        ("float16", 300, 256, 6_292_608),
+    ],
+)
+def test_blocks_of_the_efficient_kernel_are_whole(dtype: str, rows: int, width: int, expected: int) -> None:
+    found = memory("efficient", *[operand((2, 3, rows, width), dtype)] * 3).backward
+    assert found == expected + 6 * rows * 4  # one number for each query beside them
 
 
 def test_gradients_of_shared_keys_and_values_for_each_head() -> None:
@@ -252,7 +264,7 @@ def test_gradients_of_shared_keys_and_values_for_each_head() -> None:
 def test_the_gradient_of_a_mask_has_rows_of_a_multiple_of_16_keys(keys: int, padded: int) -> None:
     given = [HALVES[0], operand((BATCH, HEADS, keys, WIDTH)), operand((BATCH, HEADS, keys, VALUES))]
     wanted = operand((QUERIES, keys), requires_grad=True)
-    of_mask, own = 2 * BATCH * HEADS * QUERIES * padded, 4 * BATCH * HEADS * (128 * WIDTH + QUERIES)
+    of_mask, own = 2 * BATCH * HEADS * QUERIES * padded, 4 * BATCH * HEADS * (64 * 64 + 4 + QUERIES)
     assert memory("efficient", *given, mask=wanted).backward == own + of_mask
     for mask in (operand((QUERIES, keys)), None):
         assert memory("efficient", *given, mask=mask).backward == own

@@ -189,8 +189,8 @@ def test_memory_of_heads_that_are_filled_up(kernel: Any, width: int) -> None:
     filled = 2 * 16 * rows + 2 * 16 * HEADS * QUERIES - out
     assert found.mask_copy == found.saved == 2 * PAIRS
     assert found.forward == 2 * PAIRS + filled * is_filled
-    padded = 128 if kernel == "efficient" else QUERIES  # queries of a whole block
-    assert found.backward == 4 * HEADS * (padded * width + QUERIES)
+    sums = 64 * 64 + 4 if kernel == "efficient" else QUERIES * width  # a whole block and its locks
+    assert found.backward == 4 * HEADS * (sums + QUERIES)
     assert (found.parts, found.saved_parts, found.gradient_parts) == ((), [2 * PAIRS], (0, 0))
 
 

@@ -55,6 +55,9 @@ def spread(read: int) -> Made:
         ("feature_dropout.default", (X, 0.5, False), []),
         ("dropout.default", (X, 0.0, False), []),
         ("masked_fill_.Scalar", (X, MASK, 0.0), [pointwise(N, W + N, W)]),
+        # A number is written where a mask tells by one such call.
+        ("index_put_.default", (X, (MASK,), t()), [pointwise(N, W + N, W)]),
+        ("index_put.default", (X, (MASK,), t()), [copied(W, W), pointwise(N, W + N, W)]),
         ("bernoulli.default", (X,), [("random", "bernoulli", N, W, W, Rows(4, 8))]),
         ("randint.default", (8, (4, 8)), [("random", "rand", 0, 0, 2 * W, Rows(4, 8))]),
         # Rows of 16 bytes are copied whole, others element by element.

@@ -39,6 +39,8 @@ CALLS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "index select": lambda x: x.index_select(1, torch.tensor([0, 1])),
     "scatter": lambda x: x.scatter(3, PLACES, 0.0),
     "where": lambda x: torch.where(PLACES > 3, x, 0.0),
+    "transform of reals": lambda x: torch.fft.rfft(x).real,
+    "padded transform": lambda x: torch.fft.rfft(x, n=16).real,
     "roll": lambda x: x.roll(1, 2),
     "pixel shuffle": lambda x: F.pixel_shuffle(x, 2),
     "windows": lambda x: F.unfold(x, 3),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
+from torch.nn import functional as F
 
 from graphflops.kernels import buffers
 from graphflops.tensor import BFLOAT16, FLOAT32, TensorType
@@ -149,11 +152,37 @@ def test_gradients_that_repeat_one_number_are_written_out_for_products() -> None
     assert execution.gradient_buffers(call, True) == ((), ((0,),))
 
 
-def test_an_operand_that_is_overwritten_is_kept_where_its_gradient_reads_it() -> None:
-    execution, call = eager("aten.silu_.default", g(4, 64))
-    assert execution.saved_bytes(call) == 4 * N
-    execution, call = eager("aten.relu_.default", g(4, 64))
-    assert execution.saved_bytes(call) == 0
+# Against PyTorch: what `saved_tensors_hooks` see of a call besides its operands and its result.
+@pytest.mark.parametrize(
+    ("call", "op", "given"),
+    [
+        (lambda x, _: F.silu(x, inplace=True), "silu_.default", ()),
+        (lambda x, _: F.hardtanh_(x), "hardtanh_.default", ()),
+        (lambda x, _: F.leaky_relu_(x), "leaky_relu_.default", ()),
+        (lambda x, _: F.elu_(x), "elu_.default", ()),
+        (lambda x, _: torch.celu_(x), "celu_.default", ()),
+        (lambda x, _: x.relu_(), "relu_.default", ()),
+        (lambda x, _: x.exp_(), "exp_.default", ()),
+        (lambda x, _: x.abs_(), "abs_.default", ()),
+        (lambda x, _: x.pow_(2), "pow_.Scalar", (2,)),
+        (lambda x, _: x.div_(2), "div_.Tensor", (2,)),
+        (lambda x, y: x.div_(y), "div_.Tensor", (g(4, 64),)),
+        (lambda x, y: x.div_(y.detach()), "div_.Tensor", (t(4, 64),)),
+        (lambda x, y: x.mul_(y), "mul_.Tensor", (g(4, 64),)),
+        (lambda x, y: x.add_(y), "add_.Tensor", (g(4, 64),)),
+    ],
+)
+def test_an_operand_that_is_overwritten_is_kept_where_its_gradient_reads_it(
+    call: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], op: str, given: tuple[Any, ...]
+) -> None:
+    held: list[torch.Tensor] = []
+    x, y = (torch.rand(4, 64, requires_grad=True) + 1 for _ in range(2))
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: held.append(tensor) or tensor, lambda z: z):
+        call(x, y)
+    known = {x.untyped_storage().data_ptr(), y.untyped_storage().data_ptr()}
+    kept = {z.untyped_storage().data_ptr(): 4 * z.numel() for z in held}
+    execution, priced = eager(f"aten.{op}", g(4, 64), *given)
+    assert execution.saved_bytes(priced) == sum(size for place, size in kept.items() if place not in known)
 
 
 def weights(gates: int, inputs: int, hidden: int, layers: int, dtype: str) -> tuple[TensorType, ...]:

@@ -20,8 +20,8 @@ from graphflops.rules.operands import Operands, takes
 from graphflops.rules.pool import adaptive, outputs, windowed
 from graphflops.rules.reduce import indexed
 from graphflops.rules.registry import Derived, require, rule
+from graphflops.rules.resample import deformed
 from graphflops.rules.shapes import shown
-from graphflops.rules.vision import deformed
 from graphflops.rules.work import activation as activation_named
 from graphflops.tensor import TensorType
 
