@@ -68,9 +68,8 @@ class Taking(Derived):
         self.takes = {
             name.rstrip("?="): kinds.get(name[-1], "TensorType") for name in names.replace("*", "").split()
         }
-        self.order = tuple(
-            name.rstrip("?=") for name in names.partition("*")[0].split()
-        )  # others are found by name
+        placed = names.partition("*")[0].split()  # the others are found by name
+        self.order = tuple(name.rstrip("?=") for name in placed)
 
     def __call__(self, *operands: Any, **named: Any) -> Estimate:
         given = dict.fromkeys(self.takes) | dict(zip(self.takes, operands, strict=False))
