@@ -61,9 +61,8 @@ def analyze(
 
     Raises FileError (not readable), ModelError (sizes contradict the program), DimError (formulas grow too large).
     """
-    given = (dims or {}, inputs or {}, masks, names or {})
-    where = (execution, device, network, torch)
-    asked = _Asked(given, *where, training, assume, times, memory, fused, progress)
+    given, where = (dims or {}, inputs or {}, masks, names or {}), (execution, device, network, torch)
+    asked = _Asked(*given, *where, training, assume, times, memory, fused, progress)
     try:
         return _report(*_priced_program(as_graph(model, model_name), asked), asked)
     except DimError as error:  # of a sum over calls, each of which had sizes that could be computed with
@@ -74,8 +73,10 @@ def analyze(
 class _Asked(Record, frozen=True):
     """What is asked of a program: options of `analyze`."""
 
-    # dims, inputs, masks and names
-    given: tuple[Mapping[str, int], Mapping[str, Sequence[int]], Mapping[str, str] | None, Mapping[str, str]]
+    dims: Mapping[str, int]
+    inputs: Mapping[str, Sequence[int]]
+    masks: Mapping[str, str] | None
+    names: Mapping[str, str]
     execution: Execution | None
     device: str | None
     network: str | None = None
@@ -124,14 +125,13 @@ def priced(
     names: Mapping[str, str] | None = None,
 ) -> Priced:
     """An inference on a device, of which a report and times at any sizes can be asked. Raises as `analyze`."""
-    asked = _Asked((dims or {}, inputs or {}, masks, names or {}), execution, device)
+    asked = _Asked(dims or {}, inputs or {}, masks, names or {}, execution, device)
     program, again = _priced_program(as_graph(model, model_name), asked)
     return Priced(program, again, asked, device, _device(program, asked)[1])
 
 
 def _priced_program(recorded: Graph, asked: _Asked) -> tuple[PricedProgram, Callable[..., PricedProgram]]:
     """The program with its attentions and its sizes, and what prices it again, as `fused` or not."""
-    dims, inputs, masks, names = asked.given
     if recorded.step is not None and (asked.training or asked.execution not in (None, "eager")):
         raise OptionError(
             "a recorded step has its own optimizer and runs eagerly: leave --training and --execution out"
@@ -148,14 +148,14 @@ def _priced_program(recorded: Graph, asked: _Asked) -> tuple[PricedProgram, Call
 
         graph = with_groups(graph)  # a size for each group of devices whose size the program does not tell
     stated: Mapping[str, Stated] = {}
-    if masks:
+    if asked.masks:
         from graphflops.attention.user_masks import parsed
 
-        stated = parsed(masks, graph)
-    labels = labels_of(graph, names)
+        stated = parsed(asked.masks, graph)
+    labels = labels_of(graph, asked.names)
     places = {label: place for place, label in reversed([*labels.items()])}  # its symbol, which comes first
-    sizes = {places.get(name, name): value for name, value in dims.items()}
-    priced = partial(_priced, graph, sizes, inputs, asked.assume, step, asked.progress)
+    sizes = {places.get(name, name): value for name, value in asked.dims.items()}
+    priced = partial(_priced, graph, sizes, asked, step)
     is_fused = asked.fused and asked.execution != "eager"
     program = attention.find_attentions(priced(fused=is_fused), stated)
     return with_sizes(program, labels), priced
@@ -290,24 +290,16 @@ def _memory_rules(execution: Execution, is_torch_on_device: bool) -> type[OnGpu]
 
 
 def _priced(
-    graph: Graph,
-    dims: Mapping[str, int],
-    inputs: Mapping[str, Sequence[int]],
-    assume: bool,
-    training: Training | None,
-    progress: Callable[[int, int], None] | None,
-    fused: bool = False,
+    graph: Graph, dims: Mapping[str, int], asked: _Asked, training: Training | None, *, fused: bool = False
 ) -> PricedProgram:
     """The program bound and priced; a second time where its operators require that some of its symbols are equal.
 
     Sizes given for some symbols only are left out the first time: of two equal symbols the user may give one.
     """
-    binding = bind(graph, dims, inputs, assume=assume)
+    final = partial(price, facts=_facts_of, training=training, progress=asked.progress, fused=fused)
+    binding = bind(graph, dims, asked.inputs, assume=asked.assume)
     is_partial = bool(binding.given and graph.declared is not None and graph.symbols.keys() - binding.given)
-    if is_partial:
-        first = price(graph, bind(graph, {}, {}), _facts_of)
-    else:
-        first = price(graph, binding, _facts_of, training=training, progress=progress, fused=fused)
+    first = price(graph, bind(graph, {}, {}), _facts_of) if is_partial else final(graph, binding)
     equal = first.equalities
     if equal and binding.given and graph.declared is None:  # a number in the place of a symbol tells less
         equal = price(graph, bind(graph, {}, {}), _facts_of).equalities
@@ -315,11 +307,8 @@ def _priced(
     if equal:
         from graphflops.passes.equal_sizes import merge_equal
 
-        merged = merge_equal(graph, equal, dims, inputs, binding.given, assume=assume)
-    if merged is None and not is_partial:
-        return first
-    graph, binding = merged or (graph, binding)
-    return price(graph, binding, _facts_of, training=training, progress=progress, fused=fused)
+        merged = merge_equal(graph, equal, dims, asked.inputs, binding.given, assume=asked.assume)
+    return final(*(merged or (graph, binding))) if merged or is_partial else first
 
 
 def _facts_of(graph: Graph) -> FindFact:

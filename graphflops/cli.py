@@ -46,6 +46,8 @@ COMMANDS = {
 _MODULES = {
     **dict.fromkeys(("fits", "plan", "serve", "statement"), "devices"),
     **dict.fromkeys(("history", "textconv"), "diff"),
+    "check": "audit",
+    "demo": "capture",
     "profile": "validate",
     **dict.fromkeys(("graph", "rules"), "analyze"),
 }
@@ -143,10 +145,8 @@ def main() -> None:
 
 
 def _reason(error: OSError) -> str:
-    said = error.strerror or str(error) or type(error).__name__
-    return (
-        f"{shown(os.fsdecode(error.filename))}: {said}" if isinstance(error.filename, (str, bytes)) else said
-    )
+    said, file = error.strerror or str(error) or type(error).__name__, error.filename
+    return f"{shown(os.fsdecode(file))}: {said}" if isinstance(file, (str, bytes)) else said
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, Union
@@ -182,18 +181,11 @@ def saved_report(model: object) -> Report | None:
     if isinstance(model, Report):
         return model
     assert isinstance(model, (str, os.PathLike))
-    place = shown(os.fspath(model))
-    with open(model, "rb") as file:
-        # In parts: Python asks for all the memory that a read of a given size may need before it reads.
-        data = b"".join(
-            itertools.takewhile(bool, (file.read(2**24) for _ in range(_LARGEST_REPORT // 2**24 + 1)))
-        )
-    if len(data) > _LARGEST_REPORT:
-        raise FileError(f"{place}: too large for a report: at most {_LARGEST_REPORT:,} bytes")
+    data = files.content(model, "report", _LARGEST_REPORT)
     try:
         report = Report.from_json(data)
     except GraphflopsError as error:
-        raise FileError(f"{place}: {error}") from error
+        raise FileError(f"{shown(os.fspath(model))}: {error}") from error
     from graphflops.exporters import SUFFIXES
     from graphflops.report.contradictions import named_as_model
 

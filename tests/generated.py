@@ -15,8 +15,9 @@ from typing import Any
 
 import msgspec
 
-from graphflops.ops import index, onnx_operands, onnx_versions
+from graphflops.ops import index, onnx_operands
 from graphflops.ops.index import Home
+from graphflops.ops.onnx_attributes import TABLE as ATTRIBUTES
 from graphflops.ops.operator import spellings
 from graphflops.render.diff import json as comparison
 from graphflops.report import as_json as report_json
@@ -161,7 +162,7 @@ DOCS = Path(__file__).parents[1] / "docs"
 SCHEMAS = {f"{name}.schema.json": partial(json_schema, name) for name in _DOCUMENTS}
 FILES: Mapping[Path, Callable[[], str]] = {
     index.INDEX: index_of_rules,
-    onnx_versions.TABLE: onnx_attributes,
+    ATTRIBUTES: onnx_attributes,
     onnx_operands.TABLE: operands,
     **{DOCS / name: made for name, made in SCHEMAS.items()},
 }

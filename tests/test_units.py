@@ -7,7 +7,7 @@ import pytest
 from graphflops.base.units import exact, interval, measured
 from graphflops.budget.baseline import with_headroom
 from graphflops.comparison.result import Figure
-from graphflops.render.diff.figures import before_after
+from graphflops.render.diff.words import before_after
 
 
 def test_a_number_that_python_refuses_to_print_has_its_power_of_ten() -> None:

@@ -4,13 +4,13 @@ How attention is found: `match` (spelled out, by kinds of operators), `program` 
 
 How a mask is evaluated: `index_propagation` follows a value through the calls of a scope (`scopes`, `constants`), by
 `structure` for layouts, gathers and joins, and by a domain (of `scopes`) for all else: formulas (`affine`, of `piecewise`
-numbers and `conditions`, with `constants`: forms of stored tensors), numpy arrays (`concrete`, with
-`elementwise`), or intervals over rectangles (`intervals`).
+numbers and `conditions`, with `constants`: forms of stored tensors), or numpy arrays of pairs and of rectangles of pairs
+(`arrays`, of `intervals`, with `elementwise`).
 
 How pairs are counted: what hides pairs is a `Restriction` (`scopes`), a tensor or a function, with its meaning in each
 domain. Those of tensors come from `hidden_pairs`, those of score and mask functions from `flex` and `flex_problem`;
 `user_masks` is what the user states. They are counted in closed form (`conditions`, `rectangles`), or by evaluation
-(`pair_enumeration`, `rectangles`), once for equal masks (value numbers in `hidden_pairs`).
+(`arrays`, `rectangles`), once for equal masks (value numbers in `hidden_pairs`).
 """
 
 from graphflops.attention.attention_use import AttentionUse

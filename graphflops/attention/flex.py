@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from graphflops.attention.concrete import MOST_CAPTURED, ConcreteDomain, array_of_value
+from graphflops.attention.arrays import MOST_CAPTURED, ArrayDomain, array_of_value
 from graphflops.attention.flex_problem import MASK_PLACES, SCORE_PLACES, Function, Problem
 from graphflops.attention.hidden_pairs import ValueNumbers
 from graphflops.attention.rectangles import Lists
@@ -27,7 +27,7 @@ class FlexAttentions:
 
     def __init__(self, graph: Graph) -> None:
         self.scopes = GraphScopes(graph)
-        self.concrete = ConcreteDomain(FAR)
+        self.arrays = ArrayDomain(FAR)
         self.numbers = ValueNumbers(by_contents=True)
         self.known: dict[Any, tuple[Seen | None, str]] = {}
 
@@ -86,7 +86,7 @@ class FlexAttentions:
             elif isinstance(value, TensorType):
                 scope.types[name] = value  # type: ignore[index]
             scope.bind(around, name, operand, place)
-        return Function(scope, places, known["query"].shape[:2], self.concrete)
+        return Function(scope, places, known["query"].shape[:2], self.arrays)
 
     def lists(self, around: Scope, place: int, blocks: Sequence[Any], values: Sequence[Any]) -> Lists | None:
         """The lists of blocks that run, where their contents are available."""
@@ -110,4 +110,4 @@ class FlexAttentions:
         if not isinstance(argument, Ref) or not isinstance(value, TensorType):
             return None
         found = array_of_value(around, argument.name, value)
-        return self.concrete.array(around, argument.name, place, MOST_CAPTURED) if found is None else found
+        return self.arrays.array(around, argument.name, place, MOST_CAPTURED) if found is None else found

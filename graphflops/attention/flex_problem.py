@@ -12,15 +12,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from graphflops.attention.affine import AffineDomain
+from graphflops.attention.arrays import MOST_CAPTURED, MOST_STEPS, ArrayDomain, Enumeration
 from graphflops.attention.attention_use import Masking
-from graphflops.attention.concrete import MOST_CAPTURED, MOST_STEPS, ConcreteDomain
 from graphflops.attention.conditions import ALWAYS, COLUMN, HIDING, NEVER, ROW, TRUE, Truth, doubled_visible
 from graphflops.attention.hidden_pairs import ValueNumbers, digest, pattern_of
 from graphflops.attention.index_propagation import Propagation, is_followed
-from graphflops.attention.pair_enumeration import Enumeration
 from graphflops.attention.rectangles import (
-    NO_BLOCKS,
-    Blocks,
     Counted,
     Grid,
     Lists,
@@ -53,12 +50,7 @@ class Function:
     scope: Scope
     places: tuple[str, ...]  # what its first inputs are
     lead: tuple[Dim, ...]  # batch entries and heads
-    concrete: ConcreteDomain
-
-    @cached_property
-    def names(self) -> list[str]:
-        """Names of the inputs."""
-        return [entry.name for entry in self.scope.graph.inputs]
+    domain: ArrayDomain
 
     @cached_property
     def result(self) -> Any:
@@ -78,12 +70,13 @@ class Function:
     @cached_property
     def captured(self) -> list[str]:
         """Names of the captured inputs that the result depends on."""
-        return [name for name in self.names[len(self.places) :] if name in self.needed[1]]
+        others = self.scope.graph.inputs[len(self.places) :]
+        return [entry.name for entry in others if entry.name in self.needed[1]]
 
     @cached_property
     def arrays(self) -> dict[str, Any]:
         """Contents of the captured tensors, where they are available."""
-        found = {name: self.concrete.array(self.scope, name, 0, MOST_CAPTURED) for name in self.captured}
+        found = {name: self.domain.array(self.scope, name, 0, MOST_CAPTURED) for name in self.captured}
         return {name: array for name, array in found.items() if array is not None}
 
     @cached_property
@@ -102,12 +95,14 @@ class Function:
     @property
     def may_hide(self) -> bool:
         """Whether what comes of a score may be minus infinity, or a number that stands for it."""
-        return self.replaces or self.may_hide_by_contents or any(map(math.isinf, self._numbers))
+        return self.truth != TRUE
 
     @property
     def replaces(self) -> bool:
         """Whether the function has a number that stands for minus infinity."""
-        return any(number <= HIDING and not math.isinf(number) for number in self._numbers)
+        nodes = [step.node for step in self.needed[0]]
+        arguments = (x for node in nodes for x in (*node.args, *(x for _, x in node.kwargs)))
+        return any(isinstance(x, (int, float)) and -math.inf < x <= HIDING for x in arguments)
 
     @cached_property
     def may_hide_by_contents(self) -> bool:
@@ -115,12 +110,6 @@ class Function:
         floats = [array for array in self.arrays.values() if array.dtype.kind == "f"]
         names = {step.operator.name for step in self.needed[0]}
         return not names.isdisjoint(_LOGARITHMS) or any(bool((array <= FAR).any()) for array in floats)
-
-    @cached_property
-    def _numbers(self) -> list[float]:
-        nodes = [step.node for step in self.needed[0]]
-        arguments = [x for node in nodes for x in (*node.args, *(x for _, x in node.kwargs))]
-        return [x for x in arguments if isinstance(x, (int, float))]
 
     # What the function hides
 
@@ -131,20 +120,18 @@ class Function:
             *(self.scope, self.result, _AFTER_ALL),
             sense="score" if self.places == SCORE_PLACES else "keep",
             lead=self.lead,
-            places=tuple(self.names[: len(self.places)]),
+            places=tuple(entry.name for entry in self.scope.graph.inputs[: len(self.places)]),
             kept_above=HIDING if self.replaces else FAR,
         )
 
     @cached_property
     def truth(self) -> Truth:
         """Where the function lets scores through, as a formula."""
-        is_mask = self.places == MASK_PLACES
-        if not is_mask and not self.may_hide:
-            return TRUE
         at = (None, None, ROW, COLUMN)
         affine = Propagation(AffineDomain(FAR), MOST_STEPS)
         found = self.restriction.truth(affine.restriction(self.restriction, at))
-        return found if is_mask or not self.may_hide_by_contents else Truth(found.upper, NEVER)
+        may_hide = self.places == SCORE_PLACES and self.may_hide_by_contents
+        return Truth(found.upper, NEVER) if may_hide else found
 
 
 @dataclass(frozen=True)
@@ -230,14 +217,14 @@ class Problem:
             return None
         return self.of(doubled * self.slices, blocks or self.any_blocks)
 
-    def blocks(self) -> Blocks | None:
+    def blocks(self) -> Counted | None:
         """Upper bound of the blocks that run, in closed form; None where there is none."""
         upper = self.mask.truth.upper
         if self.is_whole:
-            return Blocks(None, None, 0, self.scores) if self.mask.truth == TRUE else self.any_blocks
+            return Counted(0, None, None, 0, self.scores) if self.mask.truth == TRUE else self.any_blocks
         if len(upper) > 1:
             return None
-        found: Blocks | None = NO_BLOCKS
+        found: Counted | None = Counted()
         if upper and self.has_numbers:
             sizes = self.queries, self.keys, self.rows, self.columns
             found = closed_blocks(upper[0], *sizes)  # type: ignore[arg-type]
@@ -248,11 +235,11 @@ class Problem:
         return found and found.times(self.slices)
 
     @property
-    def any_blocks(self) -> Blocks:
+    def any_blocks(self) -> Counted:
         """All pairs, in an unknown number of blocks."""
-        return Blocks(None, None, self.scores, 0)
+        return Counted(0, None, None, self.scores)
 
-    def of(self, doubled: Dim, blocks: Blocks, *, exact: bool = True) -> Seen:
+    def of(self, doubled: Dim, blocks: Counted, *, exact: bool = True) -> Seen:
         """The result, given 2 x the visible pairs and the blocks of all heads."""
         hides = doubled != 2 * self.scores
         known: Masking = "constant" if any(function.arrays for function in self.functions) else "structure"
@@ -260,21 +247,21 @@ class Problem:
         executed = blocks.partial_pairs + blocks.full_pairs
         visible = (self.mask.truth & self.score.truth).upper
         pattern = pattern_of(visible, self.queries, self.keys) if exact else ""
-        return Seen(doubled, executed, blocks.partial_pairs, blocks.partial, blocks.full, mask, pattern)
+        ran = blocks.partial_pairs, blocks.partial_blocks, blocks.full_blocks
+        return Seen(doubled, executed, *ran, mask, pattern)
 
     def bounded(self) -> Seen | None:
         """Upper bounds of visible pairs and of blocks that run; None where nothing bounds them."""
         upper = (self.mask.truth & self.score.truth).upper
         doubled = doubled_visible(upper, self.queries, self.keys)[0] * self.slices
         if self.lists is not None and self.has_numbers:
-            found, times = self.listed(self.lists, self.lists.heads, (None, None))
-            doubled = dim_min(doubled, 2 * found.pairs * times)
-            return self.of(doubled, found.blocks.times(times), exact=False)
+            listed = self.listed(self.lists, self.lists.heads, (None, None))
+            return self.of(dim_min(doubled, 2 * listed.pairs), listed, exact=False)
         blocks = self.blocks()
         if upper == ALWAYS and blocks is None:
             return None
         blocks = blocks or self.any_blocks
-        unsure = Blocks(None, None, blocks.partial_pairs + blocks.full_pairs, 0)
+        unsure = Counted(0, None, None, blocks.partial_pairs + blocks.full_pairs)
         return self.of(doubled, unsure, exact=False)
 
     # Evaluation
@@ -293,19 +280,18 @@ class Problem:
             if not all(isinstance(size, int) for size in told):
                 return None
             asked = masks.visible, self.enumeration(self.score).visible if hides else None
-            found, times = self.listed(self.lists, told, asked)  # type: ignore[arg-type]
-            doubled, blocks = 2 * found.pairs * times, found.blocks.times(times)
+            found = self.listed(self.lists, told, asked)  # type: ignore[arg-type]
         elif self.is_whole:
-            doubled, blocks = 2 * masks.pairs() * times, self.blocks() or self.any_blocks
+            found = (self.blocks() or self.any_blocks)._replace(pairs=masks.pairs() * times)
         else:
-            found = masks.blocks(self.rows, self.columns)
-            doubled, blocks = 2 * found.pairs * times, found.blocks.times(times)
+            found = masks.blocks(self.rows, self.columns).times(times)
             if hides:
                 mask = self.enumeration(self.mask)
-                blocks = mask.blocks(self.rows, self.columns).blocks.times(self.like(mask.sizes))
+                blocks = mask.blocks(self.rows, self.columns).times(self.like(mask.sizes))
+                found = blocks._replace(pairs=found.pairs)
         if not masks.exact:
             raise ModelError(self.reason())
-        return self.of(doubled, blocks)
+        return self.of(2 * found.pairs, found)
 
     def enumeration(self, *functions: Function) -> Enumeration:
         restrictions = [function.restriction for function in functions]
@@ -316,7 +302,7 @@ class Problem:
             else None
             for axis, size in enumerate(self.mask.lead)
         ]
-        return Enumeration(self.mask.concrete, restrictions, lead, self.queries, self.keys)  # type: ignore[arg-type]
+        return Enumeration(self.mask.domain, restrictions, lead, self.queries, self.keys)  # type: ignore[arg-type]
 
     def like(self, sizes: Sequence[int]) -> Dim:
         """How many slices each evaluated one stands for, where only axes of more than one are told apart."""
@@ -324,7 +310,7 @@ class Problem:
 
     def listed(
         self, lists: Lists, sizes: Sequence[int], masks: tuple[Visible | None, Visible | None]
-    ) -> tuple[Counted, Dim]:
-        """The count of the blocks in lists, for so many batch entries and heads, and how many slices each stands for."""
+    ) -> Counted:
+        """The count of the blocks in lists, of which so many batch entries and heads stand for all."""
         grid = Grid(0, self.queries, 0, self.keys, self.rows, self.columns)  # type: ignore[arg-type]
-        return count_listed(lists, sizes[0], sizes[1], grid, masks), self.like(sizes)
+        return count_listed(lists, sizes[0], sizes[1], grid, masks).times(self.like(sizes))

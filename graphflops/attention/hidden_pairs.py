@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 from msgspec import Struct, field
 
 from graphflops.attention.affine import AffineDomain
+from graphflops.attention.arrays import ArrayDomain, Enumeration, array_of_value
 from graphflops.attention.attention_use import Hidden, window
 from graphflops.attention.attention_use import Masking as Kind
-from graphflops.attention.concrete import ConcreteDomain, array_of_value
 from graphflops.attention.conditions import (
     ALWAYS,
     COLUMN,
@@ -51,7 +51,6 @@ class Formula(NamedTuple):
     value: Known
     lost: bool  # whether concrete evaluation may give more
     open: bool  # whether part of it is unknown in any evaluation
-    used: frozenset[str]  # the stored tensors that it was computed from
 
 
 class Hiding(Struct, dict=True):
@@ -60,11 +59,9 @@ class Hiding(Struct, dict=True):
     view: View
     stated: Mapping[str, Stated]
     used: set[str] = field(default_factory=set)
-    counted: dict[object, tuple[tuple[int, int, bool] | None, frozenset[str]]] = field(default_factory=dict)
-    formulas: dict[object, Formula] = field(default_factory=dict)
-    of_masks: dict[object, Hidden] = field(default_factory=dict)
+    known: dict[object, Hidden] = field(default_factory=dict)
     affine: Propagation[Known] = field(default_factory=lambda: Propagation(AffineDomain(), _MOST_STEPS))
-    concrete: ConcreteDomain = field(default_factory=ConcreteDomain)
+    arrays: ArrayDomain = field(default_factory=ArrayDomain)
     # Equal numbers for masks that are computed in the same way, as each layer of a decomposed program may do.
     numbers: ValueNumbers = field(default_factory=lambda: ValueNumbers(by_contents=False))
 
@@ -79,22 +76,12 @@ class Hiding(Struct, dict=True):
         return {entry.name for entry in self.view.graph.inputs if entry.role == "user"}
 
     def formula(self, name: str, before: int) -> Formula:
-        """The value of that name, which may broadcast, at a query and a key, as the call at that place finds it.
-
-        Values with equal numbers are evaluated once.
-        """
-        typed, constants = self.view.types.get(name), self.scope.constants
+        """The value of that name, which may broadcast, at a query and a key, as the call at that place finds it."""
+        typed, affine = self.view.types.get(name), self.affine
         if typed is None:
-            return Formula(self.affine.domain.unknown(None), lost=False, open=True, used=frozenset())
-        key = (name, before) if self.scope.writes else self.numbers.of(self.scope, Ref(name))
-        if key not in self.formulas:
-            around, constants.used = constants.used, set()
-            at, affine = (*[None] * (typed.rank - 2), ROW, COLUMN), self.affine
-            value = affine.evaluate(self.scope, Ref(name), at, before)
-            found = Formula(value, affine.lost, affine.open, frozenset(constants.used))
-            self.formulas[key], constants.used = found, around
-        constants.used |= self.formulas[key].used
-        return self.formulas[key]
+            return Formula(affine.domain.unknown(None), lost=False, open=True)
+        at = (*[None] * (typed.rank - 2), ROW, COLUMN)
+        return Formula(affine.evaluate(self.scope, Ref(name), at, before), affine.lost, affine.open)
 
     def of_spelled(self, group: Spelled) -> Hidden:
         """The pairs that the masks of a spelled-out attention hide."""
@@ -117,10 +104,7 @@ class Hiding(Struct, dict=True):
             return Hidden(mask="tensor")
         shape = (*typed.shape[:-2], queries, keys)
         sense: Sense = "keep" if typed.dtype.kind == "bool" else "added"
-        key = object() if self.scope.writes else (name, queries, keys)
-        if key not in self.of_masks:  # one that no call changes hides the same in every layer
-            self.of_masks[key] = self.hidden([self.restriction(call, name, sense, shape)], queries, keys)
-        return self.of_masks[key]
+        return self.hidden([self.restriction(call, name, sense, shape)], queries, keys)
 
     def restriction(self, call: Call, name: str, sense: Sense, shape: tuple[Dim, ...]) -> Restriction:
         """A mask as a call applies it."""
@@ -147,9 +131,20 @@ class Hiding(Struct, dict=True):
         return [self.restriction(call, condition, "keep" if keeps else "drop", shape)]
 
     def hidden(self, restrictions: Sequence[Restriction], queries: Dim, keys: Dim) -> Hidden:
-        """The pairs that several masks hide together."""
+        """The pairs that several masks hide together; masks with equal value numbers are evaluated once."""
         if not restrictions:
             return Hidden()
+        of_masks = [
+            (self.numbers.of(x.scope, x.value), x.sense, x.lead, x.before if x.scope.writes else 0)
+            for x in restrictions
+        ]
+        key = (*of_masks, queries, keys)
+        if key not in self.known:
+            self.known[key] = self.evaluated(restrictions, queries, keys)
+        return self.known[key]
+
+    def evaluated(self, restrictions: Sequence[Restriction], queries: Dim, keys: Dim) -> Hidden:
+        """The pairs that several masks hide together, in closed form or by evaluation."""
         self.scope.constants.used.clear()
         truth, found = TRUE, [self.formula(each.value.name, each.before) for each in restrictions]
         for each, formula in zip(restrictions, found, strict=True):
@@ -166,7 +161,7 @@ class Hiding(Struct, dict=True):
         with suppress(DimError):
             visible, told = doubled_visible(truth.upper, queries, keys)
         doubled, exact = pairs - visible, told and truth.exact
-        # Concrete evaluation may hide more pairs than the formulas do.
+        # Evaluation may hide more pairs than the formulas do.
         if not exact and (not told or any(x.lost for x in found) or not any(x.open for x in found)):
             counted = self.enumerated(restrictions, truth.upper, queries, keys)
             doubled, problems, exact = (doubled, 1, False) if counted is None else counted
@@ -183,32 +178,22 @@ class Hiding(Struct, dict=True):
 
     def enumerated(
         self, restrictions: Sequence[Restriction], upper: Cases, queries: Dim, keys: Dim
-    ) -> tuple[int, int, bool] | None:
+    ) -> tuple[Dim, int, bool] | None:
         """2 x the hidden pairs, summed over distinct (batch, head) slices, the number of these, and whether it is exact.
 
         upper: nothing is visible outside of these cases. None where sizes are symbolic or a mask cannot be followed.
-        Masks with equal value numbers are evaluated once.
         """
         if not isinstance(queries, int) or not isinstance(keys, int):
             return None
-        applied = [(self.numbers.of(each.scope, each.value), each.sense, each.lead) for each in restrictions]
-        key = (*applied, upper, queries, keys) if not self.scope.writes else object()
-        if key not in self.counted:
-            from graphflops.attention.pair_enumeration import Enumeration
-
-            found = None
-            # Whatever a file holds, not to follow a mask is never wrong.
-            with suppress(GraphflopsError, ArithmeticError, LookupError, TypeError, ValueError):
-                leads = {each.lead for each in restrictions}
-                longest = max(leads, key=len)
-                lead = longest if len(leads) == 1 else [None] * len(longest)
-                masks = Enumeration(self.concrete, restrictions, lead, queries, keys, upper)
-                hidden = queries * keys * masks.problems - masks.pairs()
-                found = 2 * hidden, masks.problems, masks.exact
-            self.counted[key] = found, frozenset(self.scope.constants.used)
-        found, met = self.counted[key]
-        self.scope.constants.used |= met
-        return found
+        # Whatever a file holds, not to follow a mask is never wrong.
+        with suppress(GraphflopsError, ArithmeticError, LookupError, TypeError, ValueError):
+            leads = {each.lead for each in restrictions}
+            longest = max(leads, key=len)
+            lead = longest if len(leads) == 1 else [None] * len(longest)
+            masks = Enumeration(self.arrays, restrictions, lead, queries, keys, upper)
+            hidden = queries * keys * masks.problems - masks.pairs()
+            return 2 * hidden, masks.problems, masks.exact
+        return None
 
     def inputs(self, names: Sequence[str]) -> tuple[str, ...]:
         """The program's inputs that values are computed from; the results of products and softmaxes are not masks."""

@@ -1,7 +1,7 @@
 """Index propagation: the value of a tensor at one index, from the values of what it is made of at the indices that follow.
 
 `x.transpose(0, 1)` at (a, b) is `x` at (b, a); `x + y` is the sum of both at the same index. What indices and values are is
-for the domain to say: formulas (`affine`), arrays of numbers (`concrete`), or intervals over rectangles (`intervals`).
+for the domain to say: formulas (`affine`), or arrays of numbers and of intervals (`arrays`).
 Operators along whole axes (running sums, reductions, repeats, buckets) are evaluated in numpy.
 """
 
@@ -116,7 +116,7 @@ class Propagation(Evaluator[V]):
         self.scope, self.before, self.left, self.depth = scope, before, self.limit, 0
         self.function = None if inputs is None else scope
         self.inputs: Mapping[str, V] = inputs or {}  # values of the inputs of a function, by name
-        # lost: whether an unknown value may become known by concrete evaluation. open: whether one stays unknown in any
+        # lost: whether an unknown value may become known by evaluation. open: whether one stays unknown in any
         # evaluation, because the caller passes it or its operator is not supported.
         self.lost = self.open = self.missing = False
         return self.operand(argument, at)
@@ -265,7 +265,7 @@ class Propagation(Evaluator[V]):
             return found
 
     def is_open(self, name: str) -> bool:
-        """True if concrete evaluation would not help either: the value is an input, or its operator is not followed."""
+        """True if evaluation would not help either: the value is an input, or its operator is not followed."""
         maker, typed = self.scope.makers.get(name), self.scope.type_of(name)
         if maker is None:
             return typed is None or self.scope.constants.array(name, typed) is None

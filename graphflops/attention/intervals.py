@@ -1,46 +1,66 @@
-"""The interval domain: the least and the greatest that a value can be over whole rectangles of pairs.
+"""Intervals: the least and the greatest that values can be, and functions of them.
 
-No value is outside of its interval. Intervals are of float64, truths as 0 and 1; an index is an interval of places. A
-function without an interval extension is computed where every operand is one number; elsewhere its result may be any number.
-What intervals do not settle is evaluated pair by pair (`concrete`).
+No value is outside of its interval. Truths are 0 and 1; an index is an interval of places. A function without an interval
+extension is computed where every operand is one number; elsewhere its result may be any number.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from graphflops.attention.concrete import ConcreteDomain, array_of_value, groups
 from graphflops.attention.elementwise import Function, array_type, computed, converted, inner_type, is_known
-from graphflops.attention.scopes import Domain, Evaluator, Indices, Scope, Step
 from graphflops.base.lazy import numpy as np
-from graphflops.dims import Dim, Expr
-from graphflops.tensor import BOOL, DType, TensorType
+from graphflops.tensor import BOOL, DType
 
 _EXACT = 2.0**53  # from here on float64 does not hold every whole number
 
 
 class Interval(NamedTuple):
-    """The least and the greatest that values can be, or the first and the last index of an axis, as arrays."""
+    """The least and the greatest that values can be, or the first and the last index of an axis, as arrays.
+
+    Where values are numbers both ends are one array, in their own element type; else the ends of values are float64.
+    """
 
     low: Any
     high: Any
 
     def __add__(self, other: Any) -> Interval:
-        low, high = other if isinstance(other, Interval) else (other, other)
-        return Interval(self.low + low, self.high + high)
+        return rising(operator.add)(self, other if isinstance(other, Interval) else point(other))
 
     def __mul__(self, factor: Any) -> Interval:
-        low, high = self.low * factor, self.high * factor
+        low, high = rising(lambda end: end * factor)(self)
         return Interval(low, high) if factor >= 0 else Interval(high, low)
 
     @property
-    def is_one(self) -> bool:
-        """Whether each rectangle has one index."""
-        return bool((self.low == self.high).all())
+    def is_exact(self) -> bool:
+        """Whether it is made of numbers."""
+        return self.low is self.high
+
+    @property
+    def is_known(self) -> bool:
+        """Whether each of its values can be one number only."""
+        return self.is_exact or bool(np.all(self.low == self.high))
+
+
+def point(numbers: Any) -> Interval:
+    """Numbers that are known."""
+    return Interval(numbers, numbers)
+
+
+def rising(function: Callable[..., Any]) -> Callable[..., Interval]:
+    """A function that is greater, or the same, where any operand is."""
+
+    def apply(*values: Interval) -> Interval:
+        low = function(*(value.low for value in values))
+        is_exact = all(value.is_exact for value in values)
+        return Interval(low, low if is_exact else function(*(value.high for value in values)))
+
+    return apply
 
 
 def extended(function: Function, values: Sequence[Interval | None]) -> Interval:
@@ -81,13 +101,16 @@ def fitted(found: Interval, dtype: DType | None) -> Interval:
 
 
 def _rounded(function: Function, values: Sequence[Interval | None]) -> Sequence[Interval | None]:
-    """Operands in the floating type that they are computed in; whole numbers stay as they are."""
+    """Operands as float64, rounded to the floating type that they are computed in if it is one."""
     pairs = zip(values, function.operands, strict=True)
     literals = [_literal(x.low) for x, dtype in pairs if dtype is None and x is not None]
     inner = inner_type(function, literals)
-    if inner is None or inner.kind != "float":
-        return values
-    return [x and Interval(*(np.asarray(converted(end, inner), np.float64) for end in x)) for x in values]
+
+    def rounded(end: Any) -> Any:
+        is_float = inner is not None and inner.kind == "float"
+        return np.asarray(converted(end, inner) if inner and is_float else end, np.float64)
+
+    return [x and Interval(*map(rounded, x)) for x in values]
 
 
 def _settled(function: Function, values: Sequence[Interval | None]) -> Interval:
@@ -129,13 +152,13 @@ _OF_BITS = {f"bitwise_{name}": f"logical_{name}" for name in ("and", "or", "xor"
 
 @lru_cache(maxsize=1)
 def _functions() -> dict[str, Callable[..., Interval]]:
-    rising = "floor ceil trunc round exp exp2 expm1 log log2 log10 log1p sqrt tanh sinh minimum maximum add"
+    named = "floor ceil trunc round exp exp2 expm1 log log2 log10 log1p sqrt tanh sinh minimum maximum add"
     return {
-        **{name: _rising(getattr(np, name)) for name in rising.split()},
-        "asinh": _rising(np.arcsinh),
-        "atan": _rising(np.arctan),
-        "relu": _rising(lambda x: np.maximum(x, 0)),
-        "sigmoid": _rising(lambda x: 1 / (1 + np.exp(-x))),
+        **{name: rising(getattr(np, name)) for name in named.split()},
+        "asinh": rising(np.arcsinh),
+        "atan": rising(np.arctan),
+        "relu": rising(lambda x: np.maximum(x, 0)),
+        "sigmoid": rising(lambda x: 1 / (1 + np.exp(-x))),
         "neg": lambda x: Interval(-x.high, -x.low),
         "abs": lambda x: Interval(np.maximum(np.maximum(x.low, -x.high), 0), np.maximum(x.high, -x.low)),
         "sub": lambda a, b: Interval(a.low - b.high, a.high - b.low),
@@ -149,15 +172,10 @@ def _functions() -> dict[str, Callable[..., Interval]]:
         "gt": _compared(np.greater),
         "eq": _equal,
         "ne": lambda a, b: _negated(_equal(a, b)),
-        "logical_and": _rising(np.minimum),
-        "logical_or": _rising(np.maximum),
+        "logical_and": rising(np.minimum),
+        "logical_or": rising(np.maximum),
         "logical_not": _negated,
     }
-
-
-def _rising(function: Callable[..., Any]) -> Callable[..., Interval]:
-    """A function that is greater, or the same, where any operand is."""
-    return lambda *values: Interval(function(*(v.low for v in values)), function(*(v.high for v in values)))
 
 
 def _corners(function: Callable[..., Any]) -> Callable[[Interval, Interval], Interval]:
@@ -189,12 +207,14 @@ def _remainder(a: Interval, b: Interval) -> Interval:
 
 
 def _clamped(x: Interval, low: Interval | None = None, high: Interval | None = None) -> Interval:
-    x = x if low is None else _rising(np.maximum)(x, low)
-    return x if high is None else _rising(np.minimum)(x, high)
+    x = x if low is None else rising(np.maximum)(x, low)
+    return x if high is None else rising(np.minimum)(x, high)
 
 
 def chosen(condition: Interval, yes: Interval, no: Interval) -> Interval:
     """One value where a condition holds, another where it does not."""
+    if condition.is_exact and yes.is_exact and no.is_exact:
+        return point(np.where(condition.low, yes.low, no.low))
     true, false = condition.low > 0, condition.high <= 0
     low = np.where(true, yes.low, np.where(false, no.low, np.minimum(yes.low, no.low)))
     return Interval(low, np.where(true, yes.high, np.where(false, no.high, np.maximum(yes.high, no.high))))
@@ -212,118 +232,3 @@ def _equal(a: Interval, b: Interval) -> Interval:
 
 def _negated(x: Interval) -> Interval:
     return Interval(1 - x.high, 1 - x.low)
-
-
-def extremes(array: Any, low: Any, high: Any) -> Interval:
-    """The least and greatest elements between two places, both included; places below zero count from the end."""
-    size = len(array)
-    outside = ~((low >= 0) & (high < size))
-    first = np.where(outside, 0, low).astype(np.int64)
-    last = np.where(outside, size - 1, high).astype(np.int64)
-    start, stop = int(first.min()), int(last.max()) + 1
-    pairs = np.stack([first.reshape(-1), last.reshape(-1) + 1]) - start
-    pairs, inverse = np.unique(pairs, axis=1, return_inverse=True)
-    part = np.append(array[start:stop], array[stop - 1])  # an end is a place too
-    ends = (function.reduceat(part, pairs.T.reshape(-1))[::2] for function in (np.minimum, np.maximum))
-    return Interval(*(end[inverse.reshape(-1)].reshape(first.shape).astype(np.float64) for end in ends))
-
-
-_MOST_SCORE = 1e3  # of scores before their function
-_OPEN = float("inf")
-
-
-class IntervalDomain(Domain[Interval]):
-    """Values as intervals. concrete: evaluates whole tensors, whose least and greatest elements are taken."""
-
-    def __init__(self, concrete: ConcreteDomain) -> None:
-        self.concrete = concrete
-        self.zero = Interval(np.int64(0), np.int64(0))
-
-    def unknown(self, dtype: DType | None) -> Interval:
-        return Interval(0.0, 1.0) if dtype is not None and dtype.kind == "bool" else Interval(-_OPEN, _OPEN)
-
-    def score(self) -> Interval:
-        return Interval(-_MOST_SCORE, _MOST_SCORE)
-
-    def is_unknown(self, value: Interval) -> bool:
-        return False
-
-    def literal(self, number: Any) -> Interval:
-        return self.unknown(None) if isinstance(number, Expr) else Interval(float(number), float(number))
-
-    def as_index(self, value: Interval) -> Any:
-        low, high = np.asarray(value.low), np.asarray(value.high)
-        if not (np.isfinite(low).all() and np.isfinite(high).all()):
-            return None
-        return Interval(low.astype(np.int64), high.astype(np.int64))
-
-    def from_index(self, index: Any, dtype: DType) -> Interval:
-        return fitted(index, dtype)
-
-    def wrapped(self, index: Any, size: Dim) -> Any:
-        if index is None or (index.low >= 0).all():
-            return index
-        return index + size if isinstance(size, int) and (index.high < 0).all() else None
-
-    def between(self, index: Any, begin: Dim, end: Dim | None) -> Interval:
-        if isinstance(begin, Expr) or isinstance(end, Expr):
-            return Interval(0.0, 1.0)
-        always, ever = index.low >= begin, index.high >= begin
-        if end is not None:
-            always, ever = always & (index.high < end), ever & (index.low < end)
-        return Interval(always * 1.0, ever * 1.0)
-
-    def reshaped(self, at: Indices, shape: Sequence[Dim], source: Sequence[Dim]) -> Indices | None:
-        """Axes that stay as they are; what merges or splits is not followed."""
-        found: list[Any] = []
-        for given, made in groups(shape, source):
-            if len(given) == len(made) == 1:
-                found.append(at[given[0]])
-            elif all(shape[axis] == 1 for axis in given):
-                found += [self.zero] * len(made)
-            else:
-                return None
-        return tuple(found)
-
-    def choose(self, condition: Interval, yes: Interval, no: Interval) -> Interval:
-        return chosen(condition, yes, no)
-
-    def apply(self, function: Function, values: Sequence[Interval | None]) -> Interval:
-        return extended(function, values)
-
-    def stored(self, scope: Scope, name: str, typed: TensorType, at: Indices) -> Interval | None:
-        if typed.uniform is not None:
-            return fitted(self.literal(typed.uniform), typed.dtype)
-        array = array_of_value(scope, name, typed)
-        return None if array is None else self.picked(array, at)
-
-    def whole(self, evaluator: Evaluator[Interval], step: Step, at: Indices) -> Interval | None:
-        return self.captured(evaluator, step.result, at)
-
-    def captured(self, evaluator: Evaluator[Interval], name: str, at: Indices) -> Interval | None:
-        array = self.concrete.array(evaluator.scope, name, evaluator.before)
-        return None if array is None else self.picked(array, at)
-
-    def picked(self, array: Any, at: Indices) -> Interval:
-        """The least and the greatest element in spans; anything where one lies outside."""
-        if 0 in array.shape:
-            return self.unknown(None)
-        outside: Any = np.False_
-        left: list[Interval] = []
-        for index, size in zip(at, array.shape, strict=True):
-            span = Interval(np.int64(0), np.int64(size - 1)) if index is None else index
-            if np.ndim(span.low) == 0 and span.low == span.high and 0 <= span.low < size:
-                array = np.take(array, int(span.low), len(left))
-                continue
-            outside = outside | (span.low < 0) | (span.high >= size)
-            left.append(Interval(np.clip(span.low, 0, size - 1), np.clip(span.high, 0, size - 1)))
-        if not left:
-            found = Interval(np.float64(array), np.float64(array))
-        elif all(span.is_one for span in left):
-            value = array[tuple(span.low for span in left)].astype(np.float64)
-            found = Interval(value, value)
-        elif len(left) == 1:
-            found = extremes(array, *np.broadcast_arrays(*left[0]))
-        else:
-            found = Interval(np.float64(array.min()), np.float64(array.max()))
-        return Interval(np.where(outside, -_OPEN, found.low), np.where(outside, _OPEN, found.high))

@@ -5,7 +5,7 @@ Blocks that a band of diagonals touches are counted in closed form. numpy is imp
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from itertools import product
 from operator import add
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -36,39 +36,23 @@ _MOST_LINES = 2**20  # of blocks, one after the other
 _INNER = 128  # rows and columns of what a block larger than _AT_ONCE is cut into
 
 
-class Blocks(NamedTuple):
-    """Blocks that run, and the pairs in them; a full block has only visible pairs."""
+class Counted(NamedTuple):
+    """Visible pairs and blocks of a mask, summed over batch entries and heads."""
 
-    partial: Dim | None  # None, as `full`, where their number is not known, or there are none to speak of
-    full: Dim | None
-    partial_pairs: Dim
-    full_pairs: Dim
+    pairs: Dim = 0  # visible ones of a query and a key; 0 where only blocks are counted
+    # Blocks with visible pairs, and those with no others and within both lengths; None where their number is not known.
+    partial_blocks: Dim | None = 0
+    full_blocks: Dim | None = 0
+    partial_pairs: Dim = 0  # in those blocks, visible or not; a place past a length makes no pair
+    full_pairs: Dim = 0  # the same
 
-    def times(self, number: Dim) -> Blocks:
-        """So many times these blocks."""
-        return Blocks(*(None if x is None else x * number for x in self))  # type: ignore[arg-type]
+    def times(self, number: Dim) -> Counted:
+        """So many times these."""
+        return Counted(*(None if x is None else x * number for x in self))  # type: ignore[arg-type]
 
-
-NO_BLOCKS = Blocks(0, 0, 0, 0)
-
-
-@dataclass(frozen=True, slots=True)
-class Counted:
-    """The visible pairs and blocks of a mask, summed over the batch entries and heads that were evaluated."""
-
-    pairs: int = 0  # visible ones of a query and a key
-    partial_blocks: int = 0  # with visible pairs
-    full_blocks: int = 0  # with no others, and within both lengths
-    partial_pairs: int = 0  # in those blocks, visible or not; a place past a length makes no pair
-    full_pairs: int = 0  # the same
-
-    @property
-    def blocks(self) -> Blocks:
-        """The blocks without the visible pairs."""
-        return Blocks(self.partial_blocks, self.full_blocks, self.partial_pairs, self.full_pairs)
-
-    def __add__(self, other: Counted) -> Counted:
-        return Counted(*map(add, astuple(self), astuple(other)))
+    def plus(self, other: Counted) -> Counted:
+        """These and others, all of known number."""
+        return Counted(*map(add, self, other))
 
 
 def count(
@@ -88,7 +72,7 @@ def count(
     whole = Counted()
     for lead in slices:
         slice_ = _Slice(visible, settled, lead, budget)
-        whole += slice_.blocks(0, queries, 0, keys, block_rows, block_columns)
+        whole = whole.plus(slice_.blocks(0, queries, 0, keys, block_rows, block_columns))
     return whole
 
 
@@ -127,10 +111,10 @@ class _Slice:
             if pending.size:
                 waiting.append(pending)
             state = self.state(grid.edges(found))
-            whole += grid.seen(found[:, state == SEEN])
+            whole = whole.plus(grid.seen(found[:, state == SEEN]))
             mixed = found[:, state == MIXED]
             single = (mixed[1] - mixed[0] == 1) & (mixed[3] - mixed[2] == 1)
-            whole += self.evaluated(grid, mixed[:, single])
+            whole = whole.plus(self.evaluated(grid, mixed[:, single]))
             if not single.all():
                 waiting.append(_cut(mixed[:, ~single]))
         return whole
@@ -152,7 +136,7 @@ class _Slice:
             for place in range(blocks.shape[1]):
                 edge = [int(x[place]) for x in edges]
                 inner = self.blocks(edge[0], edge[1] + 1, edge[2], edge[3] + 1, _INNER, _INNER)
-                whole += grid.of_pairs(blocks[:, place : place + 1], np.array([inner.pairs]))
+                whole = whole.plus(grid.of_pairs(blocks[:, place : place + 1], np.array([inner.pairs])))
             return whole
         step = _AT_ONCE // (rows * columns)
         row, column = np.arange(rows)[None, :, None], np.arange(columns)[None, None, :]
@@ -166,7 +150,7 @@ class _Slice:
             if (tall < rows).any() or (wide < columns).any():
                 pairs = pairs & (row < tall) & (column < wide)
             pairs = np.broadcast_to(pairs, (len(tall), rows, columns))
-            whole += grid.of_pairs(blocks[:, part], np.count_nonzero(pairs, axis=(1, 2)))
+            whole = whole.plus(grid.of_pairs(blocks[:, part], np.count_nonzero(pairs, axis=(1, 2))))
         return whole
 
 
@@ -256,32 +240,30 @@ def count_listed(
     lists: Lists, batch: int, heads: int, grid: Grid, masks: tuple[Visible | None, Visible | None]
 ) -> Counted:
     """Counts of listed blocks that run. masks: of partial and full ones, as `visible` of `count`; None: all is visible."""
-    budget, figures = _Budget(), []
+    budget, counts = _Budget(), []
     for listed, visible in zip((lists.partial, lists.full), masks, strict=True):
-        blocks = area = pairs = 0
-        for b, h in product(range(batch), range(heads)):
-            if listed is None:
-                break
-            numbers, which = (array[b % array.shape[0], h % array.shape[1]] for array in listed)
+        found = Counted()
+        for b, h in product(range(batch), range(heads)) if listed else ():
+            numbers, which = (array[b % array.shape[0], h % array.shape[1]] for array in listed or ())
             lines, nth = np.nonzero(np.arange(which.shape[-1]) < numbers[:, None])
             columns = which[lines, nth].astype(np.int64)
             rectangles = np.stack([lines, lines + 1, columns, columns + 1])
             inside = (columns >= 0) & (columns * grid.columns < grid.right - grid.left)
             rectangles = rectangles[:, inside & (lines * grid.rows < grid.bottom - grid.top)]
-            here = int(grid.area(rectangles).sum())
-            blocks, area = blocks + rectangles.shape[1], area + here
+            pairs: Dim = int(grid.area(rectangles).sum())
+            ran = Counted(pairs, rectangles.shape[1], 0, pairs)
             if visible is not None:
-                here = _Slice(visible, None, (b, h), budget).evaluated(grid, rectangles).pairs
-            pairs += here
-        figures.append((blocks, area, pairs))
-    (partial_blocks, partial_pairs, some), (full_blocks, full_pairs, rest) = figures
-    return Counted(some + rest, partial_blocks, full_blocks, partial_pairs, full_pairs)
+                pairs = _Slice(visible, None, (b, h), budget).evaluated(grid, rectangles).pairs
+            found = found.plus(ran._replace(pairs=pairs))
+        counts.append(found)
+    (some, partial, _, of_partial, _), (rest, full, _, of_full, _) = counts
+    return Counted(some + rest, partial, full, of_partial, of_full)
 
 
 # Closed forms: the blocks that a band of diagonals touches within a rectangle
 
 
-def closed_blocks(case: Case, queries: int, keys: int, rows: int, columns: int) -> Blocks | None:
+def closed_blocks(case: Case, queries: int, keys: int, rows: int, columns: int) -> Counted | None:
     """Blocks of so many rows and columns that hold pairs for which all conditions hold.
 
     None where the conditions are no edges of a rectangle and diagonals, or constants have no values.
@@ -295,7 +277,7 @@ def closed_blocks(case: Case, queries: int, keys: int, rows: int, columns: int) 
     first, last = max(0, -limit.get((0, 1), 0)), min(keys - 1, limit.get((0, -1), keys))
     top, bottom = max(top, first - right), min(bottom, last + left)  # rows that see any key
     if top > bottom or first > last or left + right < 0 or bottom // rows - top // rows > _MOST_LINES:
-        return None if top <= bottom and first <= last and left + right >= 0 else NO_BLOCKS
+        return None if top <= bottom and first <= last and left + right >= 0 else Counted()
     partial = full = pairs = 0
     for line in range(top // rows, bottom // rows + 1):
         begin, end = max(top, line * rows), min(bottom, line * rows + rows - 1)
@@ -308,10 +290,10 @@ def closed_blocks(case: Case, queries: int, keys: int, rows: int, columns: int) 
             inside = max(stop // columns - -(-start // columns), 0)
         partial, full = partial + high - low + 1 - inside, full + inside
     full_pairs = full * rows * columns
-    return Blocks(partial, full, pairs - full_pairs, full_pairs)
+    return Counted(0, partial, full, pairs - full_pairs, full_pairs)
 
 
-def formulas(case: Case, length: Dim, block: int) -> Blocks | None:
+def formulas(case: Case, length: Dim, block: int) -> Counted | None:
     """The same for as many queries as keys and square blocks, the length a formula; None where there is no closed form."""
     limit = _limits(case)
     if limit is None or not limit.keys() <= {(1, -1), (-1, 1)}:
@@ -330,7 +312,7 @@ def formulas(case: Case, length: Dim, block: int) -> Blocks | None:
     beside = [lines - 1 if x is None else dim_min(x, lines - 1) if x else 0 for x in reach]
     pairs = block * block * inner + 2 * block * rest * (beside[0] + beside[1]) + 2 * rest * rest
     full_pairs = block * block * full
-    return Blocks(*(floor_div(x, 2) for x in (touched - full, full, pairs - full_pairs, full_pairs)))
+    return Counted(0, *(floor_div(x, 2) for x in (touched - full, full, pairs - full_pairs, full_pairs)))
 
 
 def _limits(case: Case) -> dict[tuple[int, int], Dim] | None:

@@ -15,6 +15,7 @@ from msgspec import Struct
 from graphflops.attention.conditions import HIDING, TRUE, Truth
 from graphflops.attention.constants import Constants
 from graphflops.attention.elementwise import Function
+from graphflops.attention.intervals import Interval
 from graphflops.attention.piecewise import Number, as_truth, negative, visible_where
 from graphflops.base.lazy import numpy as np
 from graphflops.base.record import Record
@@ -228,27 +229,18 @@ class Restriction(Record, frozen=True, eq=False, dict=True):
             return visible_where(value, unknown=TRUE)
         return visible_where(negative(value) if self.sense == "subtracted" else value)
 
-    def passes(self, found: Any) -> Any:
-        """Where it lets scores through, or may, given the value at pairs."""
-        value = np.asarray(found.value)
+    def certainty(self, found: Interval) -> tuple[Any, Any]:
+        """Where it lets all scores through, and where it may let any, given the value at pairs or over rectangles."""
+        low, high = map(np.asarray, found)
         if self.sense in ("keep", "drop"):
-            passes = value.astype(bool, copy=False)
-            passes = passes if self.sense == "keep" else ~passes
-        else:
-            passes = ~((-value if self.sense == "subtracted" else value) <= HIDING)
-        return passes if found.known is True else passes | ~np.asarray(found.known)
-
-    def certainty(self, found: Any) -> tuple[Any, Any]:
-        """Of rectangles, whether it lets all scores through, and whether it may let any; given the value over them."""
-        low, high = (np.asarray(end) for end in found)
-        if self.sense == "keep":
-            return (low > 0) | (high < 0), (low != 0) | (high != 0)
-        if self.sense == "drop":
-            return (low == 0) & (high == 0), (low <= 0) & (high >= 0)
+            is_true = maybe = low.astype(bool, copy=False)
+            if not found.is_exact:
+                is_true, maybe = (low > 0) | (high < 0), (low != 0) | (high != 0)
+            return (is_true, maybe) if self.sense == "keep" else (~maybe, ~is_true)
         if self.sense == "score":
             return low > self.kept_above, ~((high <= FAR) | ((low == high) & (high <= HIDING)))
         low, high = (-high, -low) if self.sense == "subtracted" else (low, high)
-        return low > HIDING, high > HIDING
+        return low > HIDING, ~(high <= HIDING)
 
 
 V = TypeVar("V")

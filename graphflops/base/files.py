@@ -104,7 +104,8 @@ def content(path: str | os.PathLike[str], kind: str, most: int, *, otherwise: st
     place = shown(os.fspath(path))
     try:
         with opened(path) as file:
-            data = file.read(most + 1)
+            # Python asks for all the memory that a read may need before it reads.
+            data = file.read(min(most, os.fstat(file.fileno()).st_size) + 1)
     except FileNotFoundError:
         raise FileError(f"{place}: no such {kind}{otherwise and ': '}{otherwise}") from None
     except OSError as error:

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 _OUTERMOST = 100  # modules around one, whose paths together take quadratic memory
+DEEPEST = 100  # components of a path in a tree; what goes on past them counts as the last one
+Module = TypeVar("Module")
 
 
 def modules_around(path: str) -> list[str]:
     """The paths of the modules around one, outermost first; of a path of absurd length, the outermost hundred."""
     parts = path.split(".", _OUTERMOST)
     return [".".join(parts[:end]) for end in range(1, len(parts))]
+
+
+def module_at(tree: dict[str, Module], path: str, make: Callable[[Module, str, str], Module]) -> Module:
+    """The module at a path of a tree, made where there is none, as are those around it. make: in one, by name and path."""
+    if path not in tree:
+        *around, name = path.split(".", DEEPEST - 1)
+        tree[path] = make(module_at(tree, ".".join(around), make), name, path)
+    return tree[path]
 
 
 def is_within(path: str, module: str) -> bool:

@@ -86,6 +86,11 @@ def percent(part: float, whole: float) -> str:
     return f"{share:.1f}"
 
 
+def in_parentheses(part: float, whole: float) -> str:
+    """The same behind a figure: ` (12.5 %)`; "" where there is nothing to share."""
+    return f" ({percent(part, whole)} %)" if whole else ""
+
+
 def _scaled(count: int) -> tuple[str, str]:
     if count < 0:
         figure, prefix = _scaled(-count)

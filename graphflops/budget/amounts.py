@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
+
+from graphflops.base.record import Record
 
 Unit = Literal["FLOP", "MAC", "B", "ns", ""]
 
@@ -35,8 +36,7 @@ _AMOUNT = re.compile(rf"{_NUMBER}\s*([A-Za-z]*)")
 _PERCENT = re.compile(rf"{_NUMBER}\s*%")
 
 
-@dataclass(frozen=True, slots=True)
-class AllowedGrowth:
+class AllowedGrowth(Record, frozen=True):
     """How much more than before is allowed: the larger of a share and a number."""
 
     share: Fraction

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Union
 
 import msgspec
 
 from graphflops.base.files import content
 from graphflops.base.patterns import matches_module
+from graphflops.base.record import Record
 from graphflops.base.units import starred
 from graphflops.budget.limits import Budget
 from graphflops.budget.measure import TOP, UNITS, Figure, Measures
@@ -57,15 +57,14 @@ _LARGEST = 2**28  # bytes of a baseline
 _SECOND = 10**9  # nanoseconds, in which times are limited
 
 
-@dataclass(frozen=True, slots=True)
-class Before:
+class Before(Record, frozen=True):
     """What one model cost at one choice of sizes."""
 
-    sizes: Mapping[str, int] = field(default_factory=dict)  # those that are examples of the file, or assumed
-    totals: Figures = field(default_factory=dict)  # by quantity
-    modules: Mapping[str, Figures] = field(default_factory=dict)  # those that limits ask for
+    sizes: Mapping[str, int] = {}  # those that are examples of the file, or assumed
+    totals: Mapping[str, Figure] = {}  # by quantity
+    modules: Mapping[str, Figures] = {}  # those that limits ask for
     # What costs something by module without numbers and operator, and `parameters` by module; no zeros.
-    lines: Mapping[str, Figures] = field(default_factory=dict)
+    lines: Mapping[str, Figures] = {}
 
 
 # By model, relative to the budget, and by sizes as `Sizes` prints them.

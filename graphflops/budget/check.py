@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Literal, NamedTuple
 
 from graphflops.base.patterns import is_within, matches_module, matches_op
-from graphflops.base.units import measured, percent, starred
+from graphflops.base.units import in_parentheses, measured, percent, starred
 from graphflops.budget.baseline import Before, Culprit, culprits
 from graphflops.budget.limits import Budget
 from graphflops.budget.measure import TOP, UNITS, Figure, Limit, Measures
@@ -14,6 +14,7 @@ from graphflops.dims import Dim, Expr
 from graphflops.open_sizes import of_report
 from graphflops.render.summary import located
 from graphflops.render.text import count_of, formula, listed, occurrences, safe, shortened
+from graphflops.report import HELD
 from graphflops.report.contradictions import contradicted, contradictions
 from graphflops.report.findings import Finding, LimitResult, RuleInfo
 from graphflops.report.size_names import alike, collapsed, pattern_of
@@ -58,7 +59,6 @@ def _rules() -> Iterator[tuple[str, RuleInfo]]:
 
 
 RULES: Mapping[str, RuleInfo] = dict(_rules())
-_HELD = ("parameters", "parameter_bytes", "buffer_bytes")  # what is known whatever the calls cost
 _SHOWN = 3  # culprits named
 
 
@@ -168,14 +168,13 @@ class _Check:
                     yield self.open(scope, quantity, value)
             elif limit.is_broken(now, then):
                 yield self.broken(scope, limit, now, then)
-            elif unknown and quantity not in _HELD:
+            elif unknown and quantity not in HELD:
                 untold.append(quantity)
         if untold:
             calls = count_of(sum(unknown.values()), "call")
             what = f"{', '.join(untold)}{scope.inside()} cannot be checked: the cost of {calls} is unknown: "
-            yield finding(
-                "GF303", what + occurrences(unknown), module=scope.label, **self.first_call(path, unknown)
-            )
+            place = self.first_call(path, unknown)
+            yield finding("GF303", what + occurrences(unknown), module=scope.label, **place)
 
     def unserved(self) -> str:
         """Why a quantity of the step that is served has no value."""
@@ -215,14 +214,14 @@ class _Check:
         quantity, most, report = limit.quantity, limit.allowed(then), self.measures.report
         unit, counts = UNITS[quantity], (now, now - then, abs(now - most))
         is_, grown, over = (measured(quantity, count, unit) for count in counts)
-        what = f"{quantity}{scope.inside()} is {is_}{'' if quantity in _HELD else self.sizes()}: "
+        what = f"{quantity}{scope.inside()} is {is_}{'' if quantity in HELD else self.sizes()}: "
         if limit.relative:
-            grown += _share(now - then, then)
+            grown += in_parentheses(now - then, then)
             what += f"{grown} more than before, where {safe(limit.text, 60)} is allowed"
         else:
             side = "below the least" if limit.is_least else "over the limit"
             whole = measured(quantity, most, UNITS[quantity])
-            what += f"{over}{_share(abs(now - most), most)} {side} of {whole}"
+            what += f"{over}{in_parentheses(abs(now - most), most)} {side} of {whole}"
         code, place = ("GF302" if limit.relative else "GF301"), {"module": scope.label}
         is_recorded = report.origin.format == "recorded" and not limit.relative
         if is_recorded and quantity in ("peak_bytes", "max_device_bytes"):
@@ -298,7 +297,7 @@ def _result(scope: _Scope, limit: Limit, now: Figure, then: Figure | None, has_u
         verdict = "within" if then is not None and now == then else "unknown"
     elif limit.is_broken(measured, then if isinstance(then, int) else 0):
         verdict = "over"
-    elif has_unknown and limit.quantity not in _HELD:
+    elif has_unknown and limit.quantity not in HELD:
         verdict = "unknown"
     module = f"{scope.label}{scope.others}"
     unit = UNITS[limit.quantity]
@@ -308,15 +307,9 @@ def _result(scope: _Scope, limit: Limit, now: Figure, then: Figure | None, has_u
 def _at(sizes: Mapping[str, int], assumed: Collection[str] = ()) -> str:
     """` at ids[0]=1 (assumed), ids[1]=64`."""
     groups = alike(sizes, lambda name: (sizes[name], name in assumed))
-    marked = {
-        pattern_of(names): f"{sizes[names[0]]}{' (assumed)' * (names[0] in assumed)}" for names in groups
-    }
-    stated = listed((f"{safe(name, 40)}={size}" for name, size in marked.items()), 6)
+    said = {pattern_of(names): f"{sizes[names[0]]}{' (assumed)' * (names[0] in assumed)}" for names in groups}
+    stated = listed((f"{safe(name, 40)}={size}" for name, size in said.items()), 6)
     return f" at {stated}" if stated else ""
-
-
-def _share(part: int, whole: int) -> str:
-    return f" ({percent(part, whole)} %)" if whole else ""
 
 
 def _culprit(culprit: Culprit, quantity: str) -> str:

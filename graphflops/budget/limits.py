@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Union
 
@@ -14,6 +14,7 @@ import msgspec
 
 from graphflops.base.files import content
 from graphflops.base.patterns import matches_file, matches_module
+from graphflops.base.record import Record
 from graphflops.budget.amounts import amount, growth, percent
 from graphflops.budget.measure import OF_DEVICES, OF_MODULES, SERVED, UNITS, Limit
 from graphflops.errors import FileError, OptionError, shown
@@ -38,8 +39,7 @@ _BETWEEN_KEYS = re.compile(r"[=,\[\]{}\n]")
 _Amounts = Union[str, int, float, list[Union[str, int, float]]]
 
 
-@dataclass(frozen=True, slots=True)
-class Sizes:
+class Sizes(Record, frozen=True):
     """What a model is analyzed at; equal for all limits that one analysis can answer."""
 
     dims: tuple[tuple[str, int], ...] = ()
@@ -61,8 +61,7 @@ class Sizes:
         return " ".join([*parts, *(f"{name}={value}" for name, value in self.serving)])
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
+class Budget(Record, frozen=True):
     """One `[[budget]]`."""
 
     models: tuple[str, ...] = ("**",)  # patterns of the files it is for
@@ -92,8 +91,7 @@ class Budget:
         return any(limit.relative for limit in every)
 
 
-@dataclass(frozen=True, slots=True)
-class BudgetFile:
+class BudgetFile(Record, frozen=True):
     """A whole budget."""
 
     path: str

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Union
 
-from graphflops.base.patterns import is_within
+from graphflops.base.patterns import is_within, modules_around
+from graphflops.base.record import Record
 from graphflops.base.units import starred
 from graphflops.budget.amounts import AllowedGrowth, Unit
 from graphflops.cost import REPORTED
@@ -19,22 +19,20 @@ from graphflops.dims import Dim
 from graphflops.fitting.cells import QUANTITIES, Cell, ServedQuantity
 from graphflops.open_sizes import of_report
 from graphflops.render.ledger import Group, Ledger
-from graphflops.report import Report, Row
+from graphflops.report import HELD, Report, Row
 from graphflops.report.size_names import named
 
 Figure = Union[int, str]  # a number, or the formula where a size has no value
-_DEEPEST = 100  # components of a path
 TOP = "(model)"  # calls made in no module
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(Record, frozen=True):
     """Calls of one operator in modules that differ by number only: `blocks.*.attention.q aten.linear.default`."""
 
     module: str
     op: str
     group: Group
-    sources: Mapping[str, int] = field(default_factory=dict)  # how many of them come from which line
+    sources: Mapping[str, int] = {}  # how many of them come from which line
 
     @property
     def name(self) -> str:
@@ -69,7 +67,7 @@ class Measures:
 
     def total(self, quantity: str) -> Dim:
         """A quantity of the whole model, of the whole step where training is priced."""
-        if quantity in ("parameters", "parameter_bytes", "buffer_bytes"):
+        if quantity in HELD:
             size: int = getattr(self.report, quantity)
             return size
         if quantity in SERVED:
@@ -110,7 +108,7 @@ class Measures:
     def modules(self) -> list[str]:
         """Paths of all modules, sorted."""
         paths = {*self.report.modules, *self.report.parameter_modules}
-        every = {prefix for path in paths for prefix in _prefixes(path)}
+        every = {module for path in paths for module in (*modules_around(path), path)}
         return sorted(every.union(self._counts) - {""})
 
     @cached_property
@@ -146,19 +144,13 @@ class Measures:
         """Calls by module with everything in it, and by their kind."""
         counts: dict[str, Counter[int]] = {}
         for path, found in self.ledger.counts(lambda row: row.module).items():
-            for prefix in _prefixes(path):
-                counts.setdefault(prefix, Counter()).update(found)
+            for module in (*modules_around(path), path):
+                counts.setdefault(module, Counter()).update(found)
         return counts
 
     def group_in(self, path: str) -> Group:
         """Calls of one module with everything in it, added up."""
         return self.ledger.group(self._counts.get(path, {}))
-
-
-def _prefixes(path: str) -> list[str]:
-    """A path, and those of the modules around it; what is nested absurdly deep counts as in its `_DEEPEST`th module."""
-    parts = path.split(".")[:_DEEPEST]
-    return [".".join(parts[: end + 1]) for end in range(len(parts))]
 
 
 _WORK: dict[str, Unit] = {quantity.name: quantity.unit for quantity in REPORTED}
@@ -174,8 +166,7 @@ OF_DEVICES = ("max_device_bytes", "max_seconds", *SERVED)  # limits that need th
 OF_MODULES = (*_WORK, "parameters")
 
 
-@dataclass(frozen=True, slots=True)
-class Limit:
+class Limit(Record, frozen=True):
     """The largest allowed value of one quantity: a number, or an increase over the baseline."""
 
     quantity: str

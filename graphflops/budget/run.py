@@ -5,10 +5,11 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Union
 
 from graphflops.base.limits import Limits, left, limit_process, next_analysis
+from graphflops.base.record import Record
 from graphflops.base.rendered import Rendered
 from graphflops.budget import baseline, limits
 from graphflops.budget.baseline import Baseline, Before
@@ -27,8 +28,7 @@ _WORTH_PROCESSES = 2**20  # bytes of models; fewer are read in the time that it 
 BudgetSource = Union[str, "os.PathLike[str]", "Mapping[str, Any]", "BudgetFile"]
 
 
-@dataclass(frozen=True, slots=True)
-class Past:
+class Past(Record, frozen=True):
     """A model at a commit: its path there, None where it is newer; `same` where the file has not changed since."""
 
     commit: str
@@ -36,8 +36,7 @@ class Past:
     same: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(Record, frozen=True):
     """One analysis: a model at the sizes that some limits are for."""
 
     model: Model  # as `graphflops.analyze` accepts it
@@ -51,18 +50,16 @@ class Job:
     assume: bool = True  # sizes without an example are assumed
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Record, frozen=True):
     """The result of a job: findings, what was measured (None where the model could not be analyzed), known sizes."""
 
     findings: tuple[Finding, ...]
     measured: Before | None = None
-    values: Mapping[str, int] = field(default_factory=dict)
+    values: Mapping[str, int] = {}
     limits: tuple[LimitResult, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Checked(Rendered):
+class Checked(Rendered, Record, frozen=True):
     """The result of a check: findings by model, and what was measured."""
 
     found: tuple[ModelFindings, ...]
@@ -238,9 +235,7 @@ def _outcome(job: Job) -> Outcome:
                     then = measures_before(job.past.commit, job.past.path, job.sizes, assume=job.assume)
                     before = baseline.measured(then, job.budgets)
             except (GraphflopsError, RecursionError) as error:
-                findings.append(
-                    finding("GF306", f"it cannot be measured as it was: {shown(str(error), 500)}")
-                )
+                findings += [finding("GF306", f"it cannot be measured as it was: {shown(str(error), 500)}")]
         if job.update or (job.past is not None and before is None):
             budgets = tuple(budget.absolute() for budget in budgets)
         results: list[LimitResult] = []

@@ -1,16 +1,19 @@
-"""Configurations of transformers, from a JSON file or a class with sizes, and the models that they describe."""
+"""Configurations of transformers, from a JSON file or a class with sizes, and the models that they describe.
+
+Weights of products may be in float8, as engines serve them: each product rounds its operand to float8, too.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import msgspec
 import torch
+from torch import nn
 
 from graphflops.base import files
-from graphflops.capturing.float8 import to_float8
 from graphflops.capturing.name import Name, library, unknown
 from graphflops.capturing.weights import stored
 from graphflops.errors import FileError, ModelError, OptionError, shown
@@ -160,3 +163,47 @@ def _likeliest_class(transformers: Any, config: Any, name: Name) -> Any:
     raise ModelError(
         f"{name}: transformers has no model for any use of {type(config).__name__}: name {advice}, as hf:CLASS(SIZE=N)"
     )
+
+
+_FLOAT8 = torch.float8_e4m3fn
+_OF_FLOAT8 = 16  # of rows and columns of a weight: others, torch._scaled_mm refuses
+
+
+class Float8Linear(nn.Module):  # type: ignore[misc]
+    """An `nn.Linear` whose weight is float8, with one scale for the weight and one for the operand, both known beforehand.
+
+    x: [..., in_features] -> [..., out_features] of the same type.
+    """
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(linear.weight.to(_FLOAT8), requires_grad=False)
+        self.bias = linear.bias
+        for name in ("scale", "operand_scale"):
+            self.register_buffer(name, torch.ones((), dtype=torch.float32, device=linear.weight.device))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        limit = torch.finfo(_FLOAT8).max
+        rounded = (x / self.operand_scale.to(x.dtype)).clamp(-limit, limit).to(_FLOAT8)
+        result = torch._scaled_mm(
+            rounded.flatten(0, -2),
+            self.weight.t(),
+            scale_a=self.operand_scale,
+            scale_b=self.scale,
+            bias=self.bias,
+            out_dtype=x.dtype,
+        )
+        return result.unflatten(0, x.shape[:-1])
+
+
+def to_float8(model: nn.Module, whole: Collection[nn.Module | None]) -> int:
+    """Put float8 weights into the linear layers of a model, but for those in `whole`; returns how many were changed."""
+    changed = 0
+    for module in [*model.modules()]:
+        for name, child in module.named_children():
+            if type(child) is not nn.Linear or child in whole:
+                continue
+            if child.in_features % _OF_FLOAT8 == 0 == child.out_features % _OF_FLOAT8:
+                setattr(module, name, Float8Linear(child))
+                changed += 1
+    return changed

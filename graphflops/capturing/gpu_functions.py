@@ -94,9 +94,11 @@ class OnCpu(Around):
     names_gpu = False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = {name: value for name, value in (kwargs or {}).items() if name != "pin_memory"}
-        if "device" in given:
-            given["device"] = _on_cpu(given["device"])
+        given = kwargs or {}
+        if given:
+            given = {name: value for name, value in given.items() if name != "pin_memory"}
+            if "device" in given:
+                given["device"] = _on_cpu(given["device"])
         if func is torch.Tensor.cuda:
             OnCpu.names_gpu = True
             return args[0].to("cpu")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from itertools import combinations, count
 from math import prod
@@ -72,26 +72,25 @@ def pretended() -> Iterator[FakeTensorMode]:
             (dist, "all_reduce", _with_future(dist.all_reduce)),
             (dist.Reducer, "_rebuild_buckets", _nothing),  # which reads data of ranks
             (dist, "Reducer", _with_buckets),
+            (OPTIMIZERS, "_get_foreach_kernels_supported_devices", lambda *_: ["cpu"]),
+            # Converting a module swaps its parameters, which torch refuses where weak references exist, as here.
+            (torch.utils, "weakref", mock.Mock(getweakrefs=lambda _: [])),
+            # It draws again until no number is out of bounds, which it reads: the tensor stays as it is.
+            (torch.nn.init, "_no_grad_trunc_normal_", lambda tensor, *_, **__: tensor),
         ]
         instead += [(place, name, _outside(getattr(place, name))) for place, name in _with_real_tensors()]
+        shards = (
+            import_module("torch.distributed.fsdp._fully_shard._fsdp_param") if dist.is_available() else None
+        )
+        if hasattr(shards, "_chunk_with_empty"):
+            instead.append((shards, "_chunk_with_empty", _Chunks))
         for place, name, function in instead:
             stack.enter_context(mock.patch.object(place, name, function))
-        supported = "_get_foreach_kernels_supported_devices"
-        stack.enter_context(mock.patch.object(OPTIMIZERS, supported, return_value=["cpu"]))
         for module in (OPTIMIZERS, FOREACH):
             module._foreach_supported_types.append(FakeTensor)  # what parameters without data are
             stack.callback(module._foreach_supported_types.remove, FakeTensor)
-
-        # Converting a module swaps its parameters, which torch refuses where weak references exist, as here.
-        stack.enter_context(mock.patch.object(torch.utils, "weakref", mock.Mock(getweakrefs=lambda _: [])))
-        # It draws again until no number is out of bounds, which it reads: the tensor stays as it is.
-        drawn = mock.patch.object(torch.nn.init, "_no_grad_trunc_normal_", lambda tensor, *_, **__: tensor)
-        stack.enter_context(drawn)
-        stack.enter_context(_uncompiled(fake))
-        stack.enter_context(gpu_functions())
-        stack.enter_context(gpu_autocast())
-        stack.enter_context(streams())
-        stack.enter_context(fake)
+        for around in (_uncompiled(fake), gpu_functions(), gpu_autocast(), streams(), fake):
+            stack.enter_context(around)
         yield fake
 
 
@@ -135,6 +134,22 @@ class KnownNumbers(Around):
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
         self.limit.stop()
+
+
+class _Chunks(Sequence[Any]):
+    """The parts of a parameter that `fully_shard` cuts for all ranks, each made when it is asked for: a rank has one."""
+
+    def __init__(self, tensor: Any, num_chunks: int, dim: int) -> None:
+        self.tensor, self.parts, self.dim = tensor, num_chunks, dim
+
+    def __len__(self) -> int:
+        return self.parts
+
+    def __getitem__(self, place: Any) -> Any:
+        whole = self.tensor.shape[self.dim]
+        most = -(-whole // self.parts)
+        size = min(most, whole - place * most)
+        return self.tensor.narrow(self.dim, place * most, size) if size > 0 else self.tensor.new_empty(0)
 
 
 def _of_any_device(

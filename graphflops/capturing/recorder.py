@@ -46,11 +46,11 @@ _DEEPEST = 4  # tensors around a local one
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[misc]
-    """Follows the calls of one step on tensors of a fake mode."""
+    """Follows the calls of one step on tensors of a fake mode. keeps: whether it notes them."""
 
-    def __init__(self, fake: Any) -> None:
+    def __init__(self, fake: Any, *, keeps: bool = True) -> None:
         super().__init__()
-        self.fake = fake
+        self.fake, self.keeps = fake, keeps
         self.storages: list[RecordedStorage] = []
         self.values: list[RecordedValue] = []
         self.inputs: list[RecordedInput] = []
@@ -95,7 +95,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             if results is None:
                 raise
             self.guesses = True
-        is_noted = func.namespace not in _NO_CALLS and func is not torch.ops.aten.lift_fresh.default
+        is_noted = (
+            self.keeps and func.namespace not in _NO_CALLS and func is not torch.ops.aten.lift_fresh.default
+        )
         # `transpose_` makes its operand another view of its memory, as which the next call finds it.
         if is_noted and torch.Tag.inplace_view not in func.tags:
             self.hooked += is_of_a_mode(sys._getframe(1))

@@ -21,6 +21,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest import mock
 
@@ -34,52 +35,7 @@ if TYPE_CHECKING:
     from graphflops.graph import Graph
 
 _FACTORY = "write a factory of the model and of inputs that it takes, PKG.MOD:FACTORY"
-# What to do about an error, by what its type and message have; of an export, what the model was given is said too.
-_ADVICE = {
-    r"operator torchvision::": (
-        "torch and torchvision are built for different devices: install both from one index"
-    ),
-    r"ImportError|ModuleNotFoundError|requires? the .* library": (
-        "install what it names, or choose another model"
-    ),
-    r"Constraints violated|specializ|Constraint|Not all values of": (
-        "an open axis is fixed by the model: take it out of --dynamic, or choose a larger size for it"
-    ),
-    (
-        r"DataDependent|data.dependent|on meta tensors|aten::nonzero|_local_scalar_dense|Dynamic[A-Za-z]+Exception"
-        r"|Cannot copy out of meta|Unbacked|expected to have data"
-    ): (
-        "the model asks for numbers in its data, which an export does not have: capture a part of it by a factory, "
-        "PKG.MOD:FACTORY, such as its decoder alone"
-    ),
-    r"can only be called on Attention layers": (
-        "none of its layers is attention, whose cache says how long it is: choose more layers"
-    ),
-    r"must be equal to the number of `layer_types`": (
-        "state layer_types for these layers, or leave out their number"
-    ),
-    (
-        r"missing \d+ required|You (have to|must|need to|cannot) specify|(have|has|needs?) to be (passed|provided|given)"
-        r"|(not enough|too many) values to unpack|(cannot be|not-|not) `?None|[Ee]ither `"
-    ): (f"it takes other inputs: {_FACTORY}"),
-    r"config needs? to be|(needs? to|has to|have to|must) be (specified|set|defined)": (
-        "state that in the configuration: hf:CLASS(NAME=VALUE), or give the config.json of a trained model"
-    ),
-    r"NoneType|Config' object has no attribute|not set|not a valid dtype": (
-        "the configuration leaves a size open, or an input is missing: state the size, give the config.json of a trained "
-        f"model, or {_FACTORY}"
-    ),
-    r"same device|DeviceMismatch": (
-        "the model makes tensors on the CPU, wherever it is itself: build it there in a factory, PKG.MOD:FACTORY"
-    ),
-    (
-        r"size|shape|divisible|dimension|reduction dim|must (match|equal|be|index|contain)|within|broadcast"
-        r"|out of range|doesn't match"
-    ): (
-        "sizes do not go together: change --length, --image-size or the configuration, whose parts (text_config, "
-        "vision_config) have sizes of their own"
-    ),
-}
+_ADVICE = Path(__file__).with_name("advice.txt")  # on errors
 
 
 class Captured(NamedTuple):
@@ -183,8 +139,12 @@ def _said(name: Name, problem: str, function: Callable[[], Any]) -> Any:
         line = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])
         said = shown(f"{type(error).__name__}: {line}", 300)
         text = f"{type(error).__name__}: {error}"
-        advice = next((advice for words, advice in _ADVICE.items() if re.search(words, text)), "")
-        advice = advice or f"{_FACTORY}, or try another version of {LIBRARIES[name.library]}"
+        advice = f"{_FACTORY}, or try another version of {LIBRARIES[name.library]}"
+        for entry in _ADVICE.read_text(encoding="utf-8").split("\n\n")[1:]:
+            words, told = entry.splitlines()
+            if re.search(words, text):
+                advice = told.strip().replace("{factory}", _FACTORY)
+                break
         said = f"{said.rstrip('.')} ({innermost(error.__traceback__, LIBRARIES[name.library])})"
         raise ModelError(f"{name}: {problem}: {said}: {advice}") from error
 

@@ -11,17 +11,19 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from graphflops.base.files import whole
 from graphflops.base.limits import next_analysis
+from graphflops.base.record import Record
 from graphflops.base.units import number
 from graphflops.budget.limits import Budget, BudgetFile
 from graphflops.budget.measure import Limit
 from graphflops.budget.run import EXPORTED, measures_before
 from graphflops.comparison.compare import compared
-from graphflops.comparison.result import HELD, WORK, Comparison
+from graphflops.comparison.result import WORK, Comparison
 from graphflops.errors import GraphflopsError, shown
 from graphflops.loading import analyze
 from graphflops.onnx_audit.audit import audit
@@ -32,7 +34,7 @@ from graphflops.render.findings import offered
 from graphflops.render.summary import headline
 from graphflops.render.text import assumptions, count_of
 from graphflops.render.text import listed as named
-from graphflops.report import Report
+from graphflops.report import HELD, Report
 from graphflops.report.contradictions import contradicted, contradictions
 from graphflops.report.findings import Findings, ModelFindings
 from graphflops.version import tool
@@ -45,8 +47,7 @@ if TYPE_CHECKING:
 _WATCHED = (*WORK, "peak_bytes", *HELD)  # the totals that a threshold is for
 
 
-@dataclass(frozen=True, slots=True)
-class ModelChange:
+class ModelChange(Record, frozen=True):
     """One model that changed."""
 
     path: str  # where it is, or was if it is gone
@@ -135,8 +136,7 @@ _DEEPENED = (50, 500, 5_000)  # commits that a shallow checkout gets until the h
 _FETCH = ("fetch", "--quiet", "--no-tags", "--no-recurse-submodules")
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(Record, frozen=True):
     """What the job runs for."""
 
     # The commit to compare with, None where there is none: the tip of the branch that a pull request is for, or what a push
@@ -200,9 +200,8 @@ def _available(base: str, notes: list[str]) -> str | None:
     """The commit, fetched if the checkout is shallow; None, and a note, if it cannot be."""
     there = ("cat-file", "-e", f"{base}^{{commit}}")
     fetch = (*_FETCH, "--depth=1", "origin", base)
-    if succeeds(*there, seconds=_SECONDS) or all(
-        succeeds(*each, seconds=_SECONDS) for each in (fetch, there)
-    ):
+    does = partial(succeeds, seconds=_SECONDS)
+    if does(*there) or (does(*fetch) and does(*there)):
         return base
     notes.append(f"The base commit {base[:12]} cannot be fetched, so nothing is compared.")
     return None

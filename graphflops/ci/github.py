@@ -14,15 +14,16 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from graphflops.base.limits import Limits, cleanly_terminated, limited
 from graphflops.base.patterns import matches_file
-from graphflops.budget import baseline, limits
+from graphflops.base.record import Record
+from graphflops.budget import limits
 from graphflops.budget.amounts import percent
-from graphflops.budget.run import Checked, checked
+from graphflops.budget.run import Checked, before_of, checked
 from graphflops.ci.changes import Event, ModelChange, base_of, changes, event, loosened, page
 from graphflops.errors import FileError, GraphflopsError, inert_in_logs, shown
 from graphflops.exporters import MODEL_SUFFIXES
@@ -52,8 +53,7 @@ class CommentError(Exception):
 _ANNOTATIONS = 10  # errors of one step that GitHub shows
 
 
-@dataclass(frozen=True, slots=True)
-class Inputs:
+class Inputs(Record, frozen=True):
     """The inputs of `action.yml`, as text."""
 
     models: tuple[str, ...]  # patterns of model files; () means what the budget names, or all
@@ -153,15 +153,11 @@ def _checked(budget: limits.BudgetFile, inputs: Inputs, base: str | None, notes:
         models: Sequence[str] = sorted(path for path in tracked() if _wanted(inputs, budget, path))
     else:
         models = budget.files(tracked())
-    before, revision = None, ""
-    if budget.relative:
-        if budget.baseline_path is not None:
-            before = baseline.read(budget.baseline_path)
-        elif base is not None:
-            revision = base
-        else:
-            notes.append("Limits relative to an earlier commit are not checked.")
-            budget = replace(budget, budgets=tuple(entry.absolute() for entry in budget.budgets))
+    by_commit = budget.relative and budget.baseline_path is None
+    if by_commit and base is None:
+        notes.append("Limits relative to an earlier commit are not checked.")
+        budget = replace(budget, budgets=tuple(entry.absolute() for entry in budget.budgets))
+    before, revision = before_of(budget, models, base if by_commit else None)
     return checked(budget, models, before, revision=revision)
 
 

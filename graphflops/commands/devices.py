@@ -180,9 +180,7 @@ def plan(model: str, rule_files: tuple[str, ...], output: files.Output, serve: b
 @click.option("--hours", type=float, help="That the run took. Default: predicted, where a device is named.")
 @click.option("--devices", type=click.IntRange(min=1), default=1, help="How many devices shared the run.")
 @click.option("--kwh", type=float, help="Energy that was measured. Default: predicted from the power limit.")
-@click.option(
-    "--carbon", type=float, metavar="GRAMS", help="CO2 equivalent of a kWh at the place of the run."
-)
+@options.valued("--carbon", "GRAMS", "CO2 equivalent of a kWh at the place of the run.", type=float)
 @click.option("--original", type=float, help="Training FLOPs of the model that this run modifies.")
 @click.option("--date", metavar="DATE", help="Of the document: 2026-11-23. It is not read from a clock.")
 @click.option("--supplier", metavar="NAME", help="Who states this.")

@@ -42,24 +42,10 @@ class LimitedCommand(Command):
 
     def __init__(self, *args: Any, **keywords: Any) -> None:
         super().__init__(*args, **keywords)
-        self.params += [
-            click.Option(
-                ["--time-limit"],
-                type=click.FloatRange(min=0, min_open=True, max=10_000_000),
-                default=3600.0,
-                metavar="SECONDS",
-                expose_value=False,
-                callback=_kept,
-                help="Stop with an error after so long. Default: an hour.",
-            ),
-            click.Option(
-                ["--memory-limit"],
-                type=BYTES,
-                expose_value=False,
-                callback=_kept,
-                help="Stop with an error where the process takes more address space, such as 2GiB.",
-            ),
-        ]
+        late = "Stop with an error after so long. Default: an hour."
+        seconds("--time-limit", late, 3600.0, 10_000_000, expose_value=False, callback=_kept)(self)
+        large = "Stop with an error where the process takes more address space, such as 2GiB."
+        click.option("--memory-limit", type=BYTES, expose_value=False, callback=_kept, help=large)(self)
 
     def invoke(self, ctx: click.Context) -> Any:
         from graphflops.base.limits import Limits, limited
@@ -84,9 +70,7 @@ class PathsCommand(LimitedCommand):
         if "--" in args:
             at = args.index("--")
             behind = args[at + 1 :]
-            marked = [
-                text if text.startswith("-") else f"{text}\0{index}" for index, text in enumerate(behind)
-            ]
+            marked = [text if text.startswith("-") else f"{text}\0{n}" for n, text in enumerate(behind)]
             found, _, _ = self.make_parser(ctx).parse_args(marked)
             # Click's mark for none.
             paths = found["sides"] if isinstance(found["sides"], (list, tuple)) else ()

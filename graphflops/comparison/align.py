@@ -10,8 +10,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import islice
+
+from msgspec import Struct, field
 
 from graphflops.base.aligned import equal_at_start
 from graphflops.comparison.tree import ComparedModule
@@ -26,12 +27,11 @@ _UNLIKE = 0.34  # less than this and another type: not the same module, but one 
 _EQUAL, _SAME_TYPE, _SAME_PLACE, _SAME_NAME = 20, 6, 1, 2  # what a pair is worth where lists are aligned
 
 
-@dataclass(eq=False, slots=True)
-class Pairs:
+class Pairs(Struct, eq=False):
     """The new module of each old one, and the reverse."""
 
-    new: dict[ComparedModule, ComparedModule] = field(default_factory=dict)
-    old: dict[ComparedModule, ComparedModule] = field(default_factory=dict)
+    new: dict[ComparedModule, ComparedModule] = {}
+    old: dict[ComparedModule, ComparedModule] = {}
     # Old ones in whose place another kind of module stands
     replaced: set[ComparedModule] = field(default_factory=set)
     tried: int = 0  # pairs of unmatched modules compared for similarity so far
@@ -52,9 +52,7 @@ def align(old: ComparedModule, new: ComparedModule, *, by_contents: bool = True)
         if by_contents:
             free = _Free(left[1], pairs)
             found: list[ModulePair] = []
-            queue = sorted(
-                (root for root in left[0] if root not in pairs.new), key=lambda module: -module.size
-            )
+            queue = sorted((one for one in left[0] if one not in pairs.new), key=lambda module: -module.size)
             for module in queue:  # which grows at its end
                 if module in pairs.new:
                     continue
@@ -250,20 +248,15 @@ def _named(name: str, modules: Sequence[ComparedModule]) -> ComparedModule | Non
 def out_of_order(places: Iterable[int]) -> set[int]:
     """The smallest set of indices whose removal leaves the sequence of distinct numbers ascending."""
     sequence = list(places)
-    tails: list[int] = []
-    ends: list[int] = []
+    # By length of a rising part: the least place where one ends, and its index.
+    ends: list[tuple[int, int]] = []
     before: list[int] = []
     for index, place in enumerate(sequence):
-        at = bisect_left(tails, place)
-        before.append(ends[at - 1] if at else -1)
-        if at == len(tails):
-            tails.append(place)
-            ends.append(index)
-        else:
-            tails[at], ends[at] = place, index
-    kept: set[int] = set()
-    index = ends[-1] if ends else -1
+        at = bisect_left(ends, (place, 0))
+        before.append(ends[at - 1][1] if at else -1)
+        ends[at : at + 1] = [(place, index)]
+    left, index = set(range(len(sequence))), ends[-1][1] if ends else -1
     while index >= 0:
-        kept.add(index)
+        left.remove(index)
         index = before[index]
-    return set(range(len(sequence))) - kept
+    return left

@@ -202,9 +202,8 @@ def rewired(old: Report, new: Report, paired: Mapping[int, int], numbers: Number
         if before == after or (is_unordered and not gone and not come):
             continue
         told = ([*left.elements()] or side for left, side in ((gone, before), (come, after)))
-        yield Rewired(
-            operator(row.op).word, row.module, *(tuple([_named(new, one) for one in side]) for side in told)
-        )
+        sources, others = (tuple([_named(new, one) for one in side]) for side in told)
+        yield Rewired(operator(row.op).word, row.module, sources, others)
 
 
 def told(found: Sequence[Rewired]) -> str:

@@ -25,6 +25,7 @@ from graphflops.comparison.result import (
     Resized,
 )
 from graphflops.dims import Dim, Expr, evaluate, total
+from graphflops.dims.solving import first_from
 
 _SIZED = frozenset({"shape", "heads", "parameters"})  # facts that a changed size explains
 _AXES = re.compile(r"[^,]+")
@@ -261,10 +262,8 @@ def _crossing(quantity: str, formula: Expr, size: JointSize, values: Mapping[str
     low, high = max(1, size.minimum or 1), min(_FARTHEST, size.maximum or _FARTHEST)
     last = sign(high)
     if sign(low) * last < 0:
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if sign(middle) == last else (middle, high)
-        yield Crossing(quantity, size.name, high, last > 0)
+        at = first_from(low + 1, high, lambda value: sign(value) == last)
+        yield Crossing(quantity, size.name, at, last > 0)
 
 
 def degree(quantity: Dim, size: str) -> int:

@@ -10,7 +10,7 @@ from itertools import starmap
 from typing import Any, TypeVar
 
 from graphflops.comparison.align import align
-from graphflops.comparison.calls import Numbers, aligned, rewired, told
+from graphflops.comparison.calls import aligned, rewired, told
 from graphflops.comparison.causes import causes, crossings, folded, growth
 from graphflops.comparison.entries import Trees, attributed, by_operator, by_source, differs, listed, shared
 from graphflops.comparison.export_check import is_export, ledger, under_common_names
@@ -32,7 +32,7 @@ from graphflops.comparison.tree import ComparedModule, InternedCalls, grown
 from graphflops.cost import REPORTED
 from graphflops.dims import Dim, evaluate, total
 from graphflops.ops import operator
-from graphflops.report import Report, Row, Totals
+from graphflops.report import HELD, Report, Row, Totals
 from graphflops.report.contradictions import contradicted
 from graphflops.tensor import DTYPES
 
@@ -48,7 +48,7 @@ Rank = Callable[[Mapping[str, Figure], Mapping[str, Figure]], tuple[int, ...]]
 def compared(old: Report, new: Report, uniform: Callable[[str], float | None] = lambda _: None) -> Comparison:
     """Computes what differs between two programs. uniform: the number of a vector of the first that holds nothing else."""
     old, new, uniform = under_common_names(old, new, uniform)
-    trees, numbers = _trees(old, new)
+    trees = _trees(old, new)
     sizes, export = trees.joined, trees.export
     has_modules = not export or all(any(row.module for row in report.rows) for report in (old, new))
     (found, unchanged, renumbered), rank = listed(trees), _rank(sizes)
@@ -59,8 +59,10 @@ def compared(old: Report, new: Report, uniform: Callable[[str], float | None] = 
     calls_of = ((op, before.get(op, 0), after.get(op, 0)) for op in {**after, **before})
     unknown = tuple([UnknownChange(*each) for each in calls_of if each[1] != each[2]])
     inputs = tuple(starmap(InputChange, different_inputs(old, new, sizes)))
-    calls = {} if export else aligned(old, new, trees.pairs, numbers)
-    wiring = [Remark("rewired", said)] if (said := told(tuple(rewired(old, new, calls, numbers)))) else []
+    equal = {} if export else aligned(old, new, trees.pairs, trees.numbers)
+    calls = equal | _changed_calls(old, new, modules)
+    said = told(tuple(rewired(old, new, equal, trees.numbers)))
+    wiring = [Remark("rewired", said)] if said else []
     comparison = Comparison(
         old=old,
         new=new,
@@ -77,12 +79,12 @@ def compared(old: Report, new: Report, uniform: Callable[[str], float | None] = 
         modules=tuple(modules),
         unchanged=unchanged if has_modules else 0,
         renumbered=tuple(renumbered),
-        **_changed([] if export else by_operator(trees, numbers), rank, "ops"),
-        **_changed(by_source(trees, numbers), rank, "sources"),
+        **_changed([] if export else by_operator(trees), rank, "ops"),
+        **_changed(by_source(trees, calls), rank, "sources"),
         folded=tuple(folds),
         causes=tuple(_ranked(causes(folds), rank)),
         ledger=ledger(old, new, sizes, unknown, inputs, uniform) if export else (),
-        calls=calls | _changed_calls(old, new, modules),
+        calls=calls,
     )
     return replace(comparison, same=_is_same(comparison))
 
@@ -94,8 +96,8 @@ def _stored(old: Report, new: Report) -> Iterator[DtypeChange]:
             yield DtypeChange(dtype, before.get(dtype, 0), after.get(dtype, 0))
 
 
-def _trees(old: Report, new: Report) -> tuple[Trees, Numbers]:
-    """Both programs as trees of paired modules, and the number of each row's interned call."""
+def _trees(old: Report, new: Report) -> Trees:
+    """Both programs as trees of paired modules."""
     joined = join(old, new)
     kinds = InternedCalls(joined.value)
     numbers = (kinds.of(old, joined.old), kinds.of(new, joined.new))
@@ -111,7 +113,7 @@ def _trees(old: Report, new: Report) -> tuple[Trees, Numbers]:
         grown(old, numbers[0], old.parameter_modules, signatures, marks(old, joined.old)),
         grown(new, numbers[1], attributed(old, new), signatures, marks(new, joined.new)),
     )
-    made = Trees(
+    return Trees(
         (old, new),
         *trees,
         pairs=align(*trees, by_contents=not export),
@@ -120,8 +122,8 @@ def _trees(old: Report, new: Report) -> tuple[Trees, Numbers]:
         shared=(shared(old), shared(new)),
         export=export,
         training=old.backward is not None and new.backward is not None,
+        numbers=numbers,
     )
-    return made, numbers
 
 
 def _changed(groups: Iterable[GroupChange], rank: Rank, name: str) -> dict[str, Any]:
@@ -213,18 +215,15 @@ def _totals(
         figures = dict(kinds.compared(joined.old.cost(before.cost), joined.new.cost(after.cost)))
         figures["peak_bytes"] = kinds.figure(joined.old(before.peak_bytes), joined.new(after.peak_bytes))
         found[name] = figures
-    needed: list[dict[str, Dim]] = [  # on their devices: in total, or where a size is open what is requested
-        {
-            entry.phase: entry.requested_peak if entry.device_total is None else entry.device_total
-            for entry in report.memory_use
-        }
-        for report in (old, new)
-    ]
+    needed: list[dict[str, Dim]] = []  # on their devices: in total, or where a size is open what is requested
+    for report in (old, new):
+        sizes = ((use.phase, use.device_total, use.requested_peak) for use in report.memory_use)
+        needed.append({phase: peak if taken is None else taken for phase, taken, peak in sizes})
     for phase, name in (("inference", "forward"), ("training", "step")):
         if all(phase in of for of in needed):
             taken = kinds.figure(joined.old(needed[0][phase]), joined.new(needed[1][phase]))
             found.get(name, found["forward"])["device_bytes"] = taken
-    for held in ("parameters", "parameter_bytes", "buffer_bytes"):
+    for held in HELD:
         found["forward"][held] = kinds.figure(getattr(old, held), getattr(new, held))
     return found
 

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 
+from graphflops.base.record import Record
 from graphflops.comparison.align import Pairs, differ, out_of_order
-from graphflops.comparison.calls import (
-    Numbers,
-    RowPair,
-    different,
-    facts,
-    ordered,
-    own_name,
-)
+from graphflops.comparison.calls import Numbers, RowPair, different, facts, ordered, own_name
 from graphflops.comparison.result import CallChange, Fact, Figure, GroupChange, ModuleChange, Status
 from graphflops.comparison.sizes import JointSizes
 from graphflops.comparison.tree import ComparedModule, Counts, InternedCalls, counted
@@ -24,8 +17,7 @@ from graphflops.report import Report
 Shared = dict[str, dict[str, set[str]]]
 
 
-@dataclass(frozen=True, slots=True)
-class Trees:
+class Trees(Record, frozen=True):
     """Both programs with their paired modules. training: both reports price gradients."""
 
     reports: tuple[Report, Report]
@@ -37,6 +29,7 @@ class Trees:
     shared: tuple[Shared, Shared]
     export: bool
     training: bool
+    numbers: Numbers  # of the kind of each call
 
 
 def listed(trees: Trees) -> tuple[list[ModuleChange], int, list[tuple[str, str]]]:
@@ -49,35 +42,34 @@ def listed(trees: Trees) -> tuple[list[ModuleChange], int, list[tuple[str, str]]
     unchanged = 0
     # Exporters order what does not depend on one another anew.
     earlier = {} if trees.export else _reordered(trees)
-    stack = [trees.new]
-    while stack:
-        module = stack.pop()
-        ours = trees.pairs.old.get(module)
-        if ours is None:
-            whole = not any(part in trees.pairs.old for part in module.below())
-            modules += _alone(trees, None, module, whole=whole)
-        elif ours in trees.pairs.replaced:
-            whole = True
-            modules.append(_entry(trees, "changed", ours, module, whole=True))
+    for ours, theirs, whole in _sides(trees):
+        if ours is None or theirs is None:
+            if _counts(trees, ours or theirs, whole=whole):
+                status: Status = "gone" if theirs is None else "new"
+                modules.append(_entry(trees, status, ours, theirs, whole=whole))
+        elif entry := _paired(trees, ours, theirs, whole, earlier.get(ours), renumbered):
+            modules.append(entry)
         else:
-            whole = ours.signature == module.signature
-            entry = _paired(trees, ours, module, earlier.get(ours), renumbered)
-            if entry is not None:
-                modules.append(entry)
-            else:
-                unchanged += module.size if whole else 1
-        if not whole:
-            stack += [*module.children.values()][::-1]
-    stack = [trees.old]
-    while stack:
-        module = stack.pop()
-        whole = module in trees.pairs.replaced
-        if module not in trees.pairs.new:
-            whole = not any(part in trees.pairs.new for part in module.below())
-            modules += _alone(trees, module, None, whole=whole)
-        if not whole:
-            stack += [*module.children.values()][::-1]
+            unchanged += theirs.size if whole else 1
     return modules, unchanged, renumbered
+
+
+def _sides(trees: Trees) -> Iterator[tuple[ComparedModule | None, ComparedModule | None, bool]]:
+    """The modules of the new program with their partners, then those that are gone; and which stand for all in them."""
+    for root, partners, is_new in ((trees.new, trees.pairs.old, True), (trees.old, trees.pairs.new, False)):
+        stack = [root]
+        while stack:
+            module = stack.pop()
+            partner = partners.get(module)
+            if partner is None:
+                whole = not any(part in partners for part in module.walk())
+            else:
+                is_replaced = not trees.pairs.replaced.isdisjoint((module, partner))
+                whole = is_replaced or module.signature == partner.signature
+            if is_new or partner is None:
+                yield (partner, module, whole) if is_new else (module, partner, whole)
+            if not whole:
+                stack += [*module.children.values()][::-1]
 
 
 def _reordered(trees: Trees) -> dict[ComparedModule, Fact]:
@@ -105,14 +97,13 @@ def _reordered(trees: Trees) -> dict[ComparedModule, Fact]:
 
 
 def _paired(
-    trees: Trees,
-    ours: ComparedModule,
-    theirs: ComparedModule,
-    order: Fact | None,
+    trees: Trees, ours: ComparedModule, theirs: ComparedModule, whole: bool, order: Fact | None,
     renumbered: list[tuple[str, str]],
-) -> ModuleChange | None:
+) -> ModuleChange | None:  # fmt: skip
     """The entry of a module that is in both programs; None if it did not change."""
     pairs = trees.pairs
+    if ours in pairs.replaced:
+        return _entry(trees, "changed", ours, theirs, whole=True)
     # A wrapper around the whole model moves nothing in it.
     is_inside = any(part in pairs.new for part in ours.above())
     outermost = not is_inside and not any(part in pairs.old for part in theirs.above())
@@ -121,11 +112,9 @@ def _paired(
     if beside and order is None and moved and (outermost or (ours.numbered and theirs.numbered)):
         renumbered.append((ours.path, theirs.path))
         moved = False
-    status: Status = "moved" if moved else "changed"
-    if ours.signature == theirs.signature:
-        is_told = moved and _counts(trees, ours, whole=True)
-        return _entry(trees, status, ours, theirs, whole=True, order=order) if is_told else None
-    entry = _entry(trees, status, ours, theirs, whole=False, order=order)
+    if whole and not (moved and _counts(trees, ours, whole=True)):
+        return None
+    entry = _entry(trees, "moved" if moved else "changed", ours, theirs, whole=whole, order=order)
     if moved or ours.parameters != theirs.parameters:
         return entry
     if trees.export:
@@ -133,17 +122,7 @@ def _paired(
     return entry if entry.calls or any(fact.kind == "shared" for fact in entry.facts) else None
 
 
-def _alone(
-    trees: Trees, ours: ComparedModule | None, theirs: ComparedModule | None, *, whole: bool
-) -> Iterator[ModuleChange]:
-    """The entry of a module that is new or gone; none if it has no work and no parameters."""
-    module = ours or theirs
-    assert module is not None
-    if _counts(trees, module, whole=whole):
-        yield _entry(trees, "gone" if theirs is None else "new", ours, theirs, whole=whole)
-
-
-def _counts(trees: Trees, module: ComparedModule, *, whole: bool) -> bool:
+def _counts(trees: Trees, module: ComparedModule | None, *, whole: bool) -> bool:
     """True if the module has work or parameters; of an export only matrix work and unknown calls count as work."""
     calls, held = _own(module, whole=whole)
     if held or not trees.export:
@@ -270,23 +249,25 @@ def attributed(old: Report, new: Report) -> Mapping[str, int]:
 _Names = tuple["str | None", "str | None"]
 
 
-def by_operator(trees: Trees, numbers: Numbers) -> Iterator[GroupChange]:
+def by_operator(trees: Trees) -> Iterator[GroupChange]:
     """One group for each operator, unchanged ones included."""
-    groups = _grouped(trees, numbers, "op")
+    groups = _grouped(trees, "op")
     yield from _compared(trees, groups, {name: name for name in groups[0]})
 
 
-def by_source(trees: Trees, numbers: Numbers) -> Iterator[GroupChange]:
+def by_source(trees: Trees, calls: Mapping[int, int]) -> Iterator[GroupChange]:
     """One group for each source line, unchanged ones included; a line is paired with the one that has most of its calls."""
-    groups = _grouped(trees, numbers, "source")
+    groups = _grouped(trees, "source")
     # Calls of an export are not aligned, but both name the lines of one source.
-    pairs = {line: line for line in groups[0]} if trees.export else followed(_aligned(trees))
+    costly = {ours: theirs for ours, theirs in calls.items() if trees.numbers[0][ours] is not None}
+    pairs = {line: line for line in groups[0]} if trees.export else followed(*trees.reports, costly)
     yield from _compared(trees, groups, pairs)
 
 
-def followed(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Lines of the new program by those of the old one where each has most of the other's calls. pairs: of each call."""
-    votes = Counter(pairs)
+def followed(old_report: Report, new_report: Report, calls: Mapping[int, int]) -> dict[str, str]:
+    """Lines of the new program by those of the old one where each has most of the other's calls. calls: rows by rows."""
+    pairs = ((old_report.rows[ours], new_report.rows[theirs]) for ours, theirs in calls.items())
+    votes = Counter((ours.source, theirs.source) for ours, theirs in pairs)
     new: dict[str, str] = {}
     old: dict[str, str] = {}
     for (ours, theirs), _ in sorted(votes.items(), key=lambda vote: (-vote[1], vote[0][0] != vote[0][1])):
@@ -295,26 +276,10 @@ def followed(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
     return {ours: theirs for ours, theirs in new.items() if old[theirs] == ours}
 
 
-def _aligned(trees: Trees) -> Iterator[tuple[str, str]]:
-    """Pairs of source lines of equal calls in paired modules, in order."""
-    old, new = (report.rows for report in trees.reports)
-    for ours, theirs in trees.pairs.new.items():
-        places: dict[int, deque[int]] = {}
-        for index, kind in theirs.calls:
-            places.setdefault(kind, deque()).append(index)
-        for index, kind in ours.calls:
-            if partners := places.get(kind):
-                yield old[index].source, new[partners.popleft()].source
-        if len(ours.calls) == len(theirs.calls):  # changed calls at the same place count too
-            for (index, _), (other, _) in zip(ours.calls, theirs.calls, strict=True):
-                if old[index].op == new[other].op:
-                    yield old[index].source, new[other].source
-
-
-def _grouped(trees: Trees, numbers: Numbers, column: str) -> list[dict[str, Counts]]:
+def _grouped(trees: Trees, column: str) -> list[dict[str, Counts]]:
     """In either program, the kinds of calls by what a column of their rows says."""
     sides: list[dict[str, list[int]]] = [{}, {}]
-    for groups, report, kinds in zip(sides, trees.reports, numbers, strict=True):
+    for groups, report, kinds in zip(sides, trees.reports, trees.numbers, strict=True):
         for row, kind in zip(report.rows, kinds, strict=True):
             if kind is not None:
                 groups.setdefault(getattr(row, column), []).append(kind)

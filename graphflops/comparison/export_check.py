@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import get_args
 
+from graphflops.base.patterns import modules_around
+from graphflops.base.record import Record
 from graphflops.comparison.result import InputChange, LedgerEntry, LedgerKind, LedgerStatus, UnknownChange
 from graphflops.comparison.sizes import JointSizes, Renamed
 from graphflops.comparison.stored_uses import STORED, Constants, ConstantUse, Matcher, entry, plain
 from graphflops.cost import Cost
-from graphflops.dims import Dim, evaluate
+from graphflops.dims import Dim, evaluate, total
 from graphflops.ops import operator
 from graphflops.report import Report, Row
 
@@ -150,11 +152,6 @@ def _by_need(report: Report, regions: tuple[str, ...]) -> tuple[list[Row], list[
     return needed[::-1], unused[::-1]
 
 
-def work(rows: Iterable[Row]) -> dict[str, Cost]:
-    """Cost by module."""
-    return {module: Cost.sum(row.cost for row in group) for module, group in _by_module(rows).items()}
-
-
 _CANNOT_RUN = "GF118"
 _PROBES = (1, 2, 3)  # multiples of the sizes compared at, where formulas are spelled differently
 _SIZE = 64  # of a size without a value
@@ -162,12 +159,9 @@ _SMALL_INTEGERS = frozenset(("int8", "uint8", "int4", "uint4"))
 _ORDER = get_args(LedgerStatus)  # entries are listed in this order
 
 
-@dataclass(frozen=True, slots=True)
-class ExportCheck:
-    """Both programs of an export check, and what of them depends on their inputs."""
+class ExportCheck(Record, frozen=True):
+    """What of both programs of an export check depends on their inputs."""
 
-    old: Report
-    new: Report
     joined: JointSizes
     before: Constants
     after: Constants
@@ -203,7 +197,7 @@ class ExportCheck:
         sums = [_with_all_around(flops) for flops in (before, after, *whole, once)]
         unexplained, merged = [], []
         for path in differ:
-            around = [".".join(path.split(".")[:end]) for end in range(len(path.split(".")), -1, -1)]
+            around = _and_around(path)
             if any(self.equal(sums[i][module], sums[i + 1][module]) for module in around for i in (0, 2)):
                 continue
             if any(self.equal(sums[4][module], sums[1][module]) for module in around):
@@ -218,8 +212,9 @@ class ExportCheck:
         yield from entry("repeated_work_merged", merged)
 
     def _flops(self, rows: Sequence[Row], *, old: bool) -> defaultdict[str, Dim]:
-        renamed: Renamed = self.joined.old if old else self.joined.new
-        found = {path: renamed(cost.matrix_flops) for path, cost in work(rows).items()}
+        renamed = self.joined.old if old else self.joined.new
+        by_module = _by_module(rows).items()
+        found = {path: renamed(total(row.cost.matrix_flops for row in group)) for path, group in by_module}
         return defaultdict(int, {path: flops for path, flops in found.items() if flops != 0})
 
     def equal(self, before: Dim, after: Dim) -> bool:
@@ -264,8 +259,8 @@ class ExportCheck:
 
     def _traffic(self, rows: Sequence[Row], renamed: Renamed, modules: Container[str]) -> int:
         """Bytes that calls of these modules read and write, at the sizes compared at."""
-        costs = [renamed.cost(cost) for path, cost in work(rows).items() if path in modules]
-        return sum(self.number(cost.read_bytes) + self.number(cost.written_bytes) for cost in costs)
+        cost = renamed.cost(Cost.sum(row.cost for row in rows if row.module in modules))
+        return self.number(cost.read_bytes) + self.number(cost.written_bytes)
 
 
 def ledger(
@@ -276,7 +271,7 @@ def ledger(
 
     uniform: the number of what the program stores by that name, where it is a vector of nothing else.
     """
-    check = ExportCheck(old, new, joined, constants(old, joined.old), constants(new, joined.new))
+    check = ExportCheck(joined, constants(old, joined.old), constants(new, joined.new))
     found = [*_of_the_whole(new, joined, unknown, inputs), *check.entries(uniform)]
     return tuple(sorted(found, key=lambda one: _ORDER.index(one.status)))
 
@@ -305,10 +300,13 @@ def _with_all_around(flops: Mapping[str, Dim]) -> defaultdict[str, Dim]:
     """Work of each module with everything in it."""
     found: defaultdict[str, Dim] = defaultdict(int)
     for path, own in flops.items():
-        parts = path.split(".") if path else []
-        for end in range(len(parts) + 1):
-            found[".".join(parts[:end])] += own
+        for module in _and_around(path):
+            found[module] += own
     return found
+
+
+def _and_around(path: str) -> set[str]:
+    return {path, *modules_around(path), ""}
 
 
 def _distinct(rows: Sequence[Row]) -> list[Row]:
@@ -327,8 +325,8 @@ def _distinct(rows: Sequence[Row]) -> list[Row]:
 
 
 def _dtypes(rows: Sequence[Row]) -> dict[str, set[str]]:
-    worked = [row for row in rows if row.cost.matrix_flops != 0]
-    return {module: {row.matrix_dtype for row in group} for module, group in _by_module(worked).items()}
+    worked = _by_module(row for row in rows if row.cost.matrix_flops != 0)
+    return {module: {row.matrix_dtype for row in group} for module, group in worked.items()}
 
 
 def _by_module(rows: Iterable[Row]) -> dict[str, list[Row]]:

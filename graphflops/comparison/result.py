@@ -8,9 +8,9 @@ equal means equal. The programs' own formulas are in `Comparison.old` and `Compa
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from graphflops.base.record import Record
 from graphflops.base.rendered import Rendered
 from graphflops.cost import REPORTED
 from graphflops.dims import Dim, evaluate
@@ -18,8 +18,7 @@ from graphflops.fitting.cells import cell_of, known_of
 from graphflops.report import Report, Row
 
 
-@dataclass(frozen=True, slots=True)
-class JointSize:
+class JointSize(Record, frozen=True):
     """A size of the two programs: one axis of an input, or a size that depends on data."""
 
     name: str  # in every quantity of the comparison
@@ -35,7 +34,7 @@ class JointSize:
     minimum: int | None = None  # of the values that both programs were exported for, as `maximum`
     maximum: int | None = None
     # The size of each axis that is an expression of this one
-    computed: Mapping[str, Dim] = field(default_factory=dict)
+    computed: Mapping[str, Dim] = {}
     axis: str = ""  # the one of them by which people read the size, "" where they read its own name
     # What the size of that program is, as `after_as`, where that is another one: the two may be `2*n` and `3*n`.
     before_as: Dim | None = None
@@ -67,8 +66,7 @@ class JointSize:
         return isinstance(self.before, str) and isinstance(self.after, int)
 
 
-@dataclass(frozen=True, slots=True)
-class TimeChange:
+class TimeChange(Record, frozen=True):
     """Seconds of one run before and after, of the training step where both have one."""
 
     device: str
@@ -85,9 +83,8 @@ class TimeChange:
             return None
         for before, after in ((old.step_time, new.step_time), (old.totals.time, new.totals.time)):
             if before is not None and after is not None:
-                return TimeChange(
-                    new.device, new.execution, before.seconds, after.seconds, after.low, after.high
-                )
+                times = (before.seconds, after.seconds, after.low, after.high)
+                return TimeChange(new.device, new.execution, *times)
         return None
 
     @property
@@ -96,8 +93,7 @@ class TimeChange:
         return 100 * (self.after / self.before - 1) if self.before else None
 
 
-@dataclass(frozen=True, slots=True)
-class ServedChange:
+class ServedChange(Record, frozen=True):
     """Quantities of a step before and after, by the names of `fitting/cells.py`, as far as both programs tell them."""
 
     context: int  # tokens of each request, 0 where files of one size do not tell it
@@ -126,11 +122,9 @@ LedgerKind = Literal[
     "weights_shared", "weights_split", "weights_quantized", "quantized", "repeated_work_merged",
 ]  # fmt: skip
 WORK: tuple[str, ...] = tuple(quantity.name for quantity in REPORTED)
-HELD: tuple[str, ...] = ("parameters", "parameter_bytes", "buffer_bytes")
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
+class Figure(Record, frozen=True):
     """One quantity before and after: in joint sizes, and as numbers at `Comparison.sizes` (None: a size has no value)."""
 
     before: Dim
@@ -168,8 +162,7 @@ class Figure:
             return None
 
 
-@dataclass(frozen=True, slots=True)
-class Fact:
+class Fact(Record, frozen=True):
     """One difference of a module, each side as its program spells it; "" if that side has none."""
 
     # type: the module's type. unknown: of a call of the operator `what` the cost is known on one side only. operator:
@@ -185,16 +178,14 @@ class Fact:
     what: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class CallChange:
+class CallChange(Record, frozen=True):
     """One call that changed; one side is None for a call that is new or gone."""
 
     before: Row | None
     after: Row | None
 
 
-@dataclass(frozen=True, slots=True)
-class ModuleChange:
+class ModuleChange(Record, frozen=True):
     """A module that is not as it was."""
 
     status: Status  # moved is a module whose place, name or order changed, with or without other changes
@@ -207,7 +198,7 @@ class ModuleChange:
     # modules sum to the totals.
     figures: Mapping[str, Figure]
     # `WORK` of the gradients, where both reports have a training step; else empty.
-    backward: Mapping[str, Figure] = field(default_factory=dict)
+    backward: Mapping[str, Figure] = {}
     whole: bool = False
     modules: int = 1  # in the entry; 1 unless `whole`
     calls: tuple[CallChange, ...] = ()  # those that differ, in program order; () where `whole`
@@ -221,15 +212,14 @@ class ModuleChange:
         return (self.after if self.after is not None else self.before) or ""
 
 
-@dataclass(frozen=True, slots=True)
-class Fold:
+class Fold(Record, frozen=True):
     """Sibling modules with the same change: `blocks.0-11.mlp`."""
 
     path: str | None  # as one text, in the new program; None where they are not there
     before_path: str | None  # in the old program, likewise
     members: tuple[ModuleChange, ...]
     figures: Mapping[str, Figure]  # sums over them, as `backward`
-    backward: Mapping[str, Figure] = field(default_factory=dict)
+    backward: Mapping[str, Figure] = {}
 
     @property
     def first(self) -> ModuleChange:
@@ -245,8 +235,7 @@ class Resized(NamedTuple):
     noun: str
 
 
-@dataclass(frozen=True, slots=True)
-class Cause:
+class Cause(Record, frozen=True):
     """Entries that changed for one reason."""
 
     folds: tuple[Fold, ...]
@@ -258,8 +247,7 @@ class Cause:
     backward: Mapping[str, Figure]
 
 
-@dataclass(frozen=True, slots=True)
-class GroupChange:
+class GroupChange(Record, frozen=True):
     """All calls of one operator, or of one source line, before and after; a name is None where there are none."""
 
     before: str | None  # a line is followed by alignment: `model.py:17` may be `model.py:18` in `after`
@@ -269,11 +257,10 @@ class GroupChange:
     before_unknown: int
     after_unknown: int
     figures: Mapping[str, Figure]
-    backward: Mapping[str, Figure] = field(default_factory=dict)
+    backward: Mapping[str, Figure] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class GrowthChange:
+class GrowthChange(Record, frozen=True):
     """A change in the degree of a total in a size: 0 constant, 1 linear, 2 quadratic."""
 
     quantity: str  # a name of `WORK` or "peak_bytes"
@@ -284,8 +271,7 @@ class GrowthChange:
     modules: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Crossing:
+class Crossing(Record, frozen=True):
     """A total that is less than before for small values of a size and more for large ones, or the other way round."""
 
     quantity: str  # a name of `WORK` or "peak_bytes"
@@ -296,8 +282,7 @@ class Crossing:
     more: bool
 
 
-@dataclass(frozen=True, slots=True)
-class UnknownChange:
+class UnknownChange(Record, frozen=True):
     """An operator without a known cost, and how many calls of it there are."""
 
     op: str
@@ -305,8 +290,7 @@ class UnknownChange:
     after: int
 
 
-@dataclass(frozen=True, slots=True)
-class DtypeChange:
+class DtypeChange(Record, frozen=True):
     """Bytes of parameters of one element type."""
 
     dtype: str
@@ -314,8 +298,7 @@ class DtypeChange:
     after: int
 
 
-@dataclass(frozen=True, slots=True)
-class InputChange:
+class InputChange(Record, frozen=True):
     """An input of the program whose type changed, or that is new or gone (None): `float32[4, 64]`."""
 
     name: str
@@ -323,16 +306,14 @@ class InputChange:
     after: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Remark:
+class Remark(Record, frozen=True):
     """Something the reader should know before the numbers: a stable name and one sentence."""
 
     name: str
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerEntry:
+class LedgerEntry(Record, frozen=True):
     """One kind of difference between a program and its export."""
 
     kind: LedgerKind
@@ -343,8 +324,7 @@ class LedgerEntry:
     after: str = ""
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Comparison(Rendered):
+class Comparison(Rendered, Record, frozen=True):
     """What differs between two programs."""
 
     old: Report
@@ -379,7 +359,7 @@ class Comparison(Rendered):
     causes: tuple[Cause, ...]  # `folded`, by what made them change
     ledger: tuple[LedgerEntry, ...] = ()  # of an export, each kind of difference, unexplained first; else ()
     # Rows of the new program by those of the old one that are equal, in order, or changed into them; of an export none.
-    calls: Mapping[int, int] = field(default_factory=dict, compare=False, repr=False)
+    calls: Mapping[int, int] = {}
 
     @property
     def time(self) -> TimeChange | None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from graphflops.base.record import Record
 from graphflops.comparison.result import JointSize, Remark
 from graphflops.cost import QUANTITIES, Cost
 from graphflops.dims import Dim, Expr, evaluate, symbol
@@ -55,8 +55,7 @@ class Renamed:
         return Cost(*(self(getattr(cost, name)) for name in QUANTITIES))
 
 
-@dataclass(frozen=True, slots=True)
-class JointSizes:
+class JointSizes(Record, frozen=True):
     """The joint sizes of two programs."""
 
     sizes: tuple[JointSize, ...]

@@ -10,9 +10,12 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import lru_cache
 
+from msgspec import Struct
+
+from graphflops.base.record import Record
 from graphflops.comparison.result import LedgerEntry, LedgerKind, LedgerStatus
 from graphflops.dims import Dim, prod
 from graphflops.exporters.sources import unquantized
@@ -24,8 +27,7 @@ _NO_WORD = re.compile(r"\W", re.ASCII)
 _PARAMETER, STORED = "p_", ("p_", "b_", "c_")  # how torch.export begins the names of what it lifts to inputs
 
 
-@dataclass(frozen=True, slots=True)
-class ConstantUse:
+class ConstantUse(Record, frozen=True):
     """A constant that calls of one module use."""
 
     value: str
@@ -40,18 +42,17 @@ class ConstantUse:
         return prod(self.shape)
 
 
-@dataclass(slots=True)
-class Constants:
+class Constants(Struct):
     """The constants of a program and the calls that are not."""
 
-    rows: list[Row] = field(default_factory=list)  # calls whose results depend on the program's inputs
-    folded: list[Row] = field(default_factory=list)  # others with matrix work
+    rows: list[Row] = []  # calls whose results depend on the program's inputs
+    folded: list[Row] = []  # others with matrix work
     # Calls with matrix work that no result of the program depends on.
-    unused: list[Row] = field(default_factory=list)
+    unused: list[Row] = []
     # The file records no module; they are read from names, which optimizers of graphs change.
     modules_guessed: bool = False
-    uses: list[ConstantUse] = field(default_factory=list)  # each constant by each module whose calls use it
-    types: dict[str, tuple[tuple[Dim, ...], DType]] = field(default_factory=dict)  # by name of what is stored
+    uses: list[ConstantUse] = []  # each constant by each module whose calls use it
+    types: dict[str, tuple[tuple[Dim, ...], DType]] = {}  # by name of what is stored
 
     def trained(self) -> list[ConstantUse]:
         """Uses of parameters of a program that torch.export wrote, of all that is stored where names do not tell.
@@ -164,7 +165,8 @@ class Matcher:
 
     def _is_alike(self, ours: ConstantUse, theirs: ConstantUse) -> bool:
         """True if two constants have the same axes, in whatever order; axes of one element do not count."""
-        before, after = _axes(ours, self.old), _axes(theirs, self.new)
+        sides = ((ours, self.old), (theirs, self.new))
+        before, after = ({_ordered(shape) for shape in _shapes(*side)} for side in sides)
         return not before.isdisjoint(after)
 
     def _is_stored_alike(self, ours: ConstantUse, theirs: ConstantUse) -> bool:
@@ -173,15 +175,9 @@ class Matcher:
         return prod(before) == prod(after) or self._is_as_large(ours, theirs)
 
     def _is_as_large(self, ours: ConstantUse, theirs: ConstantUse) -> bool:
-        return not self._numel(ours).isdisjoint(self._numel(theirs, new=True))
-
-    def _numel(self, use: ConstantUse, *, new: bool = False) -> set[Dim]:
-        """Elements of a constant; where only views lie between, those of what is stored."""
-        side = self.new if new else self.old
-        if len(use.roots) == 1:
-            stored = prod(side.types[use.roots[0]][0])
-            return {stored, use.numel} if use.computed or _is_repeated(use, stored) else {stored}
-        return {use.numel}
+        sides = ((ours, self.old), (theirs, self.new))
+        before, after = ({*map(prod, _shapes(*side))} for side in sides)
+        return not before.isdisjoint(after)
 
     def _note(self, ours: ConstantUse, theirs: ConstantUse) -> None:
         self.partners[ours.value].add(theirs.value)
@@ -272,18 +268,19 @@ class Matcher:
         return len(norm.inputs) > 3 and all(self.uniform(named.name) == 0 for named in norm.inputs[2:4])
 
 
-def _axes(use: ConstantUse, side: Constants) -> set[tuple[Dim, ...]]:
-    """The axes of a constant, and of what is stored where it follows from one tensor; sorted, without those of one."""
+def _shapes(use: ConstantUse, side: Constants) -> list[tuple[Dim, ...]]:
+    """The shape of what is stored where a constant follows from one tensor, and its own where more than views lie between.
+
+    A view that shows what is stored several times counts as more: an exporter may store it so.
+    """
     stored = side.types[use.roots[0]][0]
-    shapes = [stored] if len(use.roots) == 1 else []
-    if use.computed or len(use.roots) > 1 or _is_repeated(use, prod(stored)):
-        shapes.append(use.shape)
-    return {tuple(sorted((size for size in shape if size != 1), key=str)) for shape in shapes}
+    is_repeated = _int(use.numel) > _int(prod(stored))
+    own = [use.shape] if use.computed or len(use.roots) > 1 or is_repeated else []
+    return own if len(use.roots) > 1 else [stored, *own]
 
 
-def _is_repeated(use: ConstantUse, stored: Dim) -> bool:
-    """True for a view that shows what is stored several times; an exporter may store it so."""
-    return _int(use.numel) > _int(stored)
+def _ordered(shape: Iterable[Dim]) -> tuple[Dim, ...]:
+    return tuple(sorted((size for size in shape if size != 1), key=str))
 
 
 def _norms(rows: Iterable[Row]) -> dict[str, Row]:

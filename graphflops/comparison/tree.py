@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 
+from msgspec import Struct
+
+from graphflops.base.patterns import module_at
 from graphflops.base.units import is_index
 from graphflops.comparison.result import WORK, Figure
 from graphflops.comparison.sizes import Renamed
@@ -13,11 +15,8 @@ from graphflops.cost import Cost
 from graphflops.dims import Dim
 from graphflops.report import Report
 
-_DEEPEST = 100  # components of a path; what goes on past them counts as the last one
 
-
-@dataclass(eq=False, slots=True)
-class ComparedModule:
+class ComparedModule(Struct, eq=False):
     """A module of one program, and what is in it."""
 
     path: str
@@ -25,36 +24,17 @@ class ComparedModule:
     parent: ComparedModule | None
     type: str = ""  # as the file records it
     kind: str = ""  # without the package, which exporters and moves between files change
-    rows: list[int] = field(default_factory=list)  # of its own calls in program order
-    calls: list[tuple[int, int]] = field(default_factory=list)  # (row, kind) of those that cost something
+    rows: list[int] = []  # of its own calls in program order
+    calls: list[tuple[int, int]] = []  # (row, kind) of those that cost something
     parameters: int = 0  # elements that it holds itself
     first: int | None = None  # the first of the calls in it, as a row of the report
-    children: dict[str, ComparedModule] = field(default_factory=dict)
+    children: dict[str, ComparedModule] = {}
     mark: Hashable = ()  # what its own calls are compared by
     signature: int = -1  # equal for modules that are equal from here down, but for their own names
-    size: int = 1  # modules from here down
-    _counts: Counts | None = None
-
-    @property
-    def own(self) -> Counts:
-        """Its own calls, counted by kind."""
-        return counted(kind for _, kind in self.calls)
-
-    @property
-    def counts(self) -> Counts:
-        """All calls in the module and its submodules, counted by kind."""
-        if self._counts is None:
-            for module in self.below():
-                if module._counts is None:
-                    parts = [part for child in module.children.values() if (part := child._counts)]
-                    module._counts = together([module.own, *parts]) if parts else module.own
-        assert self._counts is not None
-        return self._counts
-
-    @property
-    def holds(self) -> int:
-        """Elements of parameters in the module and its submodules."""
-        return sum(module.parameters for module in self.below())
+    size: int = 1  # modules from here down, like the next but one
+    own: Counts = ()  # its own calls by kind
+    counts: Counts = ()
+    holds: int = 0  # elements of parameters from here down
 
     @property
     def numbered(self) -> bool:
@@ -66,10 +46,6 @@ class ComparedModule:
             module = stack.pop()
             yield module
             stack.extend(module.children.values())
-
-    def below(self) -> Iterator[ComparedModule]:
-        """The same, submodules first."""
-        return reversed([*self.walk()])
 
     def above(self) -> Iterator[ComparedModule]:
         """The modules around this one, the innermost first."""
@@ -90,20 +66,12 @@ def grown(
     root = ComparedModule("", "", None, report.modules.get("", ""))
     by_path = {"": root}
 
-    def at(path: str) -> ComparedModule:
-        found = by_path.get(path)
-        if found is None:
-            found, so_far = root, ""
-            for part in path.split(".", _DEEPEST - 1):
-                so_far = f"{so_far}.{part}" if so_far else part
-                if part not in found.children:
-                    found.children[part] = ComparedModule(so_far, part, found, report.modules.get(so_far, ""))
-                found = found.children[part]
-            by_path[path] = found
-        return found
+    def made(around: ComparedModule, name: str, path: str) -> ComparedModule:
+        module = ComparedModule(path, name, around, report.modules.get(path, ""))
+        return around.children.setdefault(name, module)
 
     for index, (row, kind) in enumerate(zip(report.rows, kinds, strict=True)):
-        module = at(row.module)
+        module = module_at(by_path, row.module, made)
         module.rows.append(index)
         if module.first is None and kind is not None:
             module.first = index
@@ -111,10 +79,10 @@ def grown(
         if kind is not None:
             module.calls.append((index, kind))
     for path, count in parameters.items():
-        at(path).parameters += count
+        module_at(by_path, path, made).parameters += count
     for path in report.modules:
-        at(path)
-    for module in root.below():
+        module_at(by_path, path, made)
+    for module in reversed([*root.walk()]):
         _finish(module, signatures, mark)
     return root
 
@@ -130,6 +98,9 @@ def _finish(
     starts = [part.first for part in (*parts, module) if part.first is not None]
     module.first = min(starts, default=None)
     module.size = 1 + sum(part.size for part in parts)
+    module.own = counted(kind for _, kind in module.calls)
+    module.counts = together([module.own, *(part.counts for part in parts)]) if parts else module.own
+    module.holds = module.parameters + sum(part.holds for part in parts)
     module.mark = mark(module)
     key = (module.mark, module.parameters, *((part.name, part.signature) for part in parts))
     module.signature = signatures.setdefault(key, len(signatures))

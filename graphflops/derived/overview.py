@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 
 from graphflops.base.record import Record
 from graphflops.base.rendered import Rendered
@@ -42,8 +41,7 @@ class OverviewLine(Record, frozen=True):
     error: str = ""
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Overview(Rendered):
+class Overview(Rendered, Record, frozen=True):
     """What several models cost, in the order in which they were named."""
 
     lines: tuple[OverviewLine, ...]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -76,10 +76,8 @@ def refuse_guarded(report: Report, values: Mapping[str, int]) -> None:
     """Raise ModelError for values of symbols at which the program does not run: they break what it requires."""
     if report.guards:
         axes, known = of_report(report).axes, known_values(without_assumed(report.symbols))
-        before, after = (
-            {**given, **known_sizes(axes, given)} for given in (known, {**report.values, **values})
-        )
-        refuse_broken(report.guards, before, after, report.names)
+        old, new = ({**given, **known_sizes(axes, given)} for given in (known, {**report.values, **values}))
+        refuse_broken(report.guards, old, new, report.names)
 
 
 class _Substitution:
@@ -172,8 +170,7 @@ class Point(Record, frozen=True):
         return flops / moved if flops is not None and moved and not self.is_lower_bound else None
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Sweep(Rendered):
+class Sweep(Rendered, Record, frozen=True):
     """A report at many sizes. notes: sizes that the program was not exported for, calls of unknown cost, times left out."""
 
     report: Report
@@ -194,9 +191,7 @@ class Sweep(Rendered):
         """
         points, notes = sweep(report, sizes), beyond(report, sizes)
         if unknown := report.coverage.unknown_ops:
-            notes.append(
-                f"in no figure is what these cost, which is unknown: {shown(', '.join(unknown), 200)}"
-            )
+            notes += [f"in no figure is what these cost, which is unknown: {shown(', '.join(unknown), 200)}"]
         if report.device and report_of is not None:
             for place, point in enumerate(points):
                 found = report_of(values_at(report, point.sizes))

@@ -89,21 +89,8 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "pow": _power,
     "round": round,
 }
-# Those that are never negative where no argument is.
-NEVER_NEGATIVE = frozenset(
-    {
-        "bitwise_and",
-        "bitwise_or",
-        "bitwise_xor",
-        "lshift",
-        "rshift",
-        "gcd",
-        "pow",
-        "truediv",
-        "double",
-        "round",
-    }
-)
+# Those that are never negative where no argument is; sqrt never is.
+NEVER_NEGATIVE = frozenset(FUNCTIONS.keys() - REAL_FUNCTIONS.keys() | {"truediv", "double"})
 COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
     "==": operator.eq,
     "!=": operator.ne,

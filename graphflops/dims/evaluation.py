@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
 from graphflops.dims.atoms import (
@@ -186,7 +186,7 @@ class Intervals:
                 found = self.known.get(atom)
                 if found is None:
                     found = self.known[atom] = self._of_atom(atom)
-                span = _times(span, _power(found, monomial.count(atom)))
+                span = _at_corners(_scale, span, _power(found, monomial.count(atom)))
             low, high = _plus(low, span[0]), _plus(high, span[1])
         return low, high
 
@@ -232,15 +232,16 @@ def _scale(x: int | float, y: int | float) -> int | float:
     return x * y
 
 
-def _times(a: Interval, b: Interval) -> Interval:
-    corners = [_scale(x, y) for x in a for y in b]
+def _at_corners(operation: Callable[[Any, Any], int | float], a: Interval, b: Interval) -> Interval:
+    """The interval of an operation that goes one way with each operand."""
+    corners = [operation(x, y) for x in a for y in b]
     return min(corners), max(corners)
 
 
 def _power(span: Interval, exponent: int) -> Interval:
     result = span
     for _ in range(exponent - 1):
-        result = _times(result, span)
+        result = _at_corners(_scale, result, span)
     if exponent % 2 == 0:
         return max(result[0], 0), result[1]
     return result
@@ -254,18 +255,13 @@ def _floor_div(a: Interval, b: Interval, *, real: bool) -> Interval:
     if b[0] < 0:  # either sign: |a // b| never exceeds |a|
         reach = max(abs(a[0]), abs(a[1]))
         return -reach, reach
-    smallest, largest = max(b[0], 1), max(b[1], 1)  # a divisor is nonzero
-    if a[0] == -math.inf:
-        low = -math.inf
-    elif a[0] < 0:
-        low = a[0] // smallest
-    else:
-        low = 0 if largest == math.inf or a[0] == math.inf else a[0] // largest
-    if a[1] == math.inf:
-        return low, math.inf
-    if a[1] >= 0:
-        return low, 0 if smallest == math.inf else a[1] // smallest
-    return low, -1 if largest == math.inf else a[1] // largest
+    return _at_corners(_quotient, a, (max(b[0], 1), max(b[1], 1)))  # a divisor is nonzero
+
+
+def _quotient(x: int | float, y: int | float) -> int | float:
+    if y == math.inf:  # only approached
+        return 0 if x >= 0 else -1
+    return x if x in (math.inf, -math.inf) else x // y
 
 
 def _mod(a: Interval, b: Interval, *, real: bool) -> Interval:

@@ -15,10 +15,10 @@ import ast
 import warnings
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from functools import reduce
+from functools import partial, reduce
 
-from graphflops.dims.atoms import FUNCTIONS, REAL_FUNCTIONS, RESERVED_WORDS, function_arity
-from graphflops.dims.expr import Dim, Expr, symbol, total
+from graphflops.dims.atoms import FUNCTIONS, REAL_FUNCTIONS, RESERVED_WORDS
+from graphflops.dims.expr import Dim, symbol
 from graphflops.dims.ratios import MAX_BITS, Ratio, RatioArithmetic, nearest_double, simplest
 from graphflops.dims.relations import call
 from graphflops.errors import DimError
@@ -26,26 +26,9 @@ from graphflops.errors import DimError
 MAX_TEXT = 10_000  # characters
 MAX_DEPTH = 100  # nested calls, parentheses and operators; a chain like a + b + c is one level
 MAX_NODES = 10_000
-_NONE: Ratio = (0, 1)
 _ONE: Ratio = (1, 1)
 _NO_PAIRS = "Piecewise takes pairs of a value and a condition"
 
-_COMPARE_NODES: dict[type[ast.cmpop], str] = {
-    ast.Eq: "==",
-    ast.NotEq: "!=",
-    ast.Lt: "<",
-    ast.LtE: "<=",
-    ast.Gt: ">",
-    ast.GtE: ">=",
-}
-_COMPARE_NAMES = {
-    **dict.fromkeys(("Eq", "Equality"), "=="),
-    **dict.fromkeys(("Ne", "Unequality"), "!="),
-    **dict.fromkeys(("Lt", "StrictLessThan"), "<"),
-    **dict.fromkeys(("Le", "LessThan"), "<="),
-    **dict.fromkeys(("Gt", "StrictGreaterThan"), ">"),
-    **dict.fromkeys(("Ge", "GreaterThan"), ">="),
-}
 _ALIASES = {
     "LShift": "lshift",
     "RShift": "rshift",
@@ -72,7 +55,7 @@ def parse(text: str) -> Dim:
         except (SyntaxError, ValueError, MemoryError, RecursionError):
             raise DimError("not an expression") from None
         reader = _Reader()
-        return reader.floor(reader.read(tree.body, 0))
+        return reader.floor(reader.read(tree.body, 0))[0]
     except DimError as error:
         raise DimError(f"cannot read the size {shown!r}: {error}") from None
     except ZeroDivisionError:
@@ -111,16 +94,12 @@ class _Reader(RatioArithmetic):
             value = self.read(node.operand, depth)
             if isinstance(node.op, ast.USub):
                 return -value[0], value[1]
-            if isinstance(node.op, ast.UAdd):
-                return value
-            if isinstance(node.op, ast.Not):
-                return 1 - self.truth(value), 1
+            return value if isinstance(node.op, ast.UAdd) else self.apply(_name(node.op), [value])
         if isinstance(node, ast.BoolOp):
-            name = "min" if isinstance(node.op, ast.And) else "max"
-            return self.extreme(name, [(self.truth(self.read(part, depth)), 1) for part in node.values])
-        if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _COMPARE_NODES:
-            left, right = self.read(node.left, depth), self.read(node.comparators[0], depth)
-            return self.compare(_COMPARE_NODES[type(node.ops[0])], left, right)
+            return self.apply(_name(node.op), [self.read(part, depth) for part in node.values])
+        if isinstance(node, ast.Compare) and len(node.ops) == 1:
+            sides = [self.read(side, depth) for side in (node.left, node.comparators[0])]
+            return self.apply(_name(node.ops[0]), sides)
         if isinstance(node, ast.Call):
             return self.call(node, depth)
         raise DimError(f"{type(node).__name__} is not allowed in a size")
@@ -139,23 +118,14 @@ class _Reader(RatioArithmetic):
         while isinstance(first, ast.BinOp):
             links.append((first.op, first.right))
             first = first.left
-        value = self.read(first, depth)
-        summands: list[Dim] = []  # added up together: one by one, a long sum would take quadratic time
+        summands = [self.read(first, depth)]
         for op, right in reversed(links):
-            operand = self.read(right, depth)
-            if isinstance(op, (ast.Add, ast.Sub)):
-                if isinstance(op, ast.Sub):
-                    operand = -operand[0], operand[1]
-                if operand[1] == 1 and value[1] == 1:
-                    summands.append(operand[0])
-                    continue
-            if summands:
-                value = total([value[0], *summands]), 1
-                summands = []
-            if type(op) not in _BINARY:
-                raise DimError(f"{type(op).__name__} is not allowed in a size")
-            value = _BINARY[type(op)](self, value, operand)
-        return (total([value[0], *summands]), 1) if summands else value
+            operand, name = self.read(right, depth), _name(op)
+            if name in ("Add", "Sub"):
+                summands.append(operand if name == "Add" else (-operand[0], operand[1]))
+            else:
+                summands = [self.apply(name, [self.sum(summands), operand])]
+        return self.sum(summands)
 
     def call(self, node: ast.Call, depth: int) -> Ratio:
         inner = node.func
@@ -195,75 +165,52 @@ class _Reader(RatioArithmetic):
         return value
 
     def apply(self, name: str, args: list[Ratio]) -> Ratio:
-        if name == "Add":
-            is_whole = all(below == 1 for _, below in args)
-            return (total(above for above, _ in args), 1) if is_whole else reduce(self.add, args, _NONE)
-        if name == "Mul":
-            return reduce(self.times, args, _ONE)
-        if name in ("min", "Min", "max", "Max"):
-            return self.extreme(name.lower(), args)
-        if name in ("And", "Or"):
-            return self.extreme("min" if name == "And" else "max", [(self.truth(arg), 1) for arg in args])
         name = _ALIASES.get(name, name)
-        if name in _COMPARE_NAMES:
-            self.expect(name, args, 2)
-            return self.compare(_COMPARE_NAMES[name], args[0], args[1])
-        if name in _FIXED:
-            count, action = _FIXED[name]
-            self.expect(name, args, count)
+        if name in _SPELLED:
+            count, action = _SPELLED[name]
+            if count is not None and len(args) != count:
+                raise DimError(f"{name} takes {count} argument{'s' * (count != 1)}, not {len(args)}")
             return action(self, *args)
         if name in FUNCTIONS:
-            self.expect(name, args, function_arity(name))
-            return call(name, *(self.argument(arg) for arg in args)), 1
+            return call(name, *map(self.argument, args)), 1
         raise DimError(f"unknown function {name}")
 
-    def double(self, a: Ratio, b: Ratio) -> Ratio:
-        """The floating number nearest to a fraction of two integers."""
-        above, below = self.divided(a, b)
-        if isinstance(above, Expr) or isinstance(below, Expr):
-            raise DimError("double takes two integers")
-        return nearest_double(Fraction(above, below))
 
-    def expect(self, name: str, args: Sequence[Ratio], count: int) -> None:
-        if len(args) != count:
-            raise DimError(f"{name} takes {count} argument{'s' * (count != 1)}, not {len(args)}")
+def _name(operator: ast.AST) -> str:
+    return type(operator).__name__
 
 
-# By the spellings of a function: how many arguments it takes, and what it is of them.
-_SPELLED: tuple[tuple[str, int, Callable[..., Ratio]], ...] = (
-    ("Integer Identity ToFloat float", 1, lambda reader, a: a),
-    ("Rational IntTrueDiv FloatTrueDiv truediv", 2, lambda reader, a, b: reader.divided(a, b)),
-    ("double", 2, lambda reader, a, b: reader.double(a, b)),
-    ("floor FloorToInt", 1, lambda reader, a: (reader.floor(a), 1)),
-    ("ceiling ceil CeilToInt", 1, lambda reader, a: (reader.ceiling(a), 1)),
-    ("FloorDiv CleanDiv", 2, lambda reader, a, b: (reader.floor(reader.divided(a, b)), 1)),
-    ("CeilDiv", 2, lambda reader, a, b: (reader.ceiling(reader.divided(a, b)), 1)),
-    ("Mod PythonMod", 2, lambda reader, a, b: reader.remainder(a, b)),
-    (
-        "ModularIndexing",
-        3,
-        lambda reader, a, b, c: reader.remainder((reader.floor(reader.divided(a, b)), 1), c),
-    ),
-    ("TruncToInt trunc", 1, lambda reader, a: (reader.truncate(a), 1)),
-    ("RoundToInt round", 1, lambda reader, a: (reader.round(a), 1)),
-    ("Pow PowByNatural FloatPow", 2, lambda reader, a, b: reader.power(a, b)),
-    ("Abs abs", 1, lambda reader, a: reader.extreme("max", [a, (-a[0], a[1])])),
-    ("Not", 1, lambda reader, a: (1 - reader.truth(a), 1)),
-    ("Where where", 3, lambda reader, a, b, c: reader.choose(a, b, c)),
-)
-# A subtrahend comes negated.
-_BINARY: dict[type[ast.operator], Callable[..., Ratio]] = {
-    ast.Add: RatioArithmetic.add,
-    ast.Sub: RatioArithmetic.add,
-    ast.Mult: RatioArithmetic.times,
-    ast.Div: RatioArithmetic.divided,
-    ast.FloorDiv: lambda reader, a, b: (reader.floor(reader.divided(a, b)), 1),
-    ast.Mod: RatioArithmetic.remainder,
-    ast.Pow: RatioArithmetic.power,
-    ast.LShift: lambda reader, a, b: (call("lshift", reader.argument(a), reader.argument(b)), 1),
-    ast.RShift: lambda reader, a, b: (call("rshift", reader.argument(a), reader.argument(b)), 1),
+# By the spellings of a function, that of `ast` for an operator too: how many arguments it takes, and what it is of them.
+_ACTIONS: dict[str, tuple[int | None, Callable[..., Ratio]]] = {
+    "Add": (None, lambda reader, *args: reader.sum(args)),
+    "Mul Mult": (None, lambda reader, *args: reduce(reader.times, args, _ONE)),
+    "Min min": (None, lambda reader, *args: reader.extreme("min", args)),
+    "Max max": (None, lambda reader, *args: reader.extreme("max", args)),
+    "And": (None, lambda reader, *args: reader.extreme("min", [*map(reader.truth, args)])),
+    "Or": (None, lambda reader, *args: reader.extreme("max", [*map(reader.truth, args)])),
+    "Not": (1, lambda reader, a: (1 - reader.truth(a)[0], 1)),
+    "Integer Identity ToFloat float": (1, lambda _, a: a),
+    "Rational IntTrueDiv FloatTrueDiv truediv Div": (2, RatioArithmetic.divided),
+    "double": (2, RatioArithmetic.double),
+    "floor FloorToInt": (1, RatioArithmetic.floor),
+    "ceiling ceil CeilToInt": (1, RatioArithmetic.ceiling),
+    "FloorDiv CleanDiv": (2, RatioArithmetic.quotient),
+    "CeilDiv": (2, lambda reader, a, b: reader.ceiling(reader.divided(a, b))),
+    "Mod PythonMod": (2, RatioArithmetic.remainder),
+    "ModularIndexing": (3, lambda reader, a, b, c: reader.remainder(reader.quotient(a, b), c)),
+    "TruncToInt trunc": (1, RatioArithmetic.truncate),
+    "RoundToInt round": (1, RatioArithmetic.round),
+    "Pow PowByNatural FloatPow": (2, RatioArithmetic.power),
+    "Abs abs": (1, lambda reader, a: reader.extreme("max", [a, (-a[0], a[1])])),
+    "Where where": (3, RatioArithmetic.choose),
+    "Eq Equality": (2, partial(RatioArithmetic.compare, op="==")),
+    "Ne Unequality NotEq": (2, partial(RatioArithmetic.compare, op="!=")),
+    "Lt StrictLessThan": (2, partial(RatioArithmetic.compare, op="<")),
+    "Le LessThan LtE": (2, partial(RatioArithmetic.compare, op="<=")),
+    "Gt StrictGreaterThan": (2, partial(RatioArithmetic.compare, op=">")),
+    "Ge GreaterThan GtE": (2, partial(RatioArithmetic.compare, op=">=")),
 }
-_FIXED = {name: (count, action) for names, count, action in _SPELLED for name in names.split()}
+_SPELLED = {name: action for names, action in _ACTIONS.items() for name in names.split()}
 
 
 def _decimal(text: str) -> Ratio:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from fractions import Fraction
+from functools import reduce
 
 from graphflops.dims.atoms import is_real
 from graphflops.dims.division import ceil_div, floor_div, mod
 from graphflops.dims.evaluation import evaluate
-from graphflops.dims.expr import Dim, Expr, at_least, build
+from graphflops.dims.expr import Dim, Expr, at_least, build, total
 from graphflops.dims.relations import call, compare, dim_max, dim_min, same, where
 from graphflops.errors import DimError
 
@@ -44,7 +45,7 @@ def nearest_double(number: Fraction) -> Ratio:
 def floored_product(size: Dim, factor: float) -> Dim:
     """The product with a floating factor, rounded down."""
     arithmetic = RatioArithmetic()
-    return arithmetic.floor(arithmetic.times((size, 1), nearest_double(simplest(factor))))
+    return arithmetic.floor(arithmetic.times((size, 1), nearest_double(simplest(factor))))[0]
 
 
 class RatioArithmetic:
@@ -96,15 +97,23 @@ class RatioArithmetic:
             numerators.append(self.multiply(above, rest))
         return numerators, below
 
-    def floor(self, value: Ratio) -> Dim:
-        above, below = _exact(value, 1)
-        down = floor_div(above, below)
+    def floor(self, value: Ratio) -> Ratio:
+        down = floor_div(*_exact(value, 1))
         known = evaluate(down, {})
-        return down if known is None else known
+        return (down if known is None else known), 1
 
-    def ceiling(self, value: Ratio) -> Dim:
-        above, below = _exact(value, -1)
-        return ceil_div(above, below)
+    def ceiling(self, value: Ratio) -> Ratio:
+        return ceil_div(*_exact(value, -1)), 1
+
+    def quotient(self, a: Ratio, b: Ratio) -> Ratio:
+        return self.floor(self.divided(a, b))
+
+    def double(self, a: Ratio, b: Ratio) -> Ratio:
+        """The floating number nearest to a fraction of two integers."""
+        above, below = self.divided(a, b)
+        if isinstance(above, Expr) or isinstance(below, Expr):
+            raise DimError("double takes two integers")
+        return nearest_double(Fraction(above, below))
 
     def argument(self, value: Ratio) -> Dim:
         above, below = value
@@ -118,6 +127,11 @@ class RatioArithmetic:
             return self.ratio(a[0] + b[0], a[1])
         above = self.multiply(a[0], b[1]) + self.multiply(b[0], a[1])
         return self.ratio(above, self.multiply(a[1], b[1]))
+
+    def sum(self, values: Sequence[Ratio]) -> Ratio:
+        """Whole ones are added up together: one by one, a long sum would take quadratic time."""
+        whole: Ratio = total(above for above, below in values if below == 1), 1
+        return reduce(self.add, [value for value in values if value[1] != 1], whole)
 
     def times(self, a: Ratio, b: Ratio) -> Ratio:
         return self.ratio(self.multiply(a[0], b[0]), self.multiply(a[1], b[1]))
@@ -151,7 +165,7 @@ class RatioArithmetic:
             result = self.times(result, base)
         return result if times >= 0 else self.ratio(result[1], result[0])
 
-    def compare(self, op: str, a: Ratio, b: Ratio) -> Ratio:
+    def compare(self, a: Ratio, b: Ratio, op: str) -> Ratio:
         (left, right), _ = self.common((a, b))
         return compare(op, left, right), 1
 
@@ -161,30 +175,30 @@ class RatioArithmetic:
         above, below = self.common(values)
         return self.ratio((dim_min if name == "min" else dim_max)(*above), below)
 
-    def truth(self, value: Ratio) -> Dim:
+    def truth(self, value: Ratio) -> Ratio:
         """0 or 1: the value itself where it can be nothing else, else whether it is nonzero."""
         above = value[0]
-        if isinstance(above, int):
-            return int(above != 0)
-        return above if above.bounds() == (0, 1) else compare("!=", above, 0)
+        if isinstance(above, Expr) and above.bounds() == (0, 1):
+            return above, 1
+        return compare("!=", above, 0), 1
 
     def choose(self, condition: Ratio, a: Ratio, b: Ratio) -> Ratio:
         above, below = self.common((a, b))
-        return self.ratio(where(self.truth(condition), *above), below)
+        return self.ratio(where(self.truth(condition)[0], *above), below)
 
-    def truncate(self, value: Ratio) -> Dim:
+    def truncate(self, value: Ratio) -> Ratio:
         if isinstance(value[0], int) and isinstance(value[1], int):
-            return math.trunc(Fraction(value[0], value[1]))
+            return math.trunc(Fraction(value[0], value[1])), 1
         down = self.floor(value)
-        if at_least(down, 0):
+        if at_least(down[0], 0):
             return down
-        return where(self.compare(">=", value, (0, 1))[0], down, self.ceiling(value))
+        return self.choose(self.compare(value, (0, 1), ">="), down, self.ceiling(value))
 
-    def round(self, value: Ratio) -> Dim:
+    def round(self, value: Ratio) -> Ratio:
         if isinstance(value[0], int) and isinstance(value[1], int):
-            return round(Fraction(value[0], value[1]))
+            return round(Fraction(value[0], value[1])), 1
         argument = self.argument(value)
-        return call("round", argument) if is_real(argument) else argument
+        return (call("round", argument) if is_real(argument) else argument), 1
 
 
 def _exact(value: Ratio, direction: int) -> Ratio:

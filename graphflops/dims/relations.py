@@ -8,15 +8,7 @@ from contextlib import contextmanager, suppress
 from operator import ge
 from typing import NamedTuple
 
-from graphflops.dims.atoms import (
-    COMPARISONS,
-    FUNCTIONS,
-    Atom,
-    Terms,
-    function_arity,
-    is_real,
-    terms_of,
-)
+from graphflops.dims.atoms import COMPARISONS, FUNCTIONS, Atom, Terms, function_arity, is_real, terms_of
 from graphflops.dims.division import floor_div
 from graphflops.dims.evaluation import interval
 from graphflops.dims.expr import (

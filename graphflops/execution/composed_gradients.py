@@ -257,6 +257,29 @@ def part_scatter_backward(t: Calls, x: Operand, source: Operand, *where: Any) ->
 kernel("count_nonzero")(lambda t, x, dim=None: t.sum(t.ne(x, 0), (dim,) if isinstance(dim, int) else dim))
 
 
+@kernel("index_put", "index_put_", "_unsafe_index_put", "_index_put_impl_")
+def filled(t: Calls, x: Operand, indices: tuple[Given, ...], number: Operand, *how: bool) -> Operand:
+    """A number is written where a mask tells (`canDispatchToMaskedFill`)."""
+    masks = [(place, index) for place, index in enumerate(indices) if index is not None]
+    if (
+        len(masks) != 1
+        or masks[0][1].type.dtype.name != "bool"
+        or number.rank
+        or number.is_wanted
+        or any(how)
+    ):
+        raise RuleError("elements are looked up")
+    ((place, mask),) = masks
+    after = (1,) * (x.rank - place - mask.rank)
+    own = x if t.of.node.operator.mutates else t.clone(x)
+    return t.masked_fill_(own, t.view(mask, (*(1,) * place, *mask.shape, *after)), 0)
+
+
+@gradient("index_put", "index_put_")
+def filled_backward(t: Calls, x: Operand, *where: Any) -> None:
+    filled(t, t.clone(t.g), *where)
+
+
 @kernel("logsumexp")
 def logsumexp(t: Calls, x: Operand, dim: int | tuple[int, ...], keepdim: bool = False) -> Operand:
     most = t.amax(x, dim, True)

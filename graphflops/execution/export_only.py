@@ -22,8 +22,7 @@ from msgspec.structs import replace
 
 from graphflops.attention import AttentionUse
 from graphflops.cost import Value
-from graphflops.execution.python_frame import has_fact
-from graphflops.execution.source_lines import code_lines, statements
+from graphflops.execution.source_lines import code_lines, has_fact, statements
 from graphflops.execution.strides import Values
 from graphflops.graph import EagerRun, Ref, tensor_type
 from graphflops.passes.program import Backward, PricedCall

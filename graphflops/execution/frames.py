@@ -9,38 +9,139 @@ call, the lines of code that were running and the modules they belong to. From t
 - A list or tuple in a variable holds its elements: `torch.cat(features)` does not free what it joins. A cache of keys and
   values, which begins with empty tensors that the first ones are joined to, holds them to the end.
 
-It counts which variable a line binds and reads, never what it is called. A result of a line from the middle of a statement
-is taken to live until its function returns. Functions that are not a module's forward leave no lines in an export. Of their
-values, those that are read twice, multiplied with one another or given to a module are taken to be in variables until the
-function returns; the others are free after their last use.
+It counts which variable a line binds and reads, never what it is called. An export names the line of each call, not the
+statement. A statement is done when the line changes, or when the operator or module that it runs last has run as often as it
+is spelled; on the same line the next one begins then, as in `a = f(x); b = g(a)`, or a loop's next turn.
+
+A result of a line from the middle of a statement is taken to live until its function returns. Functions that are not a
+module's forward leave no lines in an export. Of their values, those that are read twice, multiplied with one another or
+joined and given to a module are taken to be in variables; the others are free after their last use.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from itertools import compress
 
-from graphflops.execution.python_frame import (
-    Frame,
-    Lifetimes,
-    called_by,
-    has_dtype,
+from msgspec import Struct
+
+from graphflops.execution.source_lines import (
+    CodeLine,
+    Statement,
+    closes,
+    code_lines,
+    continues,
     has_fact,
-    is_next_turn,
     module_variables,
+    opens,
+    statements,
 )
-from graphflops.execution.source_lines import CodeLine, code_lines, opens
 from graphflops.graph import Node
-from graphflops.ops import Op
 
 _PASSING = frozenset({"cast", "dropout"})  # kinds of calls that probabilities go through, or are scaled by
 # Kinds of modules whose result takes the place of their operand.
 _PASSED_THROUGH = frozenset({"softmax", "dropout"})
 _BATCHED_PRODUCTS = frozenset({"matmul", "bmm", "einsum"})  # of two tensors that were computed
 _JOINS = frozenset({"cat", "stack"})
-_AFTER_SOFTMAX = 2  # products of an attention after its softmax: with the values, and the projection
-_MOST_ALIKE = 8  # variables of a function that one operator has made
+_AFTER_SOFTMAX = 3  # products of an attention after its softmax: of the values, with them, and the projection
+_NUMBERED = re.compile(r"(?<![^.])\d+(?![^.])")  # a part of a module's path that is a number
+
+
+class Lifetimes(Struct, frozen=True):
+    """What Python holds past its last use."""
+
+    until: Mapping[str, int]  # by owner of memory, the position of the last call during which it refers to it
+    assumed: frozenset[str]  # those of which the lines do not say it
+
+
+class Frame(Struct):
+    """A function that is running."""
+
+    line: CodeLine
+    opening: Sequence[CodeLine]  # the line of its first call, and the next line of the stack then
+    entered: int  # position of that call
+    own: str = ""  # the variable that holds the module
+    first: int = 0  # position of the first call of the statement
+    parts: Sequence[Statement] = (Statement(),)  # the statements of the line
+    part: int = 0  # the one that runs
+    opened: int = 0  # the number of the line at which the statement began
+    ran: int = 0  # how often the statement has run what it runs last
+    called: str = ""  # the module that the statement called first
+    inside: str = ""  # the module that its last call is part of
+    variables: dict[
+        str, tuple[str, ...]
+    ] = {}  # what each local variable holds; `#N`: what an unknown one does
+    hidden: set[str] = set()  # what functions that the statement calls have made
+    # Those of them that their variables must hold, by operator: of several that one operator has made, as in a loop over
+    # steps, only the last.
+    locals: dict[str, str] = {}
+    operands: set[str] = set()  # what a statement reads that opens on a line above
+
+    @property
+    def statement(self) -> Statement:
+        return self.parts[self.part]
+
+    def start(self, line: CodeLine, place: int) -> None:
+        """Begin a line."""
+        self.parts, self.part, self.opened = statements(line.text, self.own), 0, line.number
+        self.line, self.first, self.ran, self.called, self.inside = line, place, 0, "", ""
+
+    def start_next(self, place: int) -> None:
+        """Begin the next statement of a line, after the last one the first, as in a loop."""
+        self.part = (self.part + 1) % len(self.parts)
+        self.first, self.ran, self.called, self.inside = place, 0, "", ""
+
+    def count(self, node: Node, child: str) -> None:
+        """Note a call that may be what the statement runs last; child: the module that the call is part of."""
+        if not child or child != self.inside:
+            self.ran += self.statement.role(node.op, child)[1]
+        self.called, self.inside = self.called or child, child
+
+    def is_done(self, node: Node, child: str) -> bool:
+        """Whether the statement was done before a call on the same line.
+
+        A loop over modules may call them by a function of its own: the next turn calls the next module in a list.
+        """
+        statement = self.statement
+        is_inside = bool(child) and child == self.inside
+        if statement.is_piece or is_inside or self.line.number != self.opened:
+            return False
+        if self.ran >= statement.times and statement.runs_last:
+            return True
+        is_spelled = statement.role(node.op, child)[0]
+        after = self.parts[(self.part + 1) % len(self.parts)]
+        is_next = child not in ("", self.called) and not statement.has_loop and _is_alike(self.called, child)
+        return not is_spelled and (is_next or after.role(node.op, child)[0])
+
+    def goes_on(self, line: CodeLine) -> bool:
+        """Whether a line is a further piece of the expression that runs, or ends what its first line has opened."""
+        if not self.statement.is_piece:
+            return line.number > self.opened and closes(line.text)
+        if not statements(line.text, self.own)[0].is_piece:
+            return False
+        return self.opened <= line.number < self.line.number or continues(line, self.line)
+
+    def runs(self, line: CodeLine) -> bool:
+        """Whether the line may belong to this run of the function."""
+        own = self.line
+        return own is line or (own.function, own.module, own.file) == (line.function, line.module, line.file)
+
+    def begins_again(self, lines: Sequence[CodeLine], depth: int) -> bool:
+        """Whether a further run of the function begins: after later lines comes its first one, which calls the same module.
+
+        A loop's next turn calls another module; with a module that is called in each turn, a loop is taken for a call.
+        """
+        is_first = self.line.number != lines[depth].number and lines[depth : depth + 2] == self.opening
+        return is_first and not self.goes_on(lines[depth])
+
+
+@lru_cache(maxsize=4096)
+def _is_alike(module: str, other: str) -> bool:
+    """Whether two modules have the same place in two parts of a list."""
+    return _NUMBERED.sub("#", module) == _NUMBERED.sub("#", other)
 
 
 class References:
@@ -57,16 +158,14 @@ class References:
         self.until: dict[str, int] = {}
         self.assumed: dict[str, int] = {}  # by owner of memory that an unknown variable holds: until when
         self.frames: list[Frame] = []
-        self.lines: Sequence[CodeLine] = ()
-        self.in_turns: list[tuple[int, Frame]] = []  # by depth: frames whose line has several statements
         # All frames but the innermost that had hidden values when it began its line.
         self.callers: list[Frame] = []
         self.last = -1  # position of the latest call
         self.modules: list[tuple[int, int]] = []  # first and last call of each run of a module
+        self.own = module_variables(nodes)
         self.results = [tuple(filter(None, node.outputs)) for node in nodes]
         self.last_read = {value: place for place, read in enumerate(self.reads) for value in read}
         self.made = {name: place for place, names in enumerate(self.results) for name in names}
-        self.own = module_variables(nodes)
         # Results of a softmax, also converted or with some of them dropped.
         self.distributions: set[str] = set()
         computing = [node.outputs and node.operator.kind != "view" for node in nodes]
@@ -75,37 +174,31 @@ class References:
 
     def lifetimes(self) -> Lifetimes:
         """How long Python refers to each tensor."""
-        lines: tuple[CodeLine, ...] = ()
+        lines = before = tuple[CodeLine, ...]()
         python = modules = None
-        reads = self.reads
         for place, node in enumerate(self.nodes):
             if node.python_stack is not python or node.module_stack is not modules:
                 python, modules = node.python_stack, node.module_stack
                 lines = code_lines(python, modules) or lines
-            if lines is not self.lines:
-                self.enter(lines, place)
-            for depth, each in self.in_turns:
-                self.follow_turns(each, depth, place)
-            frame = self.frames[-1] if self.frames else None
-            is_spelled, is_last = frame.statement.role(node) if frame else (True, False)
-            if frame and not frame.runs_in_turns:
-                frame.ran += is_last
+            if lines is not before:
+                self.enter(lines, node, place)
+                before = lines
+            elif self.frames:
+                self.follow(self.frames[-1], node, "", place)
             self.last = place
-            operator = node.operator
-            if operator.name in _JOINS:
+            if node.operator.name in _JOINS:
                 self.hold_joined(node, place)
-            if not is_spelled or self.callers:
-                self.hold_locals(node, operator, place, None if is_spelled else frame)
-            is_passing = operator.kind in _PASSING and not self.distributions.isdisjoint(reads[place])
-            if is_passing or operator.kind == "softmax":
+            self.hold_locals(node, place)
+            is_passing = node.operator.kind in _PASSING and not self.distributions.isdisjoint(
+                self.reads[place]
+            )
+            if is_passing or node.operator.kind == "softmax":
                 self.distributions.update(self.results[place])
         self.leave(0, len(self.nodes) - 1)
         self.hold_arguments()
+        used = {self.memory_of.get(value, value): place for value, place in self.last_read.items()}
         longer = [name for name, last in self.assumed.items() if last >= self.until[name]]
-        if longer:
-            used = {self.memory_of.get(value, value): place for value, place in self.last_read.items()}
-            longer = [name for name in longer if used.get(name, -1) < self.assumed[name]]
-        return Lifetimes(self.until, frozenset(longer))
+        return Lifetimes(self.until, frozenset(x for x in longer if used.get(x, -1) < self.assumed[x]))
 
     def hold(self, values: Iterable[str], last: int) -> None:
         until = self.until
@@ -114,51 +207,35 @@ class References:
             if owner is not None and until.get(owner, -1) < last:
                 until[owner] = last
 
-    def enter(self, lines: Sequence[CodeLine], place: int) -> None:
+    def enter(self, lines: Sequence[CodeLine], node: Node, place: int) -> None:
         """Make `lines` the functions that run: those that have returned are left, statements that are done are closed."""
-        self.change(lines, place)
-        self.lines = lines
-        if lines and has_fact("dictionary of operands", lines[-1].file, lines[-1].text):
-            variables = self.frames[-1].variables
-            variables.setdefault("**", tuple(value for values in variables.values() for value in values))
-        self.in_turns = [(depth, frame) for depth, frame in enumerate(self.frames) if frame.runs_in_turns]
-        self.callers = [frame for frame in self.frames[:-1] if frame.hidden]
-
-    def follow_turns(self, frame: Frame, depth: int, place: int) -> None:
-        """Close the statement that was done before a call, where a line has several."""
-        node = self.nodes[place]
-        own = f"{frame.line.module}." if frame.line.module else ""
-        child = self.frames[depth + 1].line.module.removeprefix(own) if depth + 1 < len(self.frames) else ""
-        if place > frame.first and frame.ends_statement(node, child):
-            self.assign(frame)
-            frame.start(frame.line, place)
-        frame.count(node, child)
-
-    def change(self, lines: Sequence[CodeLine], place: int) -> None:
-        """Leave the functions that do not go on, close a statement that is done, enter new functions."""
         frames = self.frames
-        shared, depths = self.still_running(lines), min(len(frames), len(lines))
-        is_repeated = 0 < shared < depths and (
-            any(frames[depth].begins_again(lines, depth) for depth in range(shared, depths))
-            or is_next_turn(frames[shared - 1].statement, frames[shared].line.module, lines[shared].module)
-        )
-        if 0 < shared == len(frames) < len(lines):
-            is_repeated = frames[-1].ends_turn(lines[shared].module)
-        self.leave(shared, place - 1)
-        if frames:
-            frame, line = frames[-1], lines[len(frames) - 1]
-            if frame.line.number != line.number or (is_repeated and not frame.runs_in_turns):
-                if frame.goes_on(line, called_by(lines, len(frames) - 1)):
-                    frame.line = line
-                else:
-                    self.assign(frame, line)
-                    frame.start(line, place)
-        for depth in range(len(frames), len(lines)):
-            if frames and not frames[-1].called:
-                frames[-1].called = lines[depth].module
-            own = self.own.get(lines[depth].file, "")
-            frames.append(Frame(lines[depth], lines[depth : depth + 2], place, own))
-            frames[-1].start(lines[depth], place)
+        self.leave(self.still_running(lines), place - 1)
+        for depth in range(max(0, len(frames) - 1), len(lines)):
+            line = lines[depth]
+            called = lines[depth + 1].module if depth + 1 < len(lines) else ""
+            child = (
+                called.removeprefix(f"{line.module}." if line.module else "") if called != line.module else ""
+            )
+            if depth == len(frames):
+                frames.append(Frame(line, lines[depth : depth + 2], place, self.own.get(line.file, "")))
+                frames[-1].start(line, place)
+            elif frames[-1].line.number != line.number and not frames[-1].goes_on(line):
+                self.assign(frames[-1], line)
+                frames[-1].start(line, place)
+            frames[-1].line = line
+            self.follow(frames[-1], node, child, place)
+        if lines and has_fact("dictionary of operands", lines[-1].file, lines[-1].text):
+            variables = frames[-1].variables
+            variables.setdefault("**", tuple(value for values in variables.values() for value in values))
+        self.callers = [frame for frame in frames[:-1] if frame.hidden]
+
+    def follow(self, frame: Frame, node: Node, child: str, place: int) -> None:
+        """Close the statement that was done before a call."""
+        if place > frame.first and frame.is_done(node, child):
+            self.assign(frame)
+            frame.start_next(place)
+        frame.count(node, child)
 
     def still_running(self, lines: Sequence[CodeLine]) -> int:
         """How many of the frames go on; all above one whose line has changed have returned."""
@@ -169,7 +246,7 @@ class References:
                 return depth
             if depth and frame.begins_again(lines, depth):
                 # So does a loop over modules, which calls each once.
-                while depth > 1 and self.frames[depth - 1].statement.calls_variable:
+                while depth > 1 and "" in self.frames[depth - 1].statement.runs_last:
                     depth -= 1
                 return depth
             if frame.line.number != line.number:
@@ -181,12 +258,9 @@ class References:
         while len(self.frames) > depth:
             frame = self.frames.pop()
             self.assign(frame)
-            frame.returned += [v for name in frame.statement.returns for v in frame.variables.get(name, ())]
             for name in [*frame.variables]:
                 self.unbind(frame, name, last)
-            if self.frames:
-                self.frames[-1].weights += frame.returned
-            if frame.is_module and frame.entered > 0:
+            if frame.line.function == "forward" and frame.entered > 0:
                 self.modules.append((frame.entered, last))
 
     def unbind(self, frame: Frame, name: str, last: int) -> None:
@@ -195,8 +269,6 @@ class References:
         self.hold(values, last)
         if name[:1] == "#":
             self.assumed.update((self.memory_of.get(value, value), last) for value in values)
-        if frame.beside or frame.unsure:
-            self.hold(frame.let_go_beside(name, last), last)
 
     def assign(self, frame: Frame, following: CodeLine | None = None) -> None:
         """The statement of a frame is done: its variables hold what it made, and no longer what they held before.
@@ -205,117 +277,68 @@ class References:
         """
         last, statement = self.last, frame.statement
         is_collected = has_fact("results collected", frame.line.file, frame.line.text)
-        if frame.locals:
-            self.hold(frame.locals, last)
-        if frame.unsure:
-            for beside, until in frame.beside_of_tuples(self.variables_read(frame)):
-                self.hold(beside, until)
-        if frame.beside:
-            for name in statement.names & frame.beside.keys():  # read as a tensor, so it is no tuple
-                del frame.beside[name]
+        self.hold((*frame.locals.values(), *frame.operands), last)
         self.let_go(frame)
         made = self.read_later(frame) if statement.is_piece or statement.targets or is_collected else []
-        operands: set[str] = set()
+        frame.operands = set()
         if statement.is_piece:
             own = [v for v in made if self.made.get(self.memory_of.get(v, v), -1) >= frame.first]
             if following is not None and following.number < frame.line.number and opens(following.text):
-                operands = {self.memory_of.get(value, value) for value in own}
+                frame.operands = {self.memory_of.get(value, value) for value in own}
             else:
                 frame.variables[f"#{last}"] = tuple(own)
         elif is_collected:
             frame.variables[f"[]{last}"] = (*self.results[last], *made)
-        values = self.assigned(frame, made)
-        for target, held in zip(statement.targets, values, strict=True):
+        for target, held in zip(statement.targets, self.assigned(frame, made), strict=True):
             name = target.replace("#", f"#{frame.opened}.") if "#" in target else target
             kept = frame.variables.get(name, ()) if name.endswith("[]") else ()  # another element each time
             if not kept:
                 self.unbind(frame, name, last)
             frame.variables[name] = (*kept, *held)
-        if len(statement.targets) == 1 and statement.given and statement.targets[0] not in statement.names:
-            frame.bind_beside(statement.targets[0])
-        for name, other in statement.aliases:
-            self.unbind(frame, name, last)
-            frame.variables[name] = frame.variables.get(other, ())
-        frame.hidden, frame.locals, frame.weights, frame.turns = set(), operands, [], {}
+        frame.hidden, frame.locals = set(), {}
 
     def let_go(self, frame: Frame) -> None:
         """Forget what the first operand of a call held, if the call reads another value: `x = outputs[0]` leaves no call.
 
         The variable has got that value on a line in between; it is one that no variable is known to hold, if there is one.
-        Operands on later lines may be the target itself, which had the value of another variable before the loop.
         """
         name = next(iter(frame.statement.given), "")
-        is_told = bool(name)
-        if not name and frame.statement.is_open:  # the one that it read before
-            name = frame.operands.setdefault(frame.opened, self.first_read(frame))
-        if not name or not (frame.variables or frame.beside or frame.unsure):
+        if not name or not frame.variables:
             return
-        read = self.read_before(frame)
-        if not read or not read.isdisjoint([self.memory_of.get(v, v) for v in frame.variables.get(name, ())]):
-            return
-        own = () if is_told else [*self.variables_read(frame)]
-        target = next((target for target in frame.statement.targets if target in own), "")
-        if target:
-            frame.replaced.setdefault(target, (name, frame.first - 1))
-        else:
-            self.unbind(frame, name, frame.first - 1)
-            for other in [other for other in frame.variables if other.startswith("#")]:
-                values = frame.variables[other]
-                if len(values) == 1 and self.memory_of.get(values[0]) in read:
-                    frame.variables[name] = frame.variables.pop(other)
-
-    def variables_read(self, frame: Frame) -> Iterator[str]:
-        """The variables that hold what a statement reads and has not made."""
-        read = self.read_before(frame)
-        for name, values in frame.variables.items():
-            if not read.isdisjoint(self.memory_of.get(value, value) for value in values):
-                yield name
-
-    def first_read(self, frame: Frame) -> str:
-        """The variable that holds what a statement reads first, of what it has not made; "" for none."""
-        of = {self.memory_of.get(v[0], v[0]): name for name, v in frame.variables.items() if len(v) == 1}
-        read = (self.memory_of.get(v, v) for each in self.reads[frame.first : self.last + 1] for v in each)
-        return next((name for value in read if (name := of.get(value, "#"))[0] not in "#["), "")
-
-    def read_before(self, frame: Frame) -> set[str]:
-        """Owners of the memory that a statement reads and has not made."""
         places = slice(frame.first, self.last + 1)
         values = set().union(*self.reads[places]).difference(*self.results[places])
-        return {self.memory_of[value] for value in values if value in self.memory_of}
+        read = {self.memory_of[value] for value in values if value in self.memory_of}
+        if read and read.isdisjoint(
+            [self.memory_of.get(value, value) for value in frame.variables.get(name, ())]
+        ):
+            self.unbind(frame, name, frame.first - 1)
+            for other in [other for other in frame.variables if other[0] == "#"]:
+                if read.issuperset(self.memory_of.get(value, value) for value in frame.variables[other]):
+                    frame.variables[name] = frame.variables.pop(other)
 
     def assigned(self, frame: Frame, made: Sequence[str]) -> list[tuple[str, ...]]:
         """What a statement gives each of the variables that it binds. made: what it makes and later ones read."""
-        targets = frame.statement.targets
-        if not targets:
-            return []
-        results = self.results[self.last][: 1 if frame.statement.takes_first else None]
+        targets, results = frame.statement.targets, self.results[self.last]
         first = tuple(dict.fromkeys((*results, *made)))
-        if len(targets) == 1:
-            return [first]
+        if len(targets) <= 1:
+            return [first for _ in targets]
         for values in (results, made):
             if len(values) == len(targets):
                 return [(value,) for value in values]
-        returned = tuple(value for value in frame.weights if value not in first)
-        second: tuple[str, ...] = ()
+        second, products = tuple[str, ...](), 0
         if not has_fact("no weights", frame.line.file, frame.line.text):
             # What `output, weights = attention(...)` binds to the second name: the softmax, where attention is spelled out.
-            second, products = returned, 0
             for place in range(self.last, frame.first - 1, -1):
                 products += self.nodes[place].operator.kind == "product"
-                second = second or tuple([x for x in self.results[place] if x in self.distributions])
+                second = tuple([x for x in self.results[place] if x in self.distributions])
                 if second or products > _AFTER_SOFTMAX:
                     break
-        frame.returned += second
         return [first, second, *[() for _ in targets[2:]]]
 
     def read_later(self, frame: Frame) -> list[str]:
         """What a statement makes and later ones read, a tensor and its views once."""
-        found: dict[str, str] = {}
-        last, last_read = self.last, self.last_read
-        for names in self.results[frame.first : last + 1]:
-            for name in names:
-                if last_read.get(name, -1) > last:
-                    found[self.memory_of.get(name, name)] = name
+        names = [name for results in self.results[frame.first : self.last + 1] for name in results]
+        found = {self.memory_of.get(x, x): x for x in names if self.last_read.get(x, -1) > self.last}
         return [*found.values()]
 
     def hold_joined(self, node: Node, place: int) -> None:
@@ -336,58 +359,35 @@ class References:
         if node.operator.name == "cat" and any(self.is_empty(value) for value in read):
             self.hold(self.results[place], len(self.nodes) - 1)
 
-    def hold_locals(self, node: Node, operator: Op, place: int, frame: Frame | None) -> None:
-        """Note what variables of a function must hold: what it reads twice, multiplies, or gives to a module.
+    def hold_locals(self, node: Node, place: int) -> None:
+        """Note what variables of a function must hold: what it reads twice, multiplies, or joins and gives to a module.
 
         Only forwards leave lines, so a call that the line does not spell is made by a function that the line calls.
-        frame: whose line does not spell the call, None where one does.
         """
         read = [self.memory_of.get(value, value) for value in self.reads[place]]
-        if operator.kind not in _PASSED_THROUGH:
+        if node.operator.kind not in _PASSED_THROUGH:
             for caller in self.callers:
-                local = (value for value in read if value in caller.hidden)
-                caller.locals.update(v for v in local if self.nodes[self.made[v]].operator.name in _JOINS)
-        if frame is None:
+                for value in read:
+                    maker = self.nodes[self.made[value]] if value in caller.hidden else None
+                    if maker is not None and maker.operator.name in _JOINS:
+                        caller.locals[maker.op] = value
+        frame = self.frames[-1] if self.frames else None
+        if frame is None or frame.statement.role(node.op)[0]:
             return
-        inside = [value for value in read if value in frame.hidden]
-        if operator.name in _BATCHED_PRODUCTS or operator.kind == "attention":
-            frame.locals.update(inside)
-        if operator.name == "mul":  # `gate * probabilities`
-            frame.locals.update(self.distributions.intersection(inside))
-        if operator.kind == "cast":  # `softmax(scores, dtype=torch.float32).to(dtype)` is one statement
-            makers = [self.made[value] for value in inside if has_dtype(self.nodes[self.made[value]])]
-            self.hold([value for maker in makers for value in self.reads[maker]], self.last)
-        self.overwrite(frame, place)
+        inside = frame.hidden.intersection(read).difference(frame.locals.values())
+        if node.operator.name in _BATCHED_PRODUCTS or node.operator.kind == "attention":
+            frame.operands.update(inside)
+        if node.operator.name == "mul":  # `gate * probabilities`
+            frame.operands.update(self.distributions.intersection(inside))
         frame.hidden.update(self.results[place])
-        for name in self.results[place]:
-            if self.readers[name] > 1:
-                frame.locals.add(name)
-                # Of many variables that one operator makes, as in a loop over steps, only the last are still held.
-                alike = frame.turns.setdefault(node.op, [])
-                alike.append(name)
-                if len(alike) > _MOST_ALIKE:
-                    first = alike.pop(0)
-                    frame.locals.discard(first)
-                    self.hold([first], self.last)
-
-    def overwrite(self, frame: Frame, place: int) -> None:
-        """A variable of a loop (`state = decay * state + new`) loses its value to what the same operators make of it."""
-        read = set(self.reads[place])
-        for name in [*read]:
-            if name in frame.hidden:
-                read.update(self.reads[self.made[name]])
-        for name in read & frame.locals:
-            if self.nodes[self.made[name]].op == self.nodes[place].op:
-                frame.locals.remove(name)
-                self.hold([name], self.last)
+        self.hold([frame.locals.pop(node.op, "")], self.last)
+        frame.locals.update((node.op, name) for name in self.results[place] if self.readers[name] > 1)
 
     def hold_arguments(self) -> None:
         """What a module is given from outside lives until its forward returns."""
         modules = self.modules[::-1]  # each before those inside of it
-        inner, around = (
-            [-1] * len(self.nodes),
-            list[int](),
-        )  # the innermost module of each call, the one around each
+        inner = [-1] * len(self.nodes)  # by call, the innermost module
+        around: list[int] = []  # by module, the one around it
         for number, (first, last) in enumerate(modules):
             around.append(inner[first])
             inner[first : last + 1] = [number] * (last + 1 - first)

@@ -23,9 +23,8 @@ from graphflops.execution.composed_losses import expanded
 from graphflops.execution.composites import Expanded
 from graphflops.execution.export_only import as_run, in_place, placed, without_whole_slices
 from graphflops.execution.fast_path import with_fast_paths
-from graphflops.execution.frames import References
+from graphflops.execution.frames import Lifetimes, References
 from graphflops.execution.layouts import Layouts
-from graphflops.execution.python_frame import Lifetimes
 from graphflops.execution.strides import Values
 from graphflops.graph import EagerRun, Graph, Node, Ref
 from graphflops.passes.program import MemoryUse, PricedCall, PricedGraph, PricedProgram

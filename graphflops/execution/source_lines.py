@@ -6,6 +6,7 @@ functions may be called anything. PyTorch's own operators are known where a line
 
 An export records the first line of each call, which may be a part of its statement. A line that opens a statement, whose
 brackets are closed on later lines, binds what it says. Of a piece, a line from the middle of a statement, nothing is known.
+What an export does not show of a library is told by the paths of its files. A user's own code is priced as it stands.
 """
 
 from __future__ import annotations
@@ -33,7 +34,6 @@ _MOST_FRAMES = 200  # of one call: deeper code is cut
 _TOKEN = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|#.*|[][(){}]")
 _BRACKETS = {"(": ")", "[": "]", "{": "}"}
 _CONTINUING = (*".+-*/@%&|^<>=)]}", "if ", "else ", "and ", "or ", "for ")
-_LOOPS = ("for ", "while ")
 _BINDING = re.compile(r"^[^][(){}=#'\"]*([])])\s*=(?!=)")  # the end of targets that stand on lines above
 # By how they end: several names in brackets, or an element of what a variable holds.
 _BOUND_ABOVE = {")": ("#0", "#1"), "]": ("#0[]",)}
@@ -57,6 +57,33 @@ _KINDS: dict[type[ast.AST], tuple[str, ...]] = {
 }
 _CASTS = frozenset({"to", "float", "half", "bfloat16", "double", "type", "type_as", "long", "int", "bool"})
 _JOINS = ("cat", "stack")  # how names of torch's functions end that join tensors
+
+_TRANSFORMERS = r"(?:^|[/\\])transformers[/\\](?:models[/\\]\w+[/\\]\w+|masking_utils|modeling_\w+)\.py$"
+_DEBERTA = r"(?:^|[/\\])transformers[/\\]models[/\\](?:deberta|deberta_v2)[/\\]\w+\.py$"
+# By fact: the path of the file, and what the line has.
+_FACTS = {
+    # An attention mask that is built only if it has to be. Whether padding hides anything is a question about data, which
+    # an export cannot ask, so there it is always built.
+    "export-only mask": (
+        _TRANSFORMERS,
+        r"\b(?:\w*create_\w*masks?|mask_function|_update_causal_mask|_prepare_4d\w+)\(",
+    ),
+    # One of them that hides nothing, which attention that is spelled out adds.
+    "mask of nothing": (_TRANSFORMERS, r"\bcreate_bidirectional_mask\("),
+    # What masks are made from stays in a dictionary: the embeddings of the tokens.
+    "dictionary of operands": (_TRANSFORMERS, r"\bcreate_\w*masks?\(\*\*\w+"),
+    # The model always asks its encoder for the results of all layers.
+    "results collected": (_DEBERTA, r"^output_states, attn_weights = layer_module\("),
+    # Modules return None beside their result unless attention weights are asked for.
+    "no weights": (_DEBERTA, r"^(?:attention_output, att_matrix|output_states, attn_weights) ="),
+}
+
+
+@lru_cache(maxsize=4096)
+def has_fact(fact: str, file: str, text: str) -> bool:
+    """Whether something is known of a line of a file."""
+    path, words = _FACTS[fact]
+    return re.search(path, file) is not None and re.search(words, text) is not None
 
 
 class CodeLine(Struct, frozen=True):
@@ -108,30 +135,24 @@ class Statement(Struct, frozen=True):
     """One statement of a line; by default a piece of one, of which nothing is known."""
 
     is_piece: bool = True
-    is_open: bool = False  # operands stand on later lines
     # The variables that it binds, one for each element of a tuple; `found[]` for an element of one, `#0` where the name
     # stands on a line above.
     targets: tuple[str, ...] = ()
-    names: frozenset[str] = frozenset()  # the variables that it reads as tensors
-    mentioned: frozenset[str] = frozenset()  # all that it reads
-    numbered: frozenset[str] = frozenset()  # those of which it takes an element by number
-    calls_variable: bool = False  # it calls first what a variable holds
+    has_loop: bool = False  # inside of an expression: `[layer(x) for layer in layers]`
     given: tuple[str, ...] = ()  # the variables that its first call gets, "" for other operands
-    takes_first: bool = False  # of several results
     joins: bool = False  # it joins what a variable's list holds
     called: frozenset[str] = frozenset()  # words of operators, and of modules: `.conv` of `self.conv`
     kinds: frozenset[str] = frozenset()  # of operators that its symbols call
     runs_last: tuple[str, ...] = ()  # the word of what it runs last, "" for what a variable holds
     times: int = 0  # how often that is spelled
-    aliases: tuple[tuple[str, str], ...] = ()  # of `a = b` after it
-    returns: tuple[str, ...] = ()  # variables among several results that it returns
 
-    def role(self, node: Node, child: str = "") -> tuple[bool, bool]:
+    def role(self, op: str, child: str = "") -> tuple[bool, bool]:
         """Whether it spells an operator, or `child`, the module in its own that the call is part of, and runs that last."""
         if not child:
-            return _role(self.called, self.kinds, self.runs_last, node.op)
+            return _role(self.called, self.kinds, self.runs_last, op)
         words = _module_words(child)
-        return not self.called.isdisjoint(words), not {"", *words}.isdisjoint(self.runs_last)
+        is_spelled = not self.called.isdisjoint(words)
+        return is_spelled, not {*words, *[""] * (not is_spelled)}.isdisjoint(self.runs_last)
 
 
 @lru_cache(maxsize=4096)
@@ -158,22 +179,9 @@ def statements(text: str, own: str = "") -> tuple[Statement, ...]:
 
     own: the variable that holds the module itself, `self`; what it calls as an attribute of that is no operator.
     """
-    found: list[Statement] = []
-    for tree in _simple(_parsed(text)):
-        match tree:
-            case ast.Assign([ast.Name(target)], ast.Name(source)):
-                if found:
-                    found[-1] = replace(found[-1], aliases=(*found[-1].aliases, (target, source)))
-            case ast.Expr(ast.Call(ast.Attribute(of, "append"), [ast.Name()])) if found and not _is(of, own):
-                pass  # it only keeps what it is given: `found.append(x)`
-            case _:
-                found.append(_statement(tree, own))
+    found = [_statement(tree, own) for tree in _simple(_parsed(text))]
     if found and (bound := _BINDING.match(text)):
         found[0] = replace(found[0], targets=_BOUND_ABOVE[bound[1]])
-    if found and opens(text):
-        last = found[-1]
-        given = last.given or ("",) * (last.calls_variable or bool(last.called))
-        found[-1] = replace(last, is_open=True, given=given)
     return tuple(found) or (Statement(),)
 
 
@@ -187,11 +195,16 @@ def module_variable(text: str, path: str) -> str:
     return ""
 
 
-@lru_cache(maxsize=4096)
-def runs_in_turns(text: str, own: str = "") -> bool:
-    """Whether a line has several statements, or a loop with its body. own: as above."""
-    found = statements(text, own)
-    return len(found) > 1 or (text.startswith(_LOOPS) and not found[0].is_piece)
+def module_variables(nodes: Sequence[Node]) -> dict[str, str]:
+    """By file: the variable that holds the module whose forward runs, as its calls of other modules show it."""
+    found: dict[str, str] = {}
+    for stack, modules, module in dict.fromkeys([(n.python_stack, n.module_stack, n.module) for n in nodes]):
+        lines = code_lines(stack, modules)
+        for line, inner in zip(lines, [*[line.module for line in lines[1:]], module], strict=False):
+            if inner != line.module and line.file not in found:
+                name = module_variable(line.text, inner.removeprefix(line.module).removeprefix("."))
+                found.update({line.file: name} if name else {})
+    return found
 
 
 def opens(text: str) -> bool:
@@ -241,17 +254,24 @@ def _closing(text: str) -> str | None:
 
 
 def _simple(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
-    """The statements inside of others on their line; the head of a loop or condition whose body is on later lines."""
+    """The statements inside of others on their line; the head of a loop or condition whose body is on later lines.
+
+    What only binds or keeps a value runs nothing: `a = b`, `f = lambda x: x + 1`, `n = x.shape[0]`, `found.append(x)`.
+    """
     for tree in body:
         inner = getattr(tree, "body", None)
         if isinstance(inner, list) and not isinstance(inner[0], ast.Pass):
             yield from _simple(inner)
-        else:
-            yield tree
-
-
-def _is(value: ast.AST, name: str) -> bool:
-    return isinstance(value, ast.Name) and value.id == name
+            continue
+        match tree:
+            case ast.Assign(
+                _, ast.Name() | ast.Lambda() | ast.Attribute() | ast.Subscript(ast.Attribute(_, "shape"))
+            ):
+                pass
+            case ast.Expr(ast.Call(ast.Attribute(_, "append"), [ast.Name()])):
+                pass
+            case _:
+                yield tree
 
 
 def _statement(tree: ast.stmt, own: str) -> Statement:
@@ -259,39 +279,29 @@ def _statement(tree: ast.stmt, own: str) -> Statement:
     value = next((part for name in ("value", "iter", "test") if (part := getattr(tree, name, None))), tree)
     if isinstance(tree, ast.AugAssign):
         value = ast.BinOp(tree.target, tree.op, tree.value)
-    parts = [*ast.walk(value)]
+    parts = [part for part in ast.walk(value) if not _is_negative(part)]
     words = {part: _words(part, own) for part in parts}
     targets = _targets(tree) or tuple(part.target.id for part in parts if isinstance(part, ast.NamedExpr))
-    first, is_last = _first_call(value), isinstance(tree, ast.Return)
-    callee = None if first is None else first.func
-    if isinstance(callee, ast.Subscript):
-        callee = callee.value  # `self.layers` of `self.layers[i](x)`
-    last = value
+    last: ast.AST = value
     while isinstance(last, ast.Tuple) and last.elts:
         last = last.elts[-1]
-    # What it takes an element or a field of it does not read as a tensor.
-    fields: set[ast.AST] = {part.value for part in parts if isinstance(part, ast.Subscript)}
-    called = {part.func for part in parts if isinstance(part, ast.Call)}
-    fields |= {part.value for part in parts if isinstance(part, ast.Attribute) and part not in called}
+    joined = [part for part, spelled in words.items() if any(word.endswith(_JOINS) for word in spelled)]
     return Statement(
         is_piece=isinstance(tree, (ast.Expr, ast.For)) and not targets,
         targets=targets,
-        names=frozenset(part.id for part in parts if isinstance(part, ast.Name) and part not in fields),
-        mentioned=frozenset(part.id for part in parts if isinstance(part, ast.Name)),
-        numbered=frozenset(name for part in parts if (name := _numbered(part))),
-        calls_variable=callee is not None and not isinstance(callee, ast.Attribute),
-        given=_given(first),
-        takes_first=_takes_first(value),
-        joins=any(
-            any(word.endswith(_JOINS) for word in spelled) and any(_given(part)[:1])
-            for part, spelled in words.items()
-        ),
+        has_loop=any(isinstance(part, ast.comprehension) for part in parts),
+        given=_given(_first_call(value)),
+        joins=any(any(_given(part)[:1]) for part in joined),
         called=frozenset(word for spelled in words.values() for word in spelled if word),
         kinds=frozenset(kind for part in parts for kind in _KINDS.get(type(part), ())),
         runs_last=words[last],
         times=sum(words[part] == words[last] for part in parts if part is last or _computes(part)),
-        returns=tuple(part.id for part in getattr(value, "elts", ()) if isinstance(part, ast.Name)) * is_last,
     )
+
+
+def _is_negative(part: ast.AST) -> bool:
+    """Whether an expression is a negative number: `-1`."""
+    return isinstance(part, ast.UnaryOp) and isinstance(part.operand, ast.Constant)
 
 
 def _targets(tree: ast.stmt) -> tuple[str, ...]:
@@ -312,14 +322,6 @@ def _targets(tree: ast.stmt) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _numbered(part: ast.AST) -> str:
-    """The variable of which an expression takes an element by number: `outputs` of `outputs[0]`."""
-    match part:
-        case ast.Subscript(ast.Name(name), ast.Constant(int())):
-            return name
-    return ""
-
-
 def _first_call(value: ast.AST) -> ast.Call | None:
     """The call that an expression begins with: `f(x)` of `f(x).view(...)[0]`."""
     found = None
@@ -330,36 +332,29 @@ def _first_call(value: ast.AST) -> ast.Call | None:
 
 
 def _given(call: ast.AST | None) -> tuple[str, ...]:
-    """The variables among a call's operands, "" for others; () for no call."""
+    """The variables among a call's operands, "" for others, also on later lines; () for no call."""
     match call:
         case ast.Call(_, args, keywords):
             operands = [*args, *(keyword.value for keyword in keywords)]
-            return tuple(operand.id if isinstance(operand, ast.Name) else "" for operand in operands)
+            return tuple(x.id if isinstance(x, ast.Name) else "" for x in operands) or ("",)
     return ()
-
-
-def _takes_first(value: ast.AST) -> bool:
-    """Whether an expression takes the first of several results: `x.max(dim=1).values`, `x.max(dim=1)[0]`."""
-    match value:
-        case ast.Subscript(ast.Call(), ast.Constant(0)) | ast.Attribute(ast.Call(), "values"):
-            return True
-    return False
 
 
 def _words(value: ast.AST, own: str) -> tuple[str, ...]:
     """Words of what an expression runs last: of operators, or a module's; "" for what a variable holds; () if not known."""
     if isinstance(value, (ast.BinOp, ast.UnaryOp)):
         return _WORDS.get(type(value.op), ())
-    if not isinstance(value, ast.Call):
-        return ()
-    match value.func:
-        case ast.Attribute(of, word):
+    match value:
+        case ast.Call(ast.Attribute(of, word)):
             number = ""
-        case ast.Subscript(ast.Attribute(of, word), ast.Constant(int(index))):
+        case ast.Call(ast.Subscript(ast.Attribute(of, word), ast.Constant(int(index)))):
             number = f".{index}"
-        case _:
+        case ast.Call():
             return ("",)
-    return (f".{word}{number}" if _is(of, own) else word + number,)
+        case _:
+            return ()
+    is_own = isinstance(of, ast.Name) and of.id == own
+    return (f".{word}{number}" if is_own else word + number,)
 
 
 def _computes(part: ast.AST) -> bool:

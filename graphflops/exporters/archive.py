@@ -17,10 +17,10 @@ from graphflops.errors import FileError, shown
 from graphflops.exporters import reason, regular_file
 from graphflops.exporters.zip_members import DEFLATED, Seekable, members, read_at
 
+RECORD = "graphflops_eager_"  # what the name of a record of an eager run begins with
 # Of one member, unpacked; the program of a 70-billion-parameter model takes 7 to 11 MB.
 MAX_MEMBER_BYTES = 512 * 2**20
 # A member larger than this and packed tighter than this ratio is taken for a zip bomb.
-RECORD = "graphflops_eager_"  # what the name of a record of an eager run begins with
 _BOMB_BYTES = 4 * 2**20
 _BOMB_RATIO = 200
 

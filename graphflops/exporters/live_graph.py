@@ -53,7 +53,7 @@ class Program:
         """The recorded form of a traced value: a tensor's type, a size, or a literal."""
         if isinstance(value, torch.Tensor):
             shape = tuple([self.dim(size) for size in value.shape])
-            return self.types.tensor(shape, dtype_of(value.dtype, name))
+            return self.types.once(TensorType(shape, dtype_of(value.dtype, name)))
         if isinstance(value, (torch.SymInt, torch.SymBool)):
             try:
                 dim = self.dim(value)

@@ -97,17 +97,8 @@ def _said(axes: Sequence[tuple[str, int]]) -> str:
 
 
 def _fixed(step: RecordedStep) -> tuple[Any, ...]:
-    groups = [group.axis for group in step.groups]
-    return (
-        step.rank,
-        step.operators,
-        step.modules,
-        step.sources,
-        groups,
-        [*dict(step.axes)],
-        step.guesses,
-        step.is_compiled,
-    )
+    mesh = step.rank, [*dict(step.axes)], [group.axis for group in step.groups]
+    return (*mesh, step.operators, step.modules, step.sources, step.guesses, step.is_compiled)
 
 
 def _tree(step: RecordedStep) -> _Tree:

@@ -22,7 +22,7 @@ from graphflops.errors import DimError, FileError, shown
 from graphflops.exporters.onnx_proto import checked, require_holdable, type_of
 from graphflops.graph import Node, Type
 from graphflops.ops import operator
-from graphflops.ops.onnx_versions import VERSIONS
+from graphflops.ops.onnx_attributes import VERSIONS
 from graphflops.rules.onnx.entries import CODES
 from graphflops.tensor import OptionalType, SequenceType, TensorType, UnknownType
 

@@ -19,6 +19,7 @@ from graphflops.exporters.archive import RECORD, Archive
 from graphflops.exporters.pt2_graph import graph_of
 from graphflops.exporters.pt2_schema import decode
 from graphflops.exporters.pt2_tables import Tables
+from graphflops.exporters.pt2_values import root_and_model
 from graphflops.graph import Graph, Origin
 
 _OLD_PROGRAM = "serialized_exported_program.json"
@@ -55,10 +56,9 @@ def programs(archive: Archive) -> dict[str, str]:
     """Members of programs, by name. Raises FileError where torch would read another program, or other weights, than this."""
     found, others = {}, []
     for member in sorted(archive.names):
-        root, folder, name = member.partition("models/")
-        if not folder or not name or (root and (root.count("/") != 1 or not root.endswith("/"))):
+        _, name = root_and_model(member)
+        if not name:
             continue
-        name = name.removesuffix(".json")
         if member.endswith(".json") and name not in found:
             found[name] = member
         else:
@@ -68,8 +68,7 @@ def programs(archive: Archive) -> dict[str, str]:
     if found and others:
         raise FileError(f"{archive}: {_two_programs(*found.values(), *others)}")
     for member in found.values():  # nor weights or constants in two layouts
-        root, _, model = member.partition("models/")
-        name = model.removesuffix(".json")
+        root, name = root_and_model(member)
         for kind, pair in _OLD_TABLES.items():
             tables = f"{root}data/{kind}/{name}_{kind}_config.json", f"{root}data/{kind}/{name}.pt"
             for both in (tables, pair):
@@ -111,7 +110,7 @@ def _read_program(archive: Archive, name: str) -> Graph:
     try:
         tables = Tables(archive, name, decoded.graph_module.signature)
         graph = graph_of(decoded, tables.shared(), origin, name)
-        model = "model" if name == _OLD_PROGRAM else name.rpartition("models/")[2].removesuffix(".json")
+        model = "model" if name == _OLD_PROGRAM else root_and_model(name)[1]
         if any(RECORD in member for member in archive.names):
             from graphflops.exporters import eager_record  # which few files need
 

@@ -179,6 +179,9 @@ class Scope:
             try:
                 args, kwargs = self.operands(self.arranged(op, node), op.startswith("higher_order."))
                 outputs = self.results(node.outputs)
+                is_list = node.is_hop_single_tensor_return is False and op.startswith(_RETURNED)
+                if is_list and not program.singles.isdisjoint(map(id, args)):
+                    raise FileError("returns a list, its graph one tensor: torch would take rows of it")
                 # Calls of old files have no names: that of the first result stands for one, or of the operator.
                 name = node.name or (outputs[0] if outputs else None)
                 name = operator(op).short_name if name is None else name
@@ -273,7 +276,15 @@ class Scope:
             except FileError as error:
                 raise FileError(f"{where}: {error}") from None
             self.program.nested[key] = known
+            if graph.is_single_tensor_return:
+                self.program.singles.add(id(known))
         return known
+
+
+# Operators that return what a nested graph returns; while_loop and flex_attention ask theirs for a number.
+_RETURNED = tuple(
+    f"higher_order.{name}" for name in ["wrap", "cond", "scan", "map", "invoke", "tag", "hints"]
+)
 
 
 # By field of an InputSpec: the role, and the field of its name in the model.

@@ -63,9 +63,10 @@ class TensorMeta(Struct, gc=False):
 
 
 class Named(Struct, gc=False):
-    """A reference to a tensor or a token."""
+    """A reference to a tensor, a token, or an object of a user-defined class."""
 
     name: str
+    class_fqn: str = ""
 
 
 class Device(Struct, gc=False):
@@ -73,13 +74,6 @@ class Device(Struct, gc=False):
 
     type: str
     index: int | None = None
-
-
-class CustomObject(Struct, gc=False):
-    """A reference to an object of a user-defined class."""
-
-    name: str
-    class_fqn: str = ""
 
 
 class Complex(Struct, gc=False):
@@ -123,7 +117,7 @@ class Argument(Struct, gc=False):
     as_sym_floats: list[Scalar] | None = None
     as_memory_format: int | None = None
     as_layout: int | None = None
-    as_custom_obj: CustomObject | None = None
+    as_custom_obj: Named | None = None
     as_operator: str | None = None
     as_complex: Complex | None = None
     as_nested_tensors: list[list[Named]] | None = None
@@ -155,6 +149,9 @@ class Node(Struct, gc=False):
     outputs: list[Argument]
     metadata: Metadata
     name: str | None = None
+    is_hop_single_tensor_return: bool | None = (
+        None  # of an operator with nested graphs: a tensor, not a list of one
+    )
 
 
 class Graph(Struct, gc=False):
@@ -168,7 +165,7 @@ class Graph(Struct, gc=False):
     sym_int_values: dict[str, Scalar]
     sym_bool_values: dict[str, Scalar] = {}
     sym_float_values: dict[str, Scalar] = {}
-    custom_obj_values: dict[str, CustomObject] = {}
+    is_single_tensor_return: bool = False  # returns a value, not a list of one
 
 
 class ArgumentSpec(Struct, gc=False):

@@ -7,7 +7,8 @@ nothing is imported or called: `_rebuild_tensor_v2` is a name here, and its oper
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -16,7 +17,14 @@ from graphflops.errors import FileError, shown
 from graphflops.exporters import pt2_schema as schema
 from graphflops.exporters.archive import Archive
 from graphflops.exporters.pt2_schema import decode
-from graphflops.exporters.pt2_values import LAYOUTS, OLD_CHECKPOINTS, SCALAR_TYPES, dtype_of, named
+from graphflops.exporters.pt2_values import (
+    LAYOUTS,
+    OLD_CHECKPOINTS,
+    SCALAR_TYPES,
+    dtype_of,
+    named,
+    root_and_model,
+)
 from graphflops.exporters.types import storage
 from graphflops.graph import Graph, Input, Node, Note
 from graphflops.tensor import TensorType
@@ -110,15 +118,15 @@ class Tables:
         return "" if repeated == ours.stored else f"with strides {strides}"
 
     def _folder(self, kind: str) -> str:
-        return f"{self._member.partition('models/')[0]}data/{kind}/"
+        return f"{root_and_model(self._member)[0]}data/{kind}/"
 
     def _table(self, kind: str) -> _Table | None:
         """The table of weights or of constants; None where the file has none."""
-        _, is_new, model = self._member.partition("models/")
-        if not is_new:
+        _, model = root_and_model(self._member)
+        if not model:
             old = OLD_CHECKPOINTS[kind]
             return self._checkpoint(old) if old in self._archive.names else None
-        folder, model = self._folder(kind), model.removesuffix(".json")
+        folder = self._folder(kind)
         if f"{folder}{model}.pt" in self._archive.names:
             return self._checkpoint(f"{folder}{model}.pt")
         config = f"{folder}{model}_{kind}_config.json"
@@ -170,64 +178,40 @@ def with_aliases(
     the only weight of its type and name in a child of its module (`head.bias` to `head.decoder.bias`), otherwise to the
     only embedding table of its type that is tied already (`shared.weight`).
     """
-    weights = {entry.name: entry for entry in inputs if entry.role in ("parameter", "buffer")}
-    users = _users(nodes, weights)
-    unused = [entry for entry in weights.values() if entry.name not in users and _owner(entry)]
-    if not unused:
-        return tuple(inputs)
-    used = _used_for(unused, users, weights, types)
-    tables = _users([node for node in nodes if node.operator.is_embedding], used)
-    children: dict[tuple[str, str, object], list[str]] = {}
-    typed: dict[object, list[str]] = {}
+    targets = {entry.name: entry.target for entry in inputs if entry.role in ("parameter", "buffer")}
+    owner = {name: target.rpartition(".")[0] for name, target in targets.items()}
+    users: dict[str, set[str]] = {}  # by weight, the modules whose calls use it
+    tables = set[str]()  # weights that embeddings look up
+    for node in nodes:
+        for name in filter(targets.__contains__, node.reads()):
+            users.setdefault(name, set()).add(node.module)
+            tables |= {name} if node.operator.is_embedding else set()
+    unused = [name for name in targets if name not in users and owner[name]]
+    by_module = {(owner[name], types.get(name)): name for name in reversed(unused)}
+    used: dict[str, str] = {}  # by member of a tied group, the weight that is used
+    for name, modules in users.items():
+        for module in modules - {owner[name]}:
+            alike = by_module.get((module, types.get(name)))
+            if alike is not None:
+                used[name] = used[alike] = name
+    children = defaultdict[tuple[str, str, object], list[str]](list)
+    tied = defaultdict[object, list[str]](list)  # tables by type
     for name in users:
-        child, _, attribute = weights[name].target.rpartition(".")
-        children.setdefault((child.rpartition(".")[0], attribute, types.get(name)), []).append(name)
-        if name in tables:
-            typed.setdefault(types.get(name), []).append(name)
-    for entry in unused:
-        owner, _, attribute = entry.target.rpartition(".")
-        kind = types.get(entry.name)
-        found = children.get((owner, attribute, kind)) or typed.get(kind, [])
-        if entry.name not in used and len(found) == 1:
-            used[found[0]] = used[entry.name] = found[0]
+        around, attribute = owner[name].rpartition(".")[0], targets[name].rpartition(".")[2]
+        children[around, attribute, types.get(name)].append(name)
+        if name in tables and name in used:
+            tied[types.get(name)].append(name)
+    for name in unused:
+        kind, attribute = types.get(name), targets[name].rpartition(".")[2]
+        found = children.get((owner[name], attribute, kind)) or tied.get(kind, [])
+        if name not in used and len(found) == 1:
+            used[found[0]] = used[name] = found[0]
     first: dict[str, str] = {}  # by the one that is used: the first of the group
     marked = []
     for entry in inputs:
         earlier = first.setdefault(used[entry.name], entry.target) if entry.name in used else entry.target
         marked.append(entry if earlier == entry.target else replace(entry, alias_of=earlier))
     return tuple(marked)
-
-
-def _used_for(
-    unused: Iterable[Input],
-    users: Mapping[str, set[str]],
-    weights: Mapping[str, Input],
-    types: Mapping[str, object],
-) -> dict[str, str]:
-    """By member of a tied group, the weight that is used, for groups that a module's calls show."""
-    by_module: dict[tuple[str, object], str] = {}
-    for entry in unused:
-        by_module.setdefault((_owner(entry), types.get(entry.name)), entry.name)
-    used: dict[str, str] = {}
-    for name, modules in users.items():
-        for module in modules:
-            alike = by_module.get((module, types.get(name)))
-            if alike is not None and module != _owner(weights[name]):
-                used[name] = used[alike] = name
-    return used
-
-
-def _users(nodes: Sequence[Node], weights: Container[str]) -> dict[str, set[str]]:
-    users: dict[str, set[str]] = {}
-    for node in nodes:
-        for name in node.reads():
-            if name in weights:
-                users.setdefault(name, set()).add(node.module)
-    return users
-
-
-def _owner(entry: Input) -> str:
-    return entry.target.rpartition(".")[0]
 
 
 MAX_PICKLE_BYTES = 64 * 2**20

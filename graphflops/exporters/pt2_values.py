@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import astuple
 
 from graphflops.base.limits import LimitPassed, left
 from graphflops.base.record import Record
@@ -54,15 +55,7 @@ def results(arg: schema.Argument) -> tuple[str | None, ...]:
     """Names that an output or input defines; None for one that is nothing or a literal."""
     if arg.as_tensor is not None:
         return (arg.as_tensor.name,)
-    given = next((value for kind in _DEFINING if (value := getattr(arg, kind)) is not None), None)
-    return tuple(_defined(given))
-
-
-# Fields of an argument that may define values, beside that of a tensor.
-_DEFINING = (
-    "as_tensors", "as_sym_int", "as_sym_float", "as_sym_bool", "as_sym_ints", "as_sym_floats", "as_sym_bools",
-    "as_optional_tensor", "as_optional_tensors", "as_nested_tensors", "as_string_to_argument", "as_custom_obj",
-)  # fmt: skip
+    return tuple(_defined(next((value for value in astuple(arg) if value is not None), None)))
 
 
 def _defined(given: Any) -> Iterator[str | None]:
@@ -74,7 +67,7 @@ def _defined(given: Any) -> Iterator[str | None]:
     elif isinstance(given, schema.Scalar):
         yield given.as_name
     else:
-        yield None if given is None else given.name
+        yield given.name if isinstance(given, schema.Named) else None
 
 
 def number(value: float | str) -> float:
@@ -119,6 +112,7 @@ class Program:
         self.types = Types()
         self.sources = Sources()
         self.nested: dict[bytes, Graph] = {}  # graphs that are arguments, by their JSON text
+        self.singles: set[int] = set()  # ids of those that return a tensor, not a list
         self._metas: dict[bytes, TensorType] = {}
 
         self._calls = 0
@@ -139,7 +133,7 @@ class Program:
         if known is None:
             meta = self.meta(name, key)
             shape = tuple([self.size(name, size) for size in meta.sizes])
-            known = self._metas[key] = self.types.tensor(shape, dtype_of(meta.dtype, name))
+            known = self._metas[key] = self.types.once(TensorType(shape, dtype_of(meta.dtype, name)))
         return known
 
     def meta(self, name: str, text: bytes | msgspec.Raw) -> schema.TensorMeta:
@@ -191,14 +185,23 @@ OLD_CHECKPOINTS = {"weights": "serialized_state_dict.pt", "constants": "serializ
 _CHECKPOINT_BYTES = 2**34  # of a checkpoint, which is read as a whole
 
 
+def root_and_model(member: str) -> tuple[str, str]:
+    """The folder of all members of an archive, and the model whose program a member is; its name is "" where it is none.
+
+    The folder has the name of the file that torch saved: it may be `models/` too.
+    """
+    root, slash, inner = member.partition("/")
+    model = inner.removeprefix("models/").removesuffix(".json") if inner.startswith("models/") else ""
+    return root + slash, model
+
+
 class Members:
     """Contents of a program's inputs, by name of the value. member: that of the program in the archive."""
 
     def __init__(self, path: Path, member: str, targets: Mapping[str, str]) -> None:
         self.path = path
         self.targets = targets  # by value, its qualified name in the model
-        self._root, _, model = member.partition("models/")
-        self._model = model.removesuffix(".json")
+        self._root, self._model = root_and_model(member)
         self._memory: dict[str, memoryview] = {}
 
     def __call__(self, name: str) -> Stored | None:

@@ -42,7 +42,7 @@ from graphflops.graph import (
     Storage,
 )
 from graphflops.ops.operator import operator, orders
-from graphflops.tensor import DTYPES, flat
+from graphflops.tensor import DTYPES, TensorType, flat
 
 _GUESSES = "the step reads numbers from its data, which a recording lacks: they are taken to be 1, masks to choose all"
 _COMPILED = "parts are for torch.compile: they are recorded as they run without it, call by call"
@@ -101,9 +101,8 @@ def graph_of(step: RecordedStep, origin: Origin) -> Graph:
     values = {f"v{index}": value for index, value in enumerate(step.values)}
     known, types = Types(), {}
     for name, value in values.items():
-        plain = known.tensor(tuple(value.shape), DTYPES[value.dtype])
         stored = storage(value.shape, value.strides)
-        types[name] = plain if stored is None else known.variant(plain, False, stored)
+        types[name] = known.once(TensorType(tuple(value.shape), DTYPES[value.dtype], stored))
     first = [f"v{entry.value}" for entry in step.inputs]
     orders = {name: memory_order(values[name].shape, values[name].strides) for name in first}
     groups = {group.name: Group(group.axis, tuple(group.ranks)) for group in step.groups}

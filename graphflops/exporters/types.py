@@ -15,7 +15,8 @@ from graphflops.dims import Dim, Expr, evaluate, parse_dim, prod, symbol
 from graphflops.dims.solving import affine, solution
 from graphflops.errors import DimError, shown
 from graphflops.graph import Input, Node, Output, Ref, Scalar, Symbol
-from graphflops.tensor import DType, TensorType
+from graphflops.open_sizes import axes_of
+from graphflops.tensor import TensorType
 
 # torch leaves "no upper bound" out, or writes it as one of several huge numbers.
 _UNBOUNDED = 2**62
@@ -30,23 +31,10 @@ class Types:
         self.hints: dict[Dim, int] = {}
         self.differing: dict[Dim, int] = {}  # those that it has two of
         self.orders: dict[str, tuple[int, ...]] = {}  # of inputs that do not lie in row-major order
-        self._tensors: dict[tuple[tuple[Dim, ...], DType], TensorType] = {}
-        self._variants: dict[tuple[TensorType, bool, Dim | None], TensorType] = {}
+        self._tensors: dict[TensorType, TensorType] = {}
 
-    def tensor(self, shape: tuple[Dim, ...], dtype: DType) -> TensorType:
-        key = (shape, dtype)
-        known = self._tensors.get(key)
-        if known is None:
-            known = self._tensors[key] = TensorType(shape, dtype)
-        return known
-
-    def variant(self, tensor: TensorType, requires_grad: bool, stored: Dim | None) -> TensorType:
-        """The type of an input that is trained, or that stores fewer elements than it has."""
-        key = (tensor, requires_grad, stored)
-        known = self._variants.get(key)
-        if known is None:
-            known = self._variants[key] = replace(tensor, requires_grad=requires_grad, stored=stored)
-        return known
+    def once(self, tensor: TensorType) -> TensorType:
+        return self._tensors.setdefault(tensor, tensor)
 
     def of_input(
         self, entry: Input, known: TensorType, strides: Sequence[int | None], trained: bool, is_sparse: bool
@@ -55,7 +43,7 @@ class Types:
         if (order := memory_order(known.shape, strides)) is not None:
             self.orders[entry.name] = order
         is_trained, stored = trained and entry.role == "parameter", storage(known.shape, strides, entry.role)
-        known = self.variant(known, is_trained, stored) if is_trained or stored is not None else known
+        known = self.once(replace(known, requires_grad=is_trained, stored=stored))
         if not is_sparse:
             return known
         # The number of stored elements is a symbol named after the input.
@@ -94,7 +82,7 @@ class Types:
         """
         bare, within = _axes(inputs, types)
         names = {name: None for axes in (bare, within) for name in axes}
-        sizes = (size for tensor in self._tensors.values() for size in tensor.shape)
+        sizes = (size for tensor in self._tensors for size in tensor.shape)
         exprs = [size for size in (*sizes, *self.hints) if isinstance(size, Expr)]
         names.update({name: None for size in exprs for name in sorted(size.symbols)})
         names.update({name: None for name in ranges if name.isidentifier()})
@@ -153,12 +141,7 @@ def _axes(
         recorded = types.get(entry.name)
         if isinstance(recorded, TensorType) and isinstance(recorded.nonzeros, Expr):
             bare.setdefault(str(recorded.nonzeros), []).append(f"{STORED} {entry.name}")
-        if entry.role != "user":
-            continue
-        places: list[tuple[str, object]] = [(entry.name, recorded)]
-        if isinstance(recorded, TensorType):
-            places = [(f"{entry.name}[{axis}]", size) for axis, size in enumerate(recorded.shape)]
-        for place, size in places:
+        for place, size in axes_of({entry.name: recorded}).items() if entry.role == "user" else ():
             for name in sorted(size.symbols) if isinstance(size, Expr) else ():
                 (bare if size == symbol(name) else within).setdefault(name, []).append(place)
     return bare, within

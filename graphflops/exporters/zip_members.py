@@ -47,27 +47,17 @@ class Seekable(Protocol):
 
 
 class Member(NamedTuple):
-    """Where a member is: the offset of its contents, their bytes there and unpacked, how they are packed, their CRC-32."""
-
-    start: int
-    packed: int
-    size: int
-    method: int
-    checksum: int
-
-
-class _Entry(NamedTuple):
-    """A line of the directory."""
+    """Where a member is and how it is packed, as a line of the directory says."""
 
     name: bytes
     packing: bytes  # flags and method, as the bytes that the member's header should repeat
     sums: bytes  # checksum and sizes, as the same
     flags: int
     method: int
-    checksum: int
-    packed: int
+    checksum: int  # CRC-32
+    packed: int  # bytes of the contents, and those unpacked
     size: int
-    header: int  # the offset of the member's header
+    start: int  # the offset of the contents, in the directory of the header before them
 
 
 def members(file: Seekable, length: int) -> dict[str, Member]:
@@ -79,11 +69,10 @@ def members(file: Seekable, length: int) -> dict[str, Member]:
     names = _checked_names(entries)
     found = {}
     edge, before = 0, None
-    for entry, name in sorted(zip(entries, names, strict=True), key=lambda pair: pair[0].header):
-        near = _following(file, edge, entry.header, _HEADER.size + len(entry.name), before)
-        start = entry.header + _header_size(file, entry, near, name)
-        found[name] = Member(start, entry.packed, entry.size, entry.method, entry.checksum)
-        edge, before = start + entry.packed, entry
+    for entry, name in sorted(zip(entries, names, strict=True), key=lambda pair: pair[0].start):
+        near = _following(file, edge, entry.start, _HEADER.size + len(entry.name), before)
+        found[name] = entry._replace(start=entry.start + _header_size(file, entry, near, name))
+        edge, before = found[name].start + entry.packed, entry
     _following(file, edge, begin, 0, before)
     return found
 
@@ -129,7 +118,7 @@ def _directory(file: Seekable, length: int) -> tuple[int, int, int]:
     return count, begin, end
 
 
-def _entries(directory: bytes) -> Iterator[_Entry]:
+def _entries(directory: bytes) -> Iterator[Member]:
     place = 0
     while place < len(directory):
         if len(directory) < place + _ENTRY.size or directory[place : place + 4] != b"PK\x01\x02":
@@ -143,7 +132,7 @@ def _entries(directory: bytes) -> Iterator[_Entry]:
         place = rest + extra + comment
         if disk or len(directory) < place:
             raise FileError(_DAMAGED)
-        yield _Entry(name, packing, sums, flags, method, checksum, packed, size, header)
+        yield Member(name, packing, sums, flags, method, checksum, packed, size, header)
 
 
 def _wide_numbers(extra: bytes, numbers: list[int]) -> list[int]:
@@ -159,7 +148,7 @@ def _wide_numbers(extra: bytes, numbers: list[int]) -> list[int]:
     return [next(told, number) if number == _OPEN else number for number in numbers]
 
 
-def _checked_names(entries: Sequence[_Entry]) -> list[str]:
+def _checked_names(entries: Sequence[Member]) -> list[str]:
     """The names of members; each is one also for a reader that ignores case, and lies in the archive's own folder."""
     names: list[str] = []
     folded: dict[str, str] = {}
@@ -184,7 +173,7 @@ def _checked_names(entries: Sequence[_Entry]) -> list[str]:
     return names
 
 
-def _header_size(file: Seekable, entry: _Entry, near: bytes, name: str) -> int:
+def _header_size(file: Seekable, entry: Member, near: bytes, name: str) -> int:
     """Bytes of a member's header. near: the header as far as the name; it must say what the directory says."""
     if len(near) < _HEADER.size or near[:4] != b"PK\x03\x04":
         raise FileError(_DAMAGED)
@@ -197,7 +186,7 @@ def _header_size(file: Seekable, entry: _Entry, near: bytes, name: str) -> int:
         return length
     checksum, packed, size = _SUMS.unpack_from(near, 14)
     if _OPEN in (packed, size):
-        fields = read_at(file, entry.header + length - extra, extra)
+        fields = read_at(file, entry.start + length - extra, extra)
         size, packed = _wide_numbers(fields, [size, packed])
     pairs = (checksum, entry.checksum), (packed, entry.packed), (size, entry.size)
     if any(told != ours and (told or not may_follow) for told, ours in pairs):
@@ -205,7 +194,7 @@ def _header_size(file: Seekable, entry: _Entry, near: bytes, name: str) -> int:
     return length
 
 
-def _following(file: Seekable, edge: int, place: int, length: int, before: _Entry | None) -> bytes:
+def _following(file: Seekable, edge: int, place: int, length: int, before: Member | None) -> bytes:
     """So many bytes at a place; raises FileError unless all from an earlier edge on belongs to the member before."""
     gap = place - edge
     if gap < 0:
@@ -216,7 +205,7 @@ def _following(file: Seekable, edge: int, place: int, length: int, before: _Entr
     return found[gap:]
 
 
-def _is_descriptor(data: bytes, entry: _Entry) -> bool:
+def _is_descriptor(data: bytes, entry: Member) -> bool:
     """Whether bytes behind the contents of a member repeat its checksum and sizes."""
     if not entry.flags & _DEFERRED:
         return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from msgspec import structs
@@ -48,8 +48,7 @@ class Verdict(Record, frozen=True):
         return self.memory - self.needed
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Fits(Rendered):
+class Fits(Rendered, Record, frozen=True):
     """Whether a program fits."""
 
     report: Report  # of the model, with its phases on the first device
@@ -127,10 +126,8 @@ def _detailed(
     report, of_first, first = found.report, found.verdicts[0], devices[0]
     if (cache := kv_cache(report)) is not None:
         free = int((1 - SPARE) * room(first))
-        entry, lengths = (
-            on_device(report.memory_use[-1], first),
-            LENGTHS if cache.batch and cache.lengths else (),
-        )
+        entry = on_device(report.memory_use[-1], first)
+        lengths = LENGTHS if cache.batch and cache.lengths else ()
         known = [length for length in lengths if is_open_for(report, cache, length)]
         requests = [(length, most_requests(report, entry, cache, length, free)) for length in known]
         found = replace(found, cache=cache, requests=tuple(requests))

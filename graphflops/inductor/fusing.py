@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 from functools import cached_property
 from itertools import chain, pairwise
-from typing import Literal
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -177,19 +177,14 @@ class _Groups:
         return kernels
 
 
-Parts = Mapping[str, Mapping[str, Dim]]  # bytes by tensor and part
-
 # inductor's realize_reads_threshold, realize_acc_reads_threshold and realize_opcount_threshold
 _MOST_READ_SHARED, _MOST_READ, _MOST_INSTRUCTIONS = 4, 8, 30
 
 
-class _Formula(Record, frozen=True):
+class _Formula(NamedTuple):
     """How a result is computed from stored tensors."""
 
-    sources: tuple[str, ...]  # these tensors
-    parts: Parts  # as of an operator that reads them, like the next two
-    outer: frozenset[str]
-    moved: frozenset[str]
+    op: Op  # as if it read these tensors itself
     loads: int  # for each element
     computed: frozenset[tuple[str, int]]  # what is computed for it, with the instructions for each element
 
@@ -204,8 +199,7 @@ def realized(ops: Sequence[Op], outputs: Container[str]) -> tuple[list[Op], dict
     stored: list[Op] = []
     computed_again: dict[str, Op] = {}
     for op in ops:
-        inside = tuple([name for name in op.reads if name in formulas])
-        formula = _formula(op, formulas, inside)
+        formula = _formula(op, formulas)
         readers = [user for name in op.outputs for user in users.get(name, ())]
         instructions = formula.loads + sum(count for _, count in formula.computed)  # for each element
         is_shared = len(readers) > 1 or any(user.reads_twice for user in readers)
@@ -218,52 +212,44 @@ def realized(ops: Sequence[Op], outputs: Container[str]) -> tuple[list[Op], dict
             or (instructions > _MOST_INSTRUCTIONS and (is_shared or formula.loads > 1))
             or formula.loads > (_MOST_READ_SHARED if is_shared else _MOST_READ)
         )
-        if not is_stored:
+        if is_stored:
+            stored.append(formula.op)
+        else:
             computed_again.update(dict.fromkeys(op.outputs, op))
             formulas.update(dict.fromkeys(op.outputs, formula))
-        elif inside:
-            more = {"reads": formula.sources, "parts": formula.parts, "computes": inside}
-            stored.append(replace(op, outer=formula.outer, moved=formula.moved, **more))
-        else:
-            stored.append(op)
     return stored, computed_again
 
 
-def _formula(op: Op, known: Mapping[str, _Formula], inside: Sequence[str]) -> _Formula:
-    """How the result of an operator is computed. inside: what it reads that is not stored."""
+def _formula(op: Op, known: Mapping[str, _Formula]) -> _Formula:
+    """How the result of an operator is computed, by way of those of `known` that it reads."""
     own = frozenset([(op.outputs[0], op.instructions), *[(f"{number}", 1) for number in op.numbers]])
+    inside = tuple([name for name in op.reads if name in known])
     further = sum(len(op.parts[name]) - 1 for name in {*op.reads}.difference(inside) if name in op.parts)
     if not inside:
-        return _Formula(op.reads, op.parts, op.outer, op.moved, len(op.reads) * op.window + further, own)
-    formulas = [known[name] for name in inside]
-    read = (known[name].sources if name in known else (name,) for name in op.reads)
-    sources = tuple(dict.fromkeys(chain.from_iterable(read)))
-    further += sum(formula.loads - len(formula.sources) for formula in formulas)
-    computed = own.union(*[formula.computed for formula in formulas])
-    outer, moved = _of_sources(op, known, "outer"), _of_sources(op, known, "moved")
-    return _Formula(sources, _parts(op, known), outer, moved, len(sources) * op.window + further, computed)
+        return _Formula(op, len(op.reads) * op.window + further, own)
+    sources = {name: known[name].op.reads if name in known else (name,) for name in op.reads}
+    more: dict[str, Any] = {
+        "reads": tuple(dict.fromkeys(chain.from_iterable(sources.values()))),
+        "computes": inside,
+    }
+    for way in ("outer", "moved"):  # what is read so here, or for what is computed inside
+        found = {source for name in getattr(op, way) for source in sources.get(name, ())}
+        more[way] = frozenset(found.union(*[getattr(known[name].op, way) for name in inside]))
+    further += sum(known[name].loads - len(known[name].op.reads) for name in inside)
+    computed = own.union(*[known[name].computed for name in inside])
+    loads = len(more["reads"]) * op.window + further
+    return _Formula(replace(op, parts=_parts(op, known, sources), **more), loads, computed)
 
 
-def _of_sources(op: Op, known: Mapping[str, _Formula], way: Literal["outer", "moved"]) -> frozenset[str]:
-    """The stored tensors behind what an operator reads in some way, and of what is computed for it."""
-    found: set[str] = set()
-    for name in op.reads:
-        formula = known.get(name)
-        if name in getattr(op, way):
-            found.update((name,) if formula is None else formula.sources)
-        elif formula is not None:
-            found.update(getattr(formula, way))
-    return frozenset(found)
-
-
-def _parts(op: Op, known: Mapping[str, _Formula]) -> Parts:
+def _parts(
+    op: Op, known: Mapping[str, _Formula], sources: Mapping[str, Sequence[str]]
+) -> Mapping[str, Mapping[str, Dim]]:
     """By stored tensor of which an operator reads parts only, these, also by way of what is computed inside of it."""
     whole: set[str] = set()
     found: dict[str, dict[str, Dim]] = {}
-    for name in op.reads:
-        formula = known.get(name)
-        for source in formula.sources if formula else (name,):
-            read = op.parts.get(name) or (formula.parts.get(source) if formula else None)
+    for name, stored in sources.items():
+        for source in stored:
+            read = op.parts.get(name) or (known[name].op.parts.get(source) if name in known else None)
             if read is None:
                 whole.add(source)
             else:

@@ -45,10 +45,11 @@ def product(low: Lowering, of: Lowered) -> None:
     more: dict[str, Any] = {"workspace": call.estimate.workspace, "views": views}
     padded = padded_columns(call, low.values, adds_bias=has_bias and made == out)
     if padded is not None:
-        reads, size = _padded(low, of, reads, padded)
+        reads, size = _padded(low, of, reads, low.typed(of.names[0]).shape[-1], padded)
         more = {"views": views, "is_padded": True}
     elif (inner := padded_inner(call, low.values)) is not None:
-        reads, size = _padded_batch(low, of, inner)
+        columns = low.typed(of.call.node.outputs[0] or "").shape[-1]
+        reads, size = _padded(low, of, of.operands[:2], inner, columns, is_batch=True)
         more = {"is_padded": True}
     low.add(of, "extern", {made: size}, reads, **more)
     if made != out:
@@ -93,29 +94,23 @@ def _without_bias(low: Lowering, out: str) -> str:
     return inner
 
 
-def _padded(low: Lowering, of: Lowered, reads: Sequence[str], columns: int) -> tuple[list[str], Dim]:
-    """Copies of the operands with their sizes up to multiples of 8, and the bytes of its result."""
-    x, weight = (low.typed(name) for name in of.names[:2])
-    bits = weight.dtype.bits
-    rows, inner = (aligned(x) if isinstance(x, int) else x for x in (prod(x.shape[:-1]), x.shape[-1]))
-    sizes: list[Dim] = [each * bits // 8 for each in (rows * inner, inner * columns, columns)]
-    is_whole = sizes[0] == x.numel * bits // 8
+def _padded(
+    low: Lowering, of: Lowered, reads: Sequence[str], inner: Dim, columns: Dim, *, is_batch: bool = False
+) -> tuple[list[str], Dim]:
+    """Copies of the operands with their sizes up to multiples of 8, and the bytes of the result."""
+    out = low.typed(of.call.node.outputs[0] or "")
+    bits = out.dtype.bits
+    batch, rows = (prod(out.shape[:-2]), out.shape[-2]) if is_batch else (1, prod(out.shape[:-1]))
+    rows, inner, columns = (
+        aligned(size) if isinstance(size, int) else size for size in (rows, inner, columns)
+    )
+    sizes = [each * bits // 8 for each in (batch * rows * inner, batch * inner * columns, columns)]
+    is_whole = not is_batch and sizes[0] == low.typed(of.names[0]).numel * bits // 8
     found = [*reads]
     for place in range(is_whole, len(found)):
-        found[place] = low.copied(of, reads[place], sizes[place], f"padded {place}", bits, is_alone=True)
-    return found, rows * columns * bits // 8
-
-
-def _padded_batch(low: Lowering, of: Lowered, inner: int) -> tuple[list[str], Dim]:
-    """Copies of the operands of batched products with their sizes up to multiples of 8, and the bytes of the result."""
-    out = low.typed(of.call.node.outputs[0] or "")
-    batch, width = prod(out.shape[:-2]), out.dtype.bits // 8
-    rows, columns = (aligned(x) if isinstance(x, int) else x for x in out.shape[-2:])
-    sizes = (batch * rows * inner * width, batch * inner * columns * width)
-    reads, bits = list[str](), out.dtype.bits
-    for place, (name, tensor, size) in enumerate(zip(of.names, of.operands, sizes, strict=False)):
-        reads.append(low.copied(of, tensor, size, f"padded {place}", bits, value=name))
-    return reads, batch * rows * columns * width
+        more: dict[str, Any] = {"value": of.names[place]} if is_batch else {"is_alone": True}
+        found[place] = low.copied(of, reads[place], sizes[place], f"padded {place}", bits, **more)
+    return found, batch * rows * columns * bits // 8
 
 
 def _reshaped(low: Lowering, of: Lowered, reads: Sequence[str]) -> frozenset[str]:

@@ -20,6 +20,7 @@ and passes through transposed axes as they are. That of a sum or mean repeats on
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from math import gcd
 from typing import Any
 
 from msgspec.structs import replace
@@ -153,12 +154,10 @@ _WARP, _MOST_THREADS, _VECTOR, _VECTOR_FROM, _FEWEST_VALUES, _MOST_VALUES, _SEMA
 Axes = Collection[int]
 
 
-class _Axis(Record, frozen=True):
-    """A run of axes that lie together. stride: in the operand; result: in the result, 0 if the axis is reduced."""
-
-    size: Dim
-    stride: Dim
-    result: Dim
+def reduced_axes(given: Any, rank: int) -> set[int]:
+    """The axes that an argument names; all where it names none."""
+    axes = given if isinstance(given, tuple) else (given,)
+    return {axis % rank for axis in axes if isinstance(axis, int) and rank} or set(range(rank))
 
 
 def reduction_bytes(shape: Shape, strides: Shape, axes: Axes, element: int, platform: Platform) -> Dim:
@@ -170,20 +169,23 @@ def reduction_buffers(
     shape: Shape, strides: Shape, axes: Axes, element: int, platform: Platform
 ) -> tuple[Dim, ...]:
     """Bytes of the partial results and of the semaphores; nothing where no thread blocks share a result."""
-    reduced, kept = _merged(shape, strides, axes)
+    wide = [axis for axis in reversed(range(len(shape))) if shape[axis] != 1]
+    inside = sorted((axis for axis in wide if axis in axes), key=lambda axis: size_hint(strides[axis]))
+    result = row_major([1 if axis in axes else size for axis, size in enumerate(shape)])
+    reduced = merged(shape, (strides,), inside)
+    kept = merged(shape, (strides, result), (axis for axis in wide if axis not in axes))
     if not reduced:
         return ()
-    results, values = prod(axis.size for axis in kept), prod(axis.size for axis in reduced)
+    results, values = prod(size for size, _ in kept), prod(size for size, _ in reduced)
     if results == 0:
         return ()
-    is_inner = not kept or size_hint(reduced[0].stride) < size_hint(kept[0].stride)
+    first, *rest = [steps[0] for _, steps in (*kept, *reduced)]
+    innermost = reduced[0][1][0]
+    is_inner = not kept or size_hint(innermost) < size_hint(first)
     vector = 1  # results of one thread: all steps in the operand must be a multiple of them
-    if not is_inner and kept[0].stride == 1:
-        vector = _VECTOR
-        for step in (kept[0].size, *(axis.stride for axis in (*reduced, *kept[1:]))):
-            while isinstance(step, int) and step % vector:
-                vector //= 2
-    is_run = not kept and len(reduced) == 1 and reduced[0].stride == 1
+    if not is_inner and first == 1:
+        vector = gcd(_VECTOR, *[step for step in (kept[0][0], *rest) if isinstance(step, int)])
+    is_run = not kept and len(reduced) == 1 and innermost == 1
     is_whole = is_run and not _is_at_most(values, _VECTOR_FROM)
     loads = (values // _VECTOR if is_whole else values) if is_inner else None
     blocks = sharing_blocks(ceil_div(results, vector), values, vector, platform, loads)
@@ -234,28 +236,16 @@ def column_sum_buffers(rows: Dim, columns: Dim, platform: Platform) -> tuple[Dim
     return reduction_buffers((rows, columns), row_major((rows, columns)), (0,), 4, platform)
 
 
-def _merged(shape: Shape, strides: Shape, axes: Axes) -> tuple[list[_Axis], list[_Axis]]:
-    """The reduced axes and the others, each from the innermost to the outermost, those that lie together as one.
-
-    Reduced axes are in the order of the operand's strides, others in that of the result's.
-    """
-    kept_shape = [1 if axis in axes else size for axis, size in enumerate(shape)]
-    result = row_major(kept_shape)
-    wide = [axis for axis in reversed(range(len(shape))) if shape[axis] != 1]
-    found = [_Axis(shape[axis], strides[axis], 0 if axis in axes else result[axis]) for axis in wide]
-    reduced = sorted((axis for axis in found if axis.result == 0), key=lambda axis: size_hint(axis.stride))
-    return _joined(reduced), _joined([axis for axis in found if axis.result != 0])
-
-
-def _joined(axes: Sequence[_Axis]) -> list[_Axis]:
-    joined: list[_Axis] = []
-    for axis in axes:
-        last = joined[-1] if joined else None
-        if last and (last.stride * last.size, last.result * last.size) == (axis.stride, axis.result):
-            joined[-1] = replace(last, size=last.size * axis.size)
-        else:
-            joined.append(axis)
-    return joined
+def merged(shape: Shape, steps: Sequence[Shape], order: Iterable[int]) -> list[tuple[Dim, tuple[Dim, ...]]]:
+    """Axes in this order with the strides of some tensors along each; neighbours that lie together in all are one."""
+    axes: list[tuple[Dim, tuple[Dim, ...]]] = []
+    for axis in order:
+        size, own = shape[axis], tuple([each[axis] for each in steps])
+        if axes and own == tuple([step * axes[-1][0] for step in axes[-1][1]]):
+            inner, own = axes.pop()
+            size *= inner
+        axes.append((size, own))
+    return axes
 
 
 def threads_of_block(across: Dim, down: Dim, most: int) -> tuple[int, int]:

@@ -23,6 +23,7 @@ from graphflops.kernels.beside import (
     column_sum_buffers,
     is_converted_before,
     is_mean,
+    reduced_axes,
     reduction_buffers,
     reduction_bytes,
 )
@@ -273,11 +274,4 @@ def _reduction(call: PricedCall, layouts: Layouts) -> Dim:
             return 0
         axes = tuple(range(2, len(shape)))
     element = _PARTIAL_BYTES.get(call.node.operator.name, FLOAT_BYTES)
-    return reduction_bytes(shape, strides, _axes(axes, len(shape)), element, layouts.platform)
-
-
-def _axes(given: Any, rank: int) -> set[int]:
-    """The axes of an argument; all where none are given."""
-    axes = given if isinstance(given, tuple) else () if given is None else (given,)
-    found = {axis % rank for axis in axes if isinstance(axis, int) and rank}
-    return found or set(range(rank))
+    return reduction_bytes(shape, strides, reduced_axes(axes, len(shape)), element, layouts.platform)

@@ -27,7 +27,6 @@ from graphflops.kernels.kernel import (
     DIRECT,
     FLOAT_BYTES,
     SCALAR,
-    SEQUENCE_RANK,
     SHARED,
     TILED,
     Kernel,
@@ -192,7 +191,6 @@ def _of_groups(conv: Convolution, phase: str, is_last: bool, platform: Platform)
 
 
 _CONVERTED_TILE = 32  # channels and pixels of a tile of the conversion
-_SMALL_IMAGE, _MOST_BLOCKS = limits("cudnn_9", "one_image", "positions", "elements")
 _TURNED: dict[Pass, Pass] = {"forward": "input_gradient", "input_gradient": "forward"}
 
 
@@ -213,9 +211,8 @@ class Problem(Struct, frozen=True, dict=True):
         x, weight, out = call.operand("x"), call.operand("weight"), call.operand("grad") or call.out
         if conv is None or x is None or weight is None or out is None:
             return None
-        is_last = x.rank > SEQUENCE_RANK and has_channels_last(x.shape, x.strides)
-        is_last = is_last or Layout.of(x.shape, x.strides, weight.shape, weight.strides).operand
-        return Problem(conv, x, weight, out, is_last)
+        layout = Layout.of(x.shape, x.strides, weight.shape, weight.strides)
+        return Problem(conv, x, weight, out, layout.operand)
 
     @cached_property
     def way(self) -> str:
@@ -245,16 +242,6 @@ class Problem(Struct, frozen=True, dict=True):
         is_known = self.x.dtype == "float16" and conv.kernel in _SHARED_KERNELS and not conv.is_strided
         is_large = wide >= _LEAST_WIDTH and conv.groups >= _LEAST_GROUPS
         return conv.is_depthwise and is_known and is_large and not (conv.transposed or self.is_channels_last)
-
-    @property
-    def is_weight_of_one_image(self) -> bool:
-        """Whether a gradient of a pointwise weight, from one small image of odd rows, has a block for each element."""
-        conv = self.conv
-        is_one = conv.batch == 1 and conv.positions % 2 == 1 and 1 < conv.positions <= _SMALL_IMAGE
-        is_wider = conv.results > conv.channels and conv.weight_elements < _MOST_BLOCKS
-        is_product = conv.is_pointwise and conv.groups == 1 and not conv.is_strided and not conv.transposed
-        is_found = is_one and is_wider and is_product and not self.is_channels_last and not conv.is_single
-        return is_found and self.phase == "weight_gradient"
 
     @property
     def sizes(self) -> Sizes:
@@ -302,7 +289,7 @@ class Problem(Struct, frozen=True, dict=True):
             return TILED  # few channels in order, in half precision
         if self.way == SCALAR:
             return SCALAR
-        return DIRECT if self.is_each or self.is_weight_of_one_image else ""
+        return DIRECT if self.is_each else ""
 
     def kernels(self, flops: int) -> list[Kernel]:
         """The kernels of the pass: conversions before it and after it, and one kernel, or one for each group."""

@@ -53,41 +53,30 @@ def foreach(call: ConcreteCall) -> list[Kernel]:
 
 def together(dtype: str, group: Sequence[int], passed: Pass) -> list[Kernel]:
     """One pass over tensors of these numbers of elements."""
-    kernels: list[Kernel] = []
-    known: dict[_Packed, Kernel] = {}
-    for packed in _packed(group, passed):
-        if packed not in known:
-            read, written = (round(size * packed.elements) for size in (passed.read, passed.written))
-            sizes = Chunks(packed.chunks, packed.largest)
-            known[packed] = Kernel("optimizer", dtype, 0, 0, read, written, sizes, variant=passed.variant)
-        kernels.append(known[packed])
+    kernels = []
+    for chunks, elements, largest in _packed(group, passed):
+        read, written = (round(size * elements) for size in (passed.read, passed.written))
+        sizes = Chunks(chunks, largest)
+        kernels.append(Kernel("optimizer", dtype, 0, 0, read, written, sizes, variant=passed.variant))
     return kernels
 
 
-class _Packed(Record, frozen=True):
-    """What one kernel works on: chunks, elements in all, and those of the largest chunk."""
-
-    chunks: int = 0
-    elements: int = 0
-    largest: int = 0
-
-
-def _packed(group: Sequence[int], passed: Pass) -> Iterator[_Packed]:
-    """The kernels in order: as many chunks as the arguments of a kernel can hold."""
+def _packed(group: Sequence[int], passed: Pass) -> Iterator[tuple[int, int, int]]:
+    """The kernels in order, as many chunks as their arguments can hold: chunks, elements in all, those of the largest."""
     most = _MOST_TENSORS[passed.tensors - 1]
     if passed.has_scalars:
         most = min(most, _MOST_WITH_SCALARS)
-    packed, tensors = _Packed(), 0
+    chunks = elements = largest = tensors = 0
     for size in filter(None, group):
         tensors += 1
         left = size
         while left:
-            taken = min(left, (_MOST_BLOCKS - packed.chunks) * _CHUNK)
-            chunks, elements = packed.chunks + -(-taken // _CHUNK), packed.elements + taken
-            packed = _Packed(chunks, elements, max(packed.largest, min(left, _CHUNK)))
-            left -= taken
-            if packed.chunks == _MOST_BLOCKS or (tensors == most and not left):
-                yield packed
-                packed, tensors = _Packed(), 1 if left else 0
-    if packed.chunks:
-        yield packed
+            taken = min(left, (_MOST_BLOCKS - chunks) * _CHUNK)
+            chunks, elements = chunks - (-taken // _CHUNK), elements + taken
+            largest, left = max(largest, min(left, _CHUNK)), left - taken
+            if chunks == _MOST_BLOCKS or (tensors == most and not left):
+                yield chunks, elements, largest
+                chunks = elements = largest = 0
+                tensors = 1 if left else 0
+    if chunks:
+        yield chunks, elements, largest

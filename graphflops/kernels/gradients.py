@@ -8,7 +8,7 @@ forward, and those that are missing the type of their gradient.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from math import prod
 from typing import Any
 
@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from graphflops.execution.composed_gradients import gradient_calls
 from graphflops.graph import Ref
-from graphflops.kernels import attention, cudnn, images, products, rowwise
+from graphflops.kernels import attention, cudnn, images, moved, products, rowwise
 from graphflops.kernels.beside import is_converted_before
 from graphflops.kernels.call import ConcreteCall, Tensor, Work
 from graphflops.kernels.choices import limits
@@ -24,24 +24,6 @@ from graphflops.kernels.gathered import added_sorted, rows_taken
 from graphflops.kernels.gradient_formulas import GradientKernels, axes_of, gradient_kernels
 from graphflops.kernels.kernel import Family, Kernel, Rows
 from graphflops.kernels.lower import forward_kernels, kernels_inside
-from graphflops.kernels.moved import (
-    Lowering,
-    added_rows,
-    axis_of,
-    collective_backward,
-    copy,
-    elementwise,
-    fill,
-    on_operand,
-    pointwise,
-    reduction,
-    rows_kernel,
-    scattered,
-    shuffled,
-    softmax_kernel,
-    spread,
-    sum_to,
-)
 from graphflops.ops.operator import Op, by_name, operator, orders
 from graphflops.passes.program import Backward
 from graphflops.rules.formula import REDUCING, SCANNING
@@ -151,7 +133,7 @@ def backward_kernels(call: ConcreteCall) -> list[Kernel]:
     return lower(call) or ([] if operator.parameters else _other_backward(call))
 
 
-@on_operand
+@moved.on_operand
 def _elementwise_backward(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     """The kernels of each wanted operand's formula, and a sum over the axes along which the operand is repeated."""
     assert call.gradient is not None
@@ -168,7 +150,7 @@ def _elementwise_backward(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Ke
                 cost, count = call.backward_cost, sum(each for _, each in call.gradient.gradients)
                 # Transcendentals run beside, on units of their own.
                 read, work = cost.read_bytes // count, cost.arithmetic // count
-                kernels.append(pointwise(out, [out, *call.operands[:1]], read, out.full_bytes, work))
+                kernels.append(moved.pointwise(out, [out, *call.operands[:1]], read, out.full_bytes, work))
         if operand.numel < out.numel:
             kernels.append(_summed(call, out, operand))
         if operand.dtype != out.dtype:
@@ -178,7 +160,7 @@ def _elementwise_backward(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Ke
 
 def _converted(x: Tensor, out: Tensor) -> Kernel:
     """A gradient in the element type of the result, as it is converted to that of an operand."""
-    return copy(replace(x, dtype=out.dtype, bits=out.bits, nbytes=x.numel * out.bits // _BYTE), x.bits)
+    return moved.copy(replace(x, dtype=out.dtype, bits=out.bits, nbytes=x.numel * out.bits // _BYTE), x.bits)
 
 
 def _launched(call: ConcreteCall, found: GradientKernels, out: Tensor) -> list[Kernel]:
@@ -186,11 +168,11 @@ def _launched(call: ConcreteCall, found: GradientKernels, out: Tensor) -> list[K
     kernels = []
     for launch in found.launches:
         if launch.function in REDUCING:  # as in the forward
-            kernels.append(reduction(call.operands[0], out.numel if launch.leaves else 1))
+            kernels.append(moved.reduction(call.operands[0], out.numel if launch.leaves else 1))
             tensors.append(out)
             continue
         if not launch.leaves:  # one number
-            kernels.append(elementwise(out, 0, out.bits // _BYTE))
+            kernels.append(moved.elementwise(out, 0, out.bits // _BYTE))
             tensors.append(out)
             continue
         read = [
@@ -201,35 +183,35 @@ def _launched(call: ConcreteCall, found: GradientKernels, out: Tensor) -> list[K
         made = max(leaves, key=lambda leaf: (leaf.numel, leaf.bits))  # a mask is no wider than what it hides
         written = made.numel if launch.is_mask else made.full_bytes
         if launch.function == "masked_fill" and not launch.is_in_place:
-            kernels.append(copy(made))
+            kernels.append(moved.copy(made))
         if launch.function in ("flip", *SCANNING):  # a scan from the last element to the first
-            moved = (made.full_bytes, made.full_bytes)
-            turned = Kernel("copy", made.dtype, 0, 0, *moved, variant="strided")
-            kernels.append(turned if launch.function == "flip" else rows_kernel("scan", made, call, *moved))
+            size = made.full_bytes
+            turned = Kernel("copy", made.dtype, 0, 0, size, size, variant="strided")
+            kernels.append(
+                turned if launch.function == "flip" else moved.rows_kernel("scan", made, call, size, size)
+            )
             tensors.append(made)
             continue
         work = work_of_launch(launch)
         count = (work.flops + work.transcendentals) * made.numel
-        kernels.append(pointwise(made, read, sum(x.nbytes for x in read), written, count))
+        kernels.append(moved.pointwise(made, read, sum(x.nbytes for x in read), written, count))
         tensors.append(replace(made, bits=_BYTE, nbytes=made.numel) if launch.is_mask else made)
     return kernels
 
 
 def _summed(call: ConcreteCall, out: Tensor, operand: Tensor) -> Kernel:
-    """The sum of a gradient over the axes that were broadcast; over a few repeats it runs like a pointwise kernel."""
-    if out.numel < _FEW_REPEATS * operand.numel:
-        return elementwise(out, out.full_bytes, operand.full_bytes, out.numel)
+    """The sum of a gradient over the axes that were broadcast."""
     axes = zip(axes_of(call.operator, operand.shape, out.rank), operand.shape, strict=True)
     kept = [axis for axis, size in axes if size == out.shape[axis]]
-    return replace(sum_to(out, kept), read_bytes=out.full_bytes, written_bytes=operand.full_bytes)
+    return replace(moved.sum_to(out, kept), read_bytes=out.full_bytes, written_bytes=operand.full_bytes)
 
 
-@on_operand
+@moved.on_operand
 def _view_backward(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     """Of a part, zeros with the gradient copied in; of repeats, their sum; of parts that are all used, one copy."""
     name = call.operator.name
     if name in ("slice", "select", "narrow", "index_select", "diagonal", "unfold", "as_strided"):
-        return [fill(x), copy(out)] if x.numel != out.numel else []
+        return [moved.fill(x), moved.copy(out)] if x.numel != out.numel else []
     if name in ("split", "chunk", "unbind"):
         variant = "joined" if name == "unbind" else ""
         return [Kernel("copy", x.dtype, 0, 0, x.full_bytes, x.full_bytes, variant=variant)]
@@ -238,13 +220,13 @@ def _view_backward(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     return []
 
 
-@on_operand
+@moved.on_operand
 def _reduction_backward(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     """By the formula; that of a sum or mean is repeated over the axes that were reduced, and a mean divides it first."""
     if call.operator.name == "sum":
         return []
     if call.operator.name == "mean":
-        return [spread(x, out)]
+        return [moved.spread(x, out)]
     found = gradient_kernels(call.call, 0, call.values)
     return _selected(call) if found is None else _launched(call, found, out)
 
@@ -253,14 +235,8 @@ def _selected(call: ConcreteCall) -> list[Kernel]:
     """The gradients of elements that were chosen along an axis, written into zeros."""
     out, x = call.out, call.operands[0]
     if out is None or len(call.results) < 2:  # a function without a formula
-        return [elementwise(x, x.full_bytes, x.full_bytes, x.numel)]
-    return [fill(x), scattered(x, out.numel, "scatter")]
-
-
-def _resampling_backward(call: ConcreteCall) -> list[Kernel]:
-    word = call.operator.word
-    is_known = images.is_cubic(word) or "nearest" in word or "linear" in word
-    return images.interpolation_backward(call) if is_known else _other_backward(call)
+        return [moved.elementwise(x, x.full_bytes, x.full_bytes, x.numel)]
+    return [moved.fill(x), moved.scattered(x, out.numel, "scatter")]
 
 
 def _gather_backward(call: ConcreteCall) -> list[Kernel]:
@@ -269,17 +245,17 @@ def _gather_backward(call: ConcreteCall) -> list[Kernel]:
     if out is None or table is None or not table.requires_grad:
         return []
     indices = max(out.numel // max(prod(table.shape[1:]), 1), 1)
-    moved = (out.full_bytes, out.full_bytes)
+    size = out.full_bytes
     if name == "embedding" and indices <= _UNSORTED:
         sizes = Rows(table.shape[-1], indices, is_inner=False)
-        added = [Kernel("scatter", table.dtype, 0, 0, *moved, sizes, variant="embedding_backward")]
+        added = [Kernel("scatter", table.dtype, 0, 0, size, size, sizes, variant="embedding_backward")]
     elif name in ("embedding", "embedding_bag", "index"):
         added = added_sorted(call, table, out)
     elif name == "gather":
-        added = [scattered(table, out.numel, "scatter_add")]
+        added = [moved.scattered(table, out.numel, "scatter_add")]
     else:
-        added = [added_rows(table, out.numel)]
-    return [fill(table), *added]
+        added = [moved.added_rows(table, out.numel)]
+    return [moved.fill(table), *added]
 
 
 def _scatter_backward(call: ConcreteCall) -> list[Kernel]:
@@ -292,13 +268,13 @@ def _scatter_backward(call: ConcreteCall) -> list[Kernel]:
     index, source = call.operand("index"), call.operand("source")
     is_repeated = name == "scatter_add" and index is not None and not any(index.strides[1:])
     is_by_rows = is_repeated or name == "index_add"
-    if is_by_rows and source is not None and source.rank and axis_of(call, source.rank) == 0:
+    if is_by_rows and source is not None and source.rank and moved.axis_of(call, source.rank) == 0:
         rows, columns = source.shape[0], prod(source.shape[1:])
         taken = [replace(kernel, family="gather") for kernel in kernels]
         kernels = [rows_taken(kernel, rows, columns, source.bits) for kernel in taken]
     if (0, True) in call.gradient.gradients:
         zeros = 2 if call.operator.name == "index_put" else 1  # made first, then written
-        kernels += [elementwise(call.operands[0], 0, 0)] * zeros
+        kernels += [moved.elementwise(call.operands[0], 0, 0)] * zeros
     return kernels
 
 
@@ -316,18 +292,18 @@ def _movement_backward(call: ConcreteCall) -> list[Kernel]:
         return [_summed(call, out, x) for x in wanted]
     is_filled = name == "pad" and call.arguments.get("mode") in (None, "constant")
     copied = [call.operands[place] for place, has_memory in gradients if has_memory]
-    return [*(map(fill, wanted) if is_filled else ()), *map(copy, copied)]
+    return [*(map(moved.fill, wanted) if is_filled else ()), *map(moved.copy, copied)]
 
 
-@on_operand
+@moved.on_operand
 def _softmax_backward(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     """Of a softmax, the gradient is multiplied by the result first."""
     if not out.numel:
         return []
     size, name = out.full_bytes, call.operator.name
-    product = [] if name.startswith("log") else [elementwise(out, 2 * size, size, out.numel)]
-    cast = [copy(out, x.bits)] if is_converted_before(x.dtype, out.dtype) else []
-    return [*product, softmax_kernel(call, out, f"{name}_backward", 2 * size, size), *cast]
+    product = [] if name.startswith("log") else [moved.elementwise(out, 2 * size, size, out.numel)]
+    cast = [moved.copy(out, x.bits)] if is_converted_before(x.dtype, out.dtype) else []
+    return [*product, moved.softmax_kernel(call, out, f"{name}_backward", 2 * size, size), *cast]
 
 
 def _other_backward(call: ConcreteCall) -> list[Kernel]:
@@ -346,34 +322,33 @@ def _other_backward(call: ConcreteCall) -> list[Kernel]:
 
 
 _BYTE = 8  # bits
-(_FEW_REPEATS,) = limits("aten_2", "broadcast", "few_repeats")
 (_UNSORTED,) = limits("aten_2", "embedding", "unsorted")
 _JOINING = frozenset(
     {"cat", "concat", "concatenate", "stack", "hstack", "vstack", "row_stack", "dstack", "column_stack"}
 )
 _SELECTING = frozenset({"median", "nanmedian", "kthvalue", "mode", "cummax", "cummin"})
-_FAMILY_OF_BACKWARD: Mapping[str, Family] = {"resampling": "pool", "dropout": "elementwise", "scan": "scan"}
-_BY_NAME: Mapping[str, Lowering] = by_name(
+_FAMILY_OF_BACKWARD: Mapping[str, Family] = {"dropout": "elementwise", "scan": "scan"}
+_BY_NAME: Mapping[str, moved.Lowering] = by_name(
     {
-        "col2im": on_operand(lambda call, x, out: images.columns(call, out, x)),
-        "im2col": on_operand(lambda call, x, out: images.image(call, out, x)),
-        "pixel_shuffle": on_operand(lambda call, x, out: [shuffled(x)]),
+        "col2im": moved.on_operand(lambda call, x, out: images.columns(call, out, x)),
+        "im2col": moved.on_operand(lambda call, x, out: images.image(call, out, x)),
+        "pixel_shuffle": moved.on_operand(lambda call, x, out: [moved.shuffled(x)]),
         "roll": forward_kernels,  # the gradient is turned back
         "weight_norm": rowwise.weight_norm,
     }
 )
-_BACKWARD: Mapping[str, Lowering] = {
+_BACKWARD: Mapping[str, moved.Lowering] = {
     "elementwise": _elementwise_backward,
-    "cast": on_operand(lambda call, x, out: [] if call.estimate.alias else [copy(out, x.bits)]),
+    "cast": moved.on_operand(lambda call, x, out: [] if call.estimate.alias else [moved.copy(out, x.bits)]),
     "identity": _view_backward,
     "view": _view_backward,
     "movement": _movement_backward,
     "gather": _gather_backward,
     "scatter": _scatter_backward,
     "reduction": _reduction_backward,
-    "pooling": images.pooling_backward,
+    "pooling": partial(images.pooling, is_backward=True),
     "loss": rowwise.loss_backward,
-    "resampling": _resampling_backward,
+    "resampling": images.interpolation_backward,
     "scan": _reduction_backward,
     "softmax": _softmax_backward,
     "sort": _selected,
@@ -382,5 +357,5 @@ _BACKWARD: Mapping[str, Lowering] = {
     "normalisation": rowwise.norm_backward,
     "attention": attention.attention_backward,
     "recurrent": products.recurrent_backward,
-    "collective": collective_backward,
+    "collective": partial(moved.collective, is_backward=True),
 }

@@ -20,39 +20,31 @@ _PLANE_BLOCK = (32, 8)  # threads across and down a plane of results
 _MOST_DOWN = 16  # blocks down the planes of an image, all together
 
 
-def pooling(call: ConcreteCall) -> list[Kernel]:
-    """One kernel; an average over all positions is a mean."""
-    x, out = call.operand("x"), call.out
+def pooling(call: ConcreteCall, *, is_backward: bool = False) -> list[Kernel]:
+    """One kernel; an average over all positions is a mean.
+
+    Backward each element gathers from the windows that it is in; where windows are uneven, they add to zeros.
+    """
+    x, out, name = call.operand("x"), call.out, call.operator.name
     if x is None or out is None or x.rank < 2 or not out.numel:
         return []
     if is_mean(call.operator, out.shape):
-        return [reduction(x, out.numel, is_inner=x.strides[1] != 1)]
-    window = Windows(out.numel, _window_positions(call, x, out))
-    if call.operator.name == "adaptive_max_pool" and out.rank == IMAGE_RANK:
+        return [spread(x, out) if is_backward else reduction(x, out.numel, is_inner=x.strides[1] != 1)]
+    positions, indices = _window_positions(call, x, out), INDEX_BYTES * out.numel if "max" in name else 0
+    variant = f"{name}{'_volume' if x.rank >= _VOLUME_RANK else '_last' if is_last(x) else ''}"
+    moved = (x.full_bytes, out.full_bytes + indices)
+    if is_backward:
+        cover = Windows(x.numel, positions * out.numel / max(x.numel, 1))
+        kernel = Kernel("pool", x.dtype, 0, 0, *moved[::-1], cover, variant=f"{variant}_backward")
+        return [*copied(call, again=True), *([] if name == "avg_pool" else [fill(x)]), kernel]
+    window = Windows(out.numel, positions)
+    if name == "adaptive_max_pool" and out.rank == IMAGE_RANK:
         # A thread looks at several positions in turn (AdaptiveMaxPooling2d.cu of ATen). blocks: of a plane.
         *_, channels, height, width = out.shape
         blocks = max(_MOST_DOWN // max(channels, 1), 1)
         turns = -(-width // _PLANE_BLOCK[0]) * -(-height // (_PLANE_BLOCK[1] * blocks))
         window = Windows(out.numel // (height * width), window.positions * turns)
-    indices = INDEX_BYTES * out.numel if "max" in call.operator.name else 0
-    moved = (x.full_bytes, out.full_bytes + indices)
-    return [*copied(call), Kernel("pool", x.dtype, 0, 0, *moved, window, variant=_pooling_variant(call, x))]
-
-
-def pooling_backward(call: ConcreteCall) -> list[Kernel]:
-    """Each element gathers from the windows that it is in; where windows are uneven, they add to zeros."""
-    x, out = call.operand("x"), call.out
-    if out is not None and call.operands and is_mean(call.operator, out.shape):
-        return [spread(call.operands[0], out)]
-    if x is None or out is None or x.rank < 2 or not out.numel:
-        return []
-    cover = _window_positions(call, x, out) * out.numel / max(x.numel, 1)
-    indices = INDEX_BYTES * out.numel if "max" in call.operator.name else 0
-    moved = (out.full_bytes + indices, x.full_bytes)
-    variant = f"{_pooling_variant(call, x)}_backward"
-    kernel = Kernel("pool", x.dtype, 0, 0, *moved, Windows(x.numel, cover), variant=variant)
-    zeros = [] if call.operator.name == "avg_pool" else [fill(x)]
-    return [*copied(call, again=True), *zeros, kernel]
+    return [*copied(call), Kernel("pool", x.dtype, 0, 0, *moved, window, variant=variant)]
 
 
 def _window_positions(call: ConcreteCall, x: Tensor, out: Tensor) -> float:
@@ -62,11 +54,6 @@ def _window_positions(call: ConcreteCall, x: Tensor, out: Tensor) -> float:
     if isinstance(kernel, tuple):
         return prod(kernel) if len(kernel) > 1 else kernel[0] ** (x.rank - 2)
     return call.cost.vector_flops / out.numel
-
-
-def _pooling_variant(call: ConcreteCall, x: Tensor) -> str:
-    layout = "_last" if is_last(x) else ""
-    return f"{call.operator.name}{'_volume' if x.rank >= _VOLUME_RANK else layout}"
 
 
 _WARP = 32  # threads

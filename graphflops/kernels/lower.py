@@ -11,32 +11,11 @@ from msgspec.structs import replace
 from graphflops.execution.composed_gradients import kernel_calls
 from graphflops.execution.composites import Inside
 from graphflops.execution.strides import regrouped
-from graphflops.kernels import attention, cudnn, foreach, gathered, images, products, rowwise
+from graphflops.kernels import attention, cudnn, foreach, gathered, images, moved, products, rowwise
+from graphflops.kernels.beside import reduced_axes
 from graphflops.kernels.call import ConcreteCall, Tensor
 from graphflops.kernels.choices import chosen, library, limits
 from graphflops.kernels.kernel import IMAGE_RANK, INDEX_BYTES, Kernel, Rows
-from graphflops.kernels.moved import (
-    PAIRED,
-    REPEATING,
-    Lowering,
-    axis_of,
-    collective,
-    copied,
-    copy,
-    copy_to,
-    elementwise,
-    fill,
-    is_last,
-    of_rows,
-    on_operand,
-    pointwise,
-    reduction,
-    rows_kernel,
-    scatter,
-    shuffled,
-    softmax_kernel,
-    sum_to,
-)
 from graphflops.ops.operator import by_name
 from graphflops.passes.program import PricedCall
 
@@ -76,7 +55,7 @@ def _layout(call: ConcreteCall) -> list[Kernel]:
     moves = call.is_copy if call.is_copy is not None else not call.estimate.alias
     if not moves or not call.operands or (call.cost.read_bytes == 0 and call.is_copy is None):
         return []
-    return [copy(call.operands[0])]
+    return [moved.copy(call.operands[0])]
 
 
 def _elementwise(call: ConcreteCall) -> list[Kernel]:
@@ -96,11 +75,11 @@ def _elementwise(call: ConcreteCall) -> list[Kernel]:
     read, before = cost.read_bytes, list[Kernel]()
     if operator.name == "where":  # numbers to choose from are written to the device first
         numbers = sum(isinstance(value, (int, float)) for value in call.own.values())
-        before = [fill(replace(out, shape=(), strides=()))] * numbers
+        before = [moved.fill(replace(out, shape=(), strides=()))] * numbers
     if operator.word in _COPIED_FIRST:
-        before = [copy_to(out, operands[0])]
+        before = [moved.copy_to(out, operands[0])]
         operands, read = [out, *operands[1:]], read + out.full_bytes - operands[0].nbytes
-    return [*before, pointwise(out, operands, read, cost.written_bytes, work)]
+    return [*before, moved.pointwise(out, operands, read, cost.written_bytes, work)]
 
 
 def _filled(call: ConcreteCall) -> list[Kernel]:
@@ -108,83 +87,66 @@ def _filled(call: ConcreteCall) -> list[Kernel]:
     is_made = name != "scalar_tensor" and not name.startswith(("empty", "new_empty", "constant"))
     if out is None or not out.numel or not is_made:  # a scalar is a number of the CPU
         return []
-    return [elementwise(out, *call.cost.moved) if name == "copy" else fill(out)]
+    return [moved.elementwise(out, *call.cost.moved) if name == "copy" else moved.fill(out)]
 
 
-@on_operand
+@moved.on_operand
 def _pad(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     """The result filled with the padding, then the operand copied into it; one kernel without, or where elements repeat."""
-    if call.arguments.get("mode") in REPEATING:
-        return [elementwise(out, x.nbytes, out.full_bytes)]
+    if call.arguments.get("mode") in moved.REPEATING:
+        return [moved.elementwise(out, x.nbytes, out.full_bytes)]
     if out.numel == x.numel:
-        return [copy(x)]
+        return [moved.copy(x)]
     inside = tuple([min(sizes) for sizes in zip(x.shape, out.shape, strict=True)])
     parts = [replace(each, shape=inside, nbytes=prod(inside) * each.bits // 8) for each in (out, x)]
-    return [fill(out), copy_to(*parts)]
+    return [moved.fill(out), moved.copy_to(*parts)]
 
 
-@on_operand
+@moved.on_operand
 def _transformed(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     """A kernel of cuFFT for each axis, the one of real numbers first or last, after a copy unless other axes merge."""
     dims = call.own["dim"]
     others = sorted({*range(x.rank)} - {axis % x.rank for axis in dims}, key=lambda axis: -x.strides[axis])
     shape, steps = (tuple([each[axis] for axis in others]) for each in (x.shape, x.strides))
-    copies = [] if regrouped(shape, steps, (prod(shape),)) else [copy(x)]
+    copies = [] if regrouped(shape, steps, (prod(shape),)) else [moved.copy(x)]
     wide = max(x, out, key=lambda each: each.bits)  # the complex one, in which the other axes are transformed
     kernel = Kernel("fft", wide.dtype, 0, call.cost.arithmetic // len(dims), x.full_bytes, out.full_bytes)
     inside = replace(kernel, read_bytes=wide.full_bytes, written_bytes=wide.full_bytes)
     return [*copies, kernel, *[inside] * (len(dims) - 1)]
 
 
-@on_operand
+@moved.on_operand
 def _rolled(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     shifts = call.arguments.get("shifts", call.arguments.get("#1"))
     count = max(len(shifts), 1) if isinstance(shifts, tuple) else 1
     return [Kernel("copy", x.dtype, 0, 0, x.full_bytes, x.full_bytes, variant="roll")] * count
 
 
-# Each thread keeps two numbers or more: moments as Welford adds them up, or an extreme and its place.
-_PAIRED = frozenset({"var", "std", "var_mean", "std_mean", "argmax", "argmin"})
-_WITH_PLACES = ("max", "min")  # along an axis
-
-
-@on_operand
+@moved.on_operand
 def _reduced(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
-    kept = _kept_axes(call, x, out)
-    if kept is not None:
-        kernel = sum_to(x, kept, out.bits)
-    else:
-        is_inner = not out.rank or out.shape[-1] != x.shape[-1] or out.rank == x.rank == 1
-        kernel = reduction(x, out.numel, is_inner=is_inner, bits=out.bits)
-    name = call.operator.name
-    is_paired = name in _PAIRED or (name in _WITH_PLACES and kept is not None)
-    return [replace(kernel, variant=PAIRED.get(kernel.variant, kernel.variant)) if is_paired else kernel]
-
-
-def _kept_axes(call: ConcreteCall, x: Tensor, out: Tensor) -> list[int] | None:
-    """The axes that a reduction leaves; None where its arguments do not tell."""
-    axes = call.arguments.get("axes")
-    named = (axes,) if isinstance(axes, int) else axes
-    if not isinstance(named, tuple) or not all(isinstance(axis, int) for axis in named) or not x.rank:
-        return None
-    reduced = {axis % x.rank for axis in named}
+    reduced = reduced_axes(call.arguments.get("axes"), x.rank)
     kept = [axis for axis in range(x.rank) if axis not in reduced]
-    return kept if prod(x.shape[axis] for axis in kept) == out.numel and reduced else None
+    if prod(x.shape[axis] for axis in kept) == out.numel:
+        kernel = moved.sum_to(x, kept, out.bits)
+    else:  # the arguments do not tell
+        is_inner = not out.rank or out.shape[-1] != x.shape[-1] or out.rank == x.rank == 1
+        kernel = moved.reduction(x, out.numel, is_inner=is_inner, bits=out.bits)
+    return [kernel]
 
 
-@on_operand
+@moved.on_operand
 def _softmax(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     """One kernel on rows in order; to another element type the operand is cast first unless the kernel can do it."""
-    copies = copied(call)
+    copies = moved.copied(call)
     if copies:
         x = replace(x, dtype=out.dtype, bits=out.bits)
-    kernels = [*copies, softmax_kernel(call, x, call.operator.name, x.full_bytes, out.full_bytes)]
+    kernels = [*copies, moved.softmax_kernel(call, x, call.operator.name, x.full_bytes, out.full_bytes)]
     return kernels if x.numel else []
 
 
-@on_operand
+@moved.on_operand
 def _sorted(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
-    kernel, name = rows_kernel("sort", x, call, *call.cost.moved), call.operator.name
+    kernel, name = moved.rows_kernel("sort", x, call, *call.cost.moved), call.operator.name
     longest = kernel.sizes.columns if isinstance(kernel.sizes, Rows) else 0
     if name == "topk":
         return [replace(kernel, variant=chosen(library("aten_2").choices[name].tree, kernel.sizes))]
@@ -194,19 +156,20 @@ def _sorted(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
         return [replace(kernel, variant="sort")]
     # In place: a copy of the values, and places that are counted, repeated for each row and copied.
     places = replace(x, dtype="int64", bits=8 * INDEX_BYTES, nbytes=INDEX_BYTES * x.numel)
-    before = [copy(x), fill(replace(places, shape=(longest,))), copy(places), copy(places)]
+    counted = moved.fill(replace(places, shape=(longest,)))
+    before = [moved.copy(x), counted, moved.copy(places), moved.copy(places)]
     return [*before, replace(kernel, variant="warp" if longest <= _SORTED_BY_WARP else "block")]
 
 
-@on_operand
+@moved.on_operand
 def _moved(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     """One kernel; of joined parts with more axes than it takes one for each. Stacked parts have an axis less."""
-    parts, joins, axis = [*call.operands], call.operator.name in _JOINING, axis_of(call, out.rank)
+    parts, joins, axis = [*call.operands], call.operator.name in _JOINING, moved.axis_of(call, out.rank)
     is_inside = x.rank < out.rank and axis < x.rank  # stacked parts get a new axis only if it is the last
     if joins and (x.rank if is_inside else out.rank) > _MOST_AXES:
         strides = out.strides if x.rank == out.rank else (*out.strides[:axis], *out.strides[axis + 1 :])
-        return [copy_to(replace(x, dtype=out.dtype, bits=out.bits, strides=strides), x) for x in parts]
-    are_last = out.rank == IMAGE_RANK and all(map(is_last, (*parts, out)))
+        return [moved.copy_to(replace(x, dtype=out.dtype, bits=out.bits, strides=strides), x) for x in parts]
+    are_last = out.rank == IMAGE_RANK and all(map(moved.is_last, (*parts, out)))
     if are_last:  # images lie as rows of channels, one after the other
         *parts, out = map(_as_rows, (*parts, out))
     # With loads of 16 bytes where each part begins and ends at a multiple of these.
@@ -243,12 +206,12 @@ def _other(call: ConcreteCall) -> list[Kernel]:
     return [Kernel("other", like.dtype, cost.matrix_flops, cost.arithmetic, *cost.moved)]
 
 
-@on_operand
+@moved.on_operand
 def _dropout(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     """One kernel that draws the mask and applies it; nothing while it is not training."""
     if call.estimate.alias or call.cost.vector_flops == 0:
         return []
-    drawn = elementwise(out, 0, prod(out.shape[:2]) * out.bits // 8)  # of whole channels
+    drawn = moved.elementwise(out, 0, prod(out.shape[:2]) * out.bits // 8)  # of whole channels
     before = [drawn, drawn] if call.operator.word == "feature_dropout" else []  # and scaled
     mask = Kernel("random", out.dtype, 0, call.cost.vector_flops, *call.cost.moved, variant="dropout")
     return [*before, mask]
@@ -267,29 +230,29 @@ _OF_CHUNKS = frozenset({"chunk_cat", "chunk_cat_mixed_dtype", "_chunk_cat"})
 # Of a constant in the code, which eagerly is a number, or a tensor that is made on the device.
 _ONLY_EXPORTED = frozenset({"lift_fresh_copy"})
 _COPIED_FIRST = frozenset({"masked_fill"})  # in row-major order, then changed in place
-_BY_NAME: Mapping[str, Lowering] = by_name(
+_BY_NAME: Mapping[str, moved.Lowering] = by_name(
     {
-        "col2im": on_operand(images.image),
+        "col2im": moved.on_operand(images.image),
         "fourier": _transformed,
-        "im2col": on_operand(images.columns),
+        "im2col": moved.on_operand(images.columns),
         "pad": _pad,
-        "pixel_shuffle": on_operand(lambda call, x, out: [shuffled(x)]),
+        "pixel_shuffle": moved.on_operand(lambda call, x, out: [moved.shuffled(x)]),
         "roll": _rolled,
         "weight_norm": rowwise.weight_norm,
         "weight_norm_backward": rowwise.weight_norm,
     }
 )
-_FORWARD: Mapping[str, Lowering] = {
+_FORWARD: Mapping[str, moved.Lowering] = {
     **dict.fromkeys(("elementwise", "comparison", "logic", "quantisation"), _elementwise),
     **dict.fromkeys(("identity", "view"), _layout),
     # A conversion to the same element type is no kernel.
-    "cast": on_operand(lambda call, x, out: [] if call.estimate.alias else [copy_to(out, x)]),
+    "cast": moved.on_operand(lambda call, x, out: [] if call.estimate.alias else [moved.copy_to(out, x)]),
     "creation": _filled,
     "movement": _moved,
     "gather": gathered.gathered,
-    "scatter": scatter,
+    "scatter": moved.scatter,
     "reduction": _reduced,
-    "scan": partial(of_rows, "scan"),
+    "scan": partial(moved.of_rows, "scan"),
     "sort": _sorted,
     "product": products.product,
     "convolution": cudnn.convolution,
@@ -300,8 +263,8 @@ _FORWARD: Mapping[str, Lowering] = {
     "softmax": _softmax,
     "attention": attention.attention,
     "recurrent": products.recurrent,
-    "random": partial(of_rows, "random"),
+    "random": partial(moved.of_rows, "random"),
     "dropout": _dropout,
-    "collective": collective,
+    "collective": moved.collective,
     "foreach": foreach.foreach,
 }

@@ -14,11 +14,10 @@ from typing import Any, cast
 from msgspec.structs import replace
 
 from graphflops.base.record import Record
-from graphflops.cost import Estimate
 from graphflops.execution.strides import channels_last, is_contiguous, row_major
 from graphflops.graph import HOST_KINDS, Step, StorageKind
-from graphflops.kernels.beside import operand_copies
-from graphflops.kernels.call import ConcreteCall, Tensor, Work
+from graphflops.kernels.beside import merged, operand_copies
+from graphflops.kernels.call import ConcreteCall, Tensor
 from graphflops.kernels.choices import limits
 from graphflops.kernels.convolution import power_of_two
 from graphflops.kernels.kernel import HALF, INDEX_BYTES, Exchange, Family, Kernel, Rows, Strided
@@ -30,8 +29,6 @@ OnOperand = Callable[[ConcreteCall, Tensor, Tensor], list[Kernel]]
 
 REPEATING = ("reflect", "replicate")  # modes of padding that repeat elements
 PLANES = "planes"  # variant: channels of images, whose pixels and images are added up
-PAIRS, OUTER_PAIRS = "pairs", "pairs_outer"  # variants: each thread keeps two numbers or more
-PAIRED = {"": PAIRS, "outer": OUTER_PAIRS}
 _SOFTMAX_THREADS, _FEW = limits("aten_2", "softmax", "threads", "few")
 
 
@@ -184,7 +181,11 @@ _BITS = 8
 def strided(out: Tensor, operands: Sequence[Tensor]) -> Strided | None:
     """The walk of a kernel that computes an address for each element; None where all tensors lie alike without gaps."""
     tensors = [out, *operands]
-    axes = _merged(out, [_steps(tensor, out) for tensor in tensors])
+    steps = [_steps(tensor, out) for tensor in tensors]
+    order = sorted(
+        (axis for axis in range(out.rank) if out.shape[axis] > 1), key=lambda axis: (steps[0][axis], -axis)
+    )
+    axes: Any = merged(out.shape, steps, order)
     has_casts = len({tensor.dtype for tensor in tensors[1:] if tensor.dtype != "bool"}) > 1
     is_alike = not axes or (len(axes) == 1 and set(axes[0][1]) == {1})
     if is_alike and not has_casts:
@@ -206,19 +207,6 @@ def _steps(tensor: Tensor, out: Tensor) -> list[int]:
     """The stride of a tensor along each axis of the result; 0 where it is broadcast."""
     steps = [0 if size == 1 else step for size, step in zip(tensor.shape, tensor.strides, strict=True)]
     return ([0] * (out.rank - tensor.rank) + steps)[-out.rank :] if out.rank else []
-
-
-def _merged(out: Tensor, steps: Sequence[Sequence[int]]) -> list[tuple[int, list[int]]]:
-    """The axes from the innermost of the result on, with the stride of each tensor; neighbours become one where they can."""
-    order = sorted((step, -axis) for axis, step in enumerate(steps[0]) if out.shape[axis] > 1)
-    axes: list[tuple[int, list[int]]] = []
-    for _, axis in order:
-        size, own = out.shape[-axis], [each[-axis] for each in steps]
-        if axes and all(step == axes[-1][0] * before for step, before in zip(own, axes[-1][1], strict=True)):
-            axes[-1] = (axes[-1][0] * size, axes[-1][1])
-        else:
-            axes.append((size, own))
-    return axes
 
 
 def _waste(axes: Sequence[tuple[int, Sequence[int]]], place: int, width: float) -> float:
@@ -286,31 +274,24 @@ _TAKEN_BACK = {"all_gather": "reduce_scatter", "reduce_scatter": "all_gather"}
 ONE_TO_ONE = frozenset({"send", "receive", "send_and_receive"})
 
 
-def collective(call: ConcreteCall) -> list[Kernel]:
-    """The exchange, after a copy of the operand where it works in place; nothing for a wait."""
-    operator = call.operator
-    if operator.name == _WAIT or not call.operands:
+def collective(call: ConcreteCall, *, is_backward: bool = False) -> list[Kernel]:
+    """The exchange, after a copy of the operand where it works in place; nothing for a wait.
+
+    Backward that of the gradients: parts are gathered where they were scattered, and the reverse. A message to one device
+    takes the kernel that messages to all take; who receives sends nothing, but waits as long.
+    """
+    operator, tensors, cost, estimate = call.operator, call.operands, call.cost, call.estimate
+    name, is_copied = operator.name, operator.name in _ON_A_COPY and (is_backward or not operator.mutates)
+    if is_backward:
+        tensors, cost, name = call.results, call.backward_cost, _TAKEN_BACK.get(name, name)
+        estimate = estimate if call.gradient is None else call.gradient.estimate
+    if name == _WAIT or not tensors:
         return []
-    is_copied = operator.name in _ON_A_COPY and not operator.mutates
-    copies = [copy(x) for x in call.operands] if is_copied else []
-    return [*copies, _exchange(call, operator.name, call.cost, call.estimate)]
-
-
-def collective_backward(call: ConcreteCall) -> list[Kernel]:
-    """The exchange that takes the gradients back: parts are gathered where they were scattered, and the reverse."""
-    name = call.operator.name
-    if name == _WAIT or not call.results or call.gradient is None:
-        return []
-    copies = [copy(x) for x in call.results] if name in _ON_A_COPY else []
-    return [*copies, _exchange(call, _TAKEN_BACK.get(name, name), call.backward_cost, call.gradient.estimate)]
-
-
-def _exchange(call: ConcreteCall, name: str, cost: Work, estimate: Estimate) -> Kernel:
-    """A message to one device takes the kernel that messages to all take; who receives sends nothing, but waits as long."""
     sent = cost.written_bytes if name == "receive" else cost.link_bytes
     variant = "all_to_all" if name in ONE_TO_ONE else name
     sizes = Exchange(sent, call.sizes(estimate.devices))
-    return Kernel("collective", call.operands[0].dtype, 0, 0, *cost.moved, sizes, variant=variant)
+    exchange = Kernel("collective", call.operands[0].dtype, 0, 0, *cost.moved, sizes, variant=variant)
+    return [*map(copy, tensors if is_copied else ()), exchange]
 
 
 TO_HOST = "to_host"

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from graphflops.base.record import Record
 from graphflops.cost import Value
 from graphflops.dims import Dim, ceil_div, dim_max, total
-from graphflops.graph import tensor_type
+from graphflops.graph import Ref, tensor_type
 from graphflops.kernels.call import ConcreteCall, Tensor, Work
 from graphflops.kernels.choices import limits
 from graphflops.kernels.convolution import known, up
@@ -194,25 +194,23 @@ _RESIDENT_FORWARD, _RESIDENT_BACKWARD, _UNITS, _ON_CHIP = limits(
     *("cudnn_9", "resident", "forward", "backward", "units", "products")
 )
 RESIDENT_TYPES = frozenset({"float32", "float16"})
-_OF_CUDNN = "_cudnn_rnn"
 _RESERVED = {"lstm": _LSTM, "gru": _GRU}  # tensors of all steps that one layer reserves, by cell
 
 
 @on_operand
 def recurrent(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
-    """One kernel for all layers and steps, after a copy that puts the steps first."""
-    if call.operator.word.startswith(_OF_CUDNN):
-        return _of_cudnn(call)
+    """One kernel for all layers and steps, after a copy that puts the steps first; of cuDNN's operator for gradients too."""
     if not out.rank:
         return []
     if "cell" in call.operator.word:  # products of operand and state, and all gates in one kernel
-        sizes = _sizes(call)
+        sizes = _sizes(call, "forward")
         gates = sizes.gates * sizes.hidden
         size = sizes.batch * gates * x.bits // 8
         gated = elementwise(x, 2 * size, size // sizes.gates, 3 * sizes.batch * gates)
         return [*[problem.kernel() for problem in _of_cell(x, sizes)], gated]
     turned = [copy(_steps_first(x))] if _is_batch_first(call) else []
-    return [*turned, _recurrence(call, call.cost, "forward")]
+    phase: Pass = "backward" if call.operator.word.endswith("_backward") else "forward"
+    return [*turned, _recurrence(call, call.cost, phase)]
 
 
 @on_operand
@@ -223,7 +221,7 @@ def recurrent_backward(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kerne
     if "cell" not in call.operator.word:
         return [_recurrence(call, call.backward_cost, "backward")]
     # Of a cell the gates, sums for both biases, and of each product the gradients of its operand and weight.
-    sizes = _sizes(call)
+    sizes = _sizes(call, "backward")
     gates, rows = sizes.gates * sizes.hidden, sizes.batch
     size = rows * gates * x.bits // 8
     grads = replace(x, shape=(rows, gates), strides=(gates, 1), nbytes=size)
@@ -234,29 +232,8 @@ def recurrent_backward(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kerne
     return kernels
 
 
-def _of_cudnn(call: ConcreteCall) -> list[Kernel]:
-    """The same, or the gradients, of the call that a recorded step has."""
-    from graphflops.rules.recurrent_backends import MODES  # no other program needs it
-
-    x, own, cost = call.operands[0], call.own, call.cost
-    state = call.named(own["hx"].name)
-    if state is None or state.rank != SEQUENCE_RANK or x.rank != SEQUENCE_RANK:
-        return []
-    directions = 2 if own.get("bidirectional") else 1
-    layers, hidden = state.shape[0] // directions, state.shape[-1]
-    steps, batch = x.shape[:2]
-    turned = []
-    if own.get("batch_first"):
-        steps, batch, turned = batch, steps, [copy(_steps_first(x))]
-    phase: Pass = "backward" if call.operator.word.endswith("_backward") else "forward"
-    gates = MODES[own["mode"]].gates
-    sizes = Recurrence(steps, batch, x.shape[-1], hidden, gates, layers, directions, phase)
-    return [*turned, Kernel("recurrence", x.dtype, cost.matrix_flops, 0, *cost.moved, sizes)]
-
-
 def _is_batch_first(call: ConcreteCall) -> bool:
-    found = call.arguments.get(_BATCH_FIRST, call.arguments.get("batch_first"))
-    return found is True and bool(call.operands) and call.operands[0].rank >= SEQUENCE_RANK
+    return call.own.get("batch_first") is True and call.operands[0].rank >= SEQUENCE_RANK
 
 
 def _steps_first(x: Tensor) -> Tensor:
@@ -267,24 +244,31 @@ def _steps_first(x: Tensor) -> Tensor:
 
 
 def _recurrence(call: ConcreteCall, cost: Work, phase: Pass) -> Kernel:
-    sizes = replace(_sizes(call), phase=phase)
-    return Kernel("recurrence", call.operands[0].dtype, cost.matrix_flops, 0, *cost.moved, sizes)
+    sizes, dtype = _sizes(call, phase), call.operands[0].dtype
+    return Kernel("recurrence", dtype, cost.matrix_flops, 0, *cost.moved, sizes)
 
 
-def _sizes(call: ConcreteCall) -> Recurrence:
+def _sizes(call: ConcreteCall, phase: Pass) -> Recurrence:
     """Steps, batch and widths, as far as the operands tell them; a cell is one step."""
-    x, out = call.operands[0], call.out
+    x, out, own = call.operands[0], call.out, call.own
     assert out is not None
     gates = _GATES.get(call.operator.name, 1)
-    state = next((r for r in call.results[1:] if r.rank >= SEQUENCE_RANK), None)
+    if "mode" in own:  # the number of a cell, in the operator of cuDNN that a recorded step has
+        from graphflops.rules.recurrent import MODES  # no other program needs it
+
+        gates = MODES[own["mode"]].gates
+    given = own.get("hx")
+    states = (call.named(given.name),) if isinstance(given, Ref) else call.results[1:]
+    state = next((each for each in states if each is not None and each.rank >= SEQUENCE_RANK), None)
     hidden = state.shape[-1] if state is not None else out.shape[-1]
-    directions = max(out.shape[-1] // max(hidden, 1), 1)
+    is_told = "bidirectional" in own
+    directions = 1 + (own["bidirectional"] is True) if is_told else max(out.shape[-1] // max(hidden, 1), 1)
     layers = max(prod(state.shape[:-2]) // directions, 1) if state is not None else 1
     if x.rank < SEQUENCE_RANK:
         steps, batch = (x.shape[0], 1) if state is not None else (1, x.shape[0] if x.rank else 1)
     else:
         steps, batch = (x.shape[1], x.shape[0]) if _is_batch_first(call) else x.shape[:2]
-    return Recurrence(steps, batch, x.shape[-1] if x.rank else 1, hidden, gates, layers, directions)
+    return Recurrence(steps, batch, x.shape[-1] if x.rank else 1, hidden, gates, layers, directions, phase)
 
 
 def _of_cell(x: Tensor, sizes: Recurrence) -> list[Problem]:

@@ -49,9 +49,8 @@ class Network(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         node = self.node
-        return (
-            f"{node.devices} devices a node, {node.links} x {node.bandwidth * 8 / 1e9:g} Gbit/s between nodes"
-        )
+        between = f"{node.links} x {node.bandwidth * 8 / 1e9:g} Gbit/s between nodes"
+        return f"{node.devices} devices a node, {between}"
 
 
 class BetweenNodes(msgspec.Struct, frozen=True):

@@ -3,18 +3,36 @@
 `onnx_attributes.txt` is written by `python -m tests.generated`, from the installed onnx and onnxruntime.
 A line names operators that have the same attributes, onnx's own with their versions, and below an empty line those that
 onnxruntime adds; `axis=int!` is one that a call must give. A file may give an attribute that the operator's version does not
-have, or of another type, or lack one: onnxruntime loads no such model.
+have, or of another type, or lack one: onnxruntime loads no such model. The versions at
+which each operator changed are read from it, too, so that `onnx.defs` need not be imported.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from graphflops.errors import shown
-from graphflops.ops.onnx_versions import TABLE
 from graphflops.ops.operator import operator
+
+TABLE = Path(__file__).with_name("onnx_attributes.txt")
+NEWEST_IR = 14
+NEWEST = {"": 28, "ai.onnx.ml": 5, "ai.onnx.preview": 1, "ai.onnx.preview.training": 1, "com.microsoft": 1}
+
+
+def _versions(table: str) -> dict[str, tuple[int, ...]]:
+    found: dict[str, list[int]] = {}
+    for line in table.splitlines():
+        for spelling in line.partition(":")[0].split():
+            name, _, version = spelling.rpartition(".")
+            if version.isdecimal():  # onnxruntime's own have none
+                found.setdefault(name.removeprefix("onnx."), []).append(int(version))
+    return {name: tuple(sorted(versions)) for name, versions in found.items()}
+
+
+VERSIONS = _versions(TABLE.read_text(encoding="utf-8").partition("\n\n")[0])
 
 _DOMAINS = ("onnx.", "ai.onnx.", "com.")
 _IN_WORDS = {"int": "an integer", "float": "a number", "string": "a string", "ints": "a list of integers"}

@@ -220,7 +220,7 @@ def onnx_spelling(domain: str, word: str, opset: int) -> str:
 
     domain: "" for ONNX's own. An operator that no table lists has version 1, that of another domain its opset's.
     """
-    from graphflops.ops.onnx_versions import VERSIONS
+    from graphflops.ops.onnx_attributes import VERSIONS
 
     versions = VERSIONS.get(f"{domain}.{word}" if domain else word)
     version = opset if domain else 1

@@ -64,7 +64,8 @@ shape: size | low: min | mask: attn_mask attn_bias bias | high: max | start: sta
 value: fill_value values | index: indices | source: src | grad: grad_output grad_out grad_out_ | then: then_branch
 training: training_mode train train_mode update use_input_stats | saved_mean: save_mean | otherwise: else_branch
 saved_var: save_var save_invstd save_var_transform | stride: strides | padding: pads | groups: group
-turn_a: transA | turn_b: transB
+turn_a: transA | turn_b: transB | offsets_q: cum_seq_q cu_seqlens_q cu_seq_q | offsets_k: cum_seq_k cu_seqlens_k cu_seq_k
+max_q: max_seqlen_q | max_k: max_seqlen_k | left: window_size_left | right: window_size_right
 """
 ARGUMENT_NAMES: dict[str, tuple[str, ...]] = {
     name.strip(): tuple(names.split())

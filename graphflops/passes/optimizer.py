@@ -29,9 +29,6 @@ class Parameter(NamedTuple):
     name: str
     type: TensorType
 
-    def buffer(self) -> Buffer:
-        return Buffer(self.name, self.type.nbytes)
-
 
 class Buffer(NamedTuple):
     """A tensor that an update keeps or makes, by the parameter that it belongs to."""
@@ -67,7 +64,7 @@ def update(training: Training, parameters: Sequence[Parameter]) -> Update:
             state += [Buffer(name, _STEP_BYTES) for name, _ in some]
         made = algorithm.temporaries.get(implementation or "")
         if some and made is not None:
-            temporaries.append(made(some))
+            temporaries.append(made.most(some))
     return Update(Cost.sum(costs), tuple(state), tuple(max(temporaries, key=_size, default=())))
 
 
@@ -95,18 +92,51 @@ def trained_inputs(program: PricedProgram) -> list[str]:
     return [name for name in parameters if name in reached and wants(program.operands[name])]
 
 
+class _Temporaries(NamedTuple):
+    """What an implementation makes on the way, turn by turn of a loop over parameters of one element type."""
+
+    together: (
+        Callable[[TensorType], object] | None
+    )  # the same for parameters of one turn; None: each has its own
+    lasting: Callable[
+        [TensorType], Sequence[Dim]
+    ]  # of one parameter: held until those of the next turn are made
+    brief: Callable[[TensorType], Sequence[Dim]] = lambda _: ()  # freed within the turn
+
+    def most(self, parameters: Sequence[Parameter]) -> list[Buffer]:
+        """Those that exist together where the loop needs most."""
+        turns: dict[object, list[Parameter]] = {}
+        for place, parameter in enumerate(parameters):
+            key = place if self.together is None else self.together(parameter.type)
+            turns.setdefault(key, []).append(parameter)
+        moments, before = [], list[Buffer]()
+        for turn in turns.values():
+            made, brief = (
+                [Buffer(name, size) for name, value in turn for size in sizes(value)]
+                for sizes in (self.lasting, self.brief)
+            )
+            moments.append([*before, *made, *brief])
+            before = made
+        return max(moments, key=_size)
+
+
 class _Algorithm(NamedTuple):
     """An optimizer of torch.optim."""
 
     cost: Callable[[TensorType], Cost]  # of one parameter, as the state
     state: Callable[[TensorType], Sequence[Dim]]
-    # Of parameters of one element type that torch updates in one call, by implementation; a missing one makes none.
-    temporaries: Mapping[str, Callable[[Sequence[Parameter]], list[Buffer]]] = MappingProxyType({})
+    temporaries: Mapping[str, _Temporaries] = MappingProxyType(
+        {}
+    )  # by implementation; a missing one makes none
     counts_steps: bool = False  # whether a fused update keeps the number of steps on the device
 
 
 def _size(buffers: Iterable[Buffer]) -> int:
     return sum(number for buffer in buffers if isinstance(number := buffer.bytes, int))
+
+
+def _itself(parameter: TensorType) -> list[Dim]:
+    return [parameter.nbytes]
 
 
 def _elementwise(
@@ -124,38 +154,6 @@ def _elementwise(
         )
 
     return cost, lambda parameter: [parameter.nbytes] * states
-
-
-def _groups(parameters: Sequence[Parameter], key: Callable[[TensorType], object]) -> list[list[Parameter]]:
-    """The parameters that a foreach update takes together, in the order of their first."""
-    groups: dict[object, list[Parameter]] = {}
-    for parameter in parameters:
-        groups.setdefault(key(parameter.type), []).append(parameter)
-    return list(groups.values())
-
-
-def _pairs(turns: Sequence[list[Buffer]], extra: Sequence[list[Buffer]] | None = None) -> list[Buffer]:
-    """The most that is alive in a loop whose variable holds the last turn's tensors until this turn's are made.
-
-    extra: by turn, further tensors that are alive together with these.
-    """
-    moments = [
-        [*(turns[index - 1] if index else ()), *turn, *(extra[index] if extra else ())]
-        for index, turn in enumerate(turns)
-    ]
-    return max(moments, key=_size)
-
-
-def _root_of_each_set(parameters: Sequence[Parameter]) -> list[Buffer]:
-    """Foreach Adam: the roots of the second moments of all parameters of one element type."""
-    groups = _groups(parameters, lambda value: value.dtype)
-    return _pairs([[parameter.buffer() for parameter in group] for group in groups])
-
-
-def _root_and_quotient(parameters: Sequence[Parameter]) -> list[Buffer]:
-    """Adam, one parameter after another: `denom = (v.sqrt() / correction).add_(eps)`, with the last denominator."""
-    made = [[parameter.buffer()] for parameter in parameters]
-    return _pairs(made, made)
 
 
 def _factored(parameter: TensorType) -> list[Dim]:
@@ -178,22 +176,14 @@ def _adafactor(parameter: TensorType) -> Cost:
     )
 
 
-def _estimates(parameters: Sequence[Parameter]) -> list[Buffer]:
-    """Adafactor, one parameter after another: the update; of a vector the squared gradient beside it."""
-    return _pairs([[each.buffer()] * (1 if each.type.rank > 1 else 2) for each in parameters])
+def _estimates(parameter: TensorType) -> list[Dim]:
+    """Adafactor's update; of a vector the squared gradient beside it."""
+    return [parameter.nbytes] * (1 if parameter.rank > 1 else 2)
 
 
-def _estimates_of_each_set(parameters: Sequence[Parameter]) -> list[Buffer]:
-    """Foreach Adafactor: the updates of all matrices, then of all vectors, of one element type.
-
-    Beside the update of a stack of matrices, as of a convolution, lives the mean of each matrix.
-    """
-    groups = _groups(parameters, lambda value: (value.dtype, value.rank > 1))
-    means = [
-        [Buffer(name, x.like((*x.shape[:-2], 1, 1)).nbytes) for name, x in group if x.rank > 1]
-        for group in groups
-    ]
-    return _pairs([[parameter.buffer() for parameter in group] for group in groups], means)
+def _means(parameter: TensorType) -> list[Dim]:
+    """The mean of each matrix, beside the update of a stack of them, as of a convolution."""
+    return [parameter.like((*parameter.shape[:-2], 1, 1)).nbytes] if parameter.rank > 1 else []
 
 
 def _muon(parameter: TensorType) -> Cost:
@@ -209,24 +199,28 @@ def _muon(parameter: TensorType) -> Cost:
     )
 
 
-def _newton_schulz(parameters: Sequence[Parameter]) -> list[Buffer]:
-    """Muon, one matrix after another: the update, two iterates and two Gram matrices in bfloat16."""
-    half = BFLOAT16.bits // 8
-    made = []
-    for name, value in parameters:
-        short, long = dim_min(*value.shape), dim_max(*value.shape)
-        sizes = (value.nbytes, *(half * short * long,) * 2, *(half * short * short,) * 2)
-        made.append([Buffer(name, size) for size in sizes])
-    return max(made, key=_size)
+def _newton_schulz(parameter: TensorType) -> list[Dim]:
+    """The update, two iterates and two Gram matrices in bfloat16."""
+    half, short, long = BFLOAT16.bits // 8, dim_min(*parameter.shape), dim_max(*parameter.shape)
+    return [parameter.nbytes, *(half * short * long,) * 2, *(half * short * short,) * 2]
 
 
-_ADAM_TEMPORARIES = {"foreach": _root_of_each_set, "single": _root_and_quotient}
+# The roots of the second moments; one after another: `denom = (v.sqrt() / correction).add_(eps)`, with the last denominator.
+_ADAM_TEMPORARIES = {
+    "foreach": _Temporaries(lambda value: value.dtype, _itself),
+    "single": _Temporaries(None, _itself, _itself),
+}
+# Foreach, the updates of all matrices, then of all vectors.
+_ADAFACTOR_TEMPORARIES = {
+    "foreach": _Temporaries(lambda value: (value.dtype, value.rank > 1), _itself, _means),
+    "single": _Temporaries(None, _estimates),
+}
 _ADAMW = _Algorithm(*_elementwise(WORK["adamw"], 2), _ADAM_TEMPORARIES, counts_steps=True)
-_MUON = _Algorithm(_muon, lambda parameter: [parameter.nbytes], {"single": _newton_schulz})
+_MUON = _Algorithm(_muon, _itself, {"single": _Temporaries(None, lambda _: (), _newton_schulz)})
 _ALGORITHMS: Mapping[str, _Algorithm] = {
     "sgd": _Algorithm(*_elementwise(WORK["sgd"], 0)),
     "momentum": _Algorithm(*_elementwise(WORK["sgd"].more(WORK["momentum"].flops), 1)),
     "adam": _Algorithm(*_elementwise(WORK["adam"], 2), _ADAM_TEMPORARIES, counts_steps=True),
     "adamw": _ADAMW,
-    "adafactor": _Algorithm(_adafactor, _factored, {"foreach": _estimates_of_each_set, "single": _estimates}),
+    "adafactor": _Algorithm(_adafactor, _factored, _ADAFACTOR_TEMPORARIES),
 }

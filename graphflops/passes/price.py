@@ -24,6 +24,7 @@ from graphflops.passes.price_call import (
     Wanted,
     converts,
     key_of,
+    matrix_dtype,
     price_call,
     unknown_call,
     without_gradient,
@@ -293,7 +294,7 @@ def _row(node: Node, uses: Sequence[str], priced: Priced, values: Mapping[str, V
         backward=priced.gradient_cost,
         inputs=_tensors(uses, values),
         outputs=_tensors([name for name in node.outputs if name is not None], values),
-        matrix_dtype=priced.matrix_dtype,
+        matrix_dtype=matrix_dtype(priced.estimate),
         phase=phase,
         regions=tuple([RegionUse(run.name, times, run.cost) for run, times in regions]) if regions else (),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any, Union
 
 from msgspec.structs import astuple, replace
@@ -17,7 +17,7 @@ from graphflops.ops.onnx_attributes import attributes, fault
 from graphflops.passes.gradients import backward_of, wants
 from graphflops.passes.program import Backward
 from graphflops.report import State
-from graphflops.rules import functorch
+from graphflops.rules.control import MARKS, over_hidden_axes
 from graphflops.rules.registry import Rule, check_indices
 from graphflops.rules.shapes import held
 from graphflops.tensor import SequenceType, TensorType, UnknownType, flat, mapped, sizes_in, with_sizes
@@ -30,20 +30,31 @@ _LARGEST_SIZE, _LARGEST_COST, _MOST_AXES = 2**128, 2**512, 256
 RANKLESS = "not even the number of axes of an operand is known, here and in calls that this one leads to"
 
 
-class Priced(Record, frozen=True):
+class Priced(Record, frozen=True, dict=True):
     """The price of one distinct call (operator, operand types, attributes), which may occur many times."""
 
     state: State
     estimate: Estimate
-    cost: Cost
     gradient: Backward | None = None
-    gradient_cost: Cost | None = None
-    placeholders: frozenset[str] = frozenset()
     code: str = ""
-    matrix_dtype: str = ""
     met: tuple[Meeting, ...] = ()
     outgrown: bool = False
     form: int | None = None  # its number; None where sizes of its own were put in
+
+    @cached_property
+    def cost(self) -> Cost:
+        return self.estimate.cost
+
+    @cached_property
+    def gradient_cost(self) -> Cost | None:
+        return None if self.gradient is None else self.gradient.estimate.cost
+
+    @cached_property
+    def placeholders(self) -> frozenset[str]:
+        """Names of the sizes that depend on data and that are not numbered yet."""
+        estimate = self.estimate
+        sizes = (size for value in estimate.out for size in sizes_in(value))
+        return placeholders_in([*astuple(self.cost), *sizes, *(times for _, times in estimate.regions)])
 
 
 Operands = tuple[Any, ...]
@@ -110,19 +121,15 @@ def _completed(
         written = target if is_free(estimate) else target.view(target.shape)
         estimate = replace(estimate, out=(written, *estimate.out[1:]), alias=True)
     back = backward_of(rule, arguments, estimate, tensors) if training else None
-    if any(tensor.mapped for tensor in tensors) and not rule.key.startswith(functorch.MARKS):
-        estimate = functorch.over_hidden_axes(estimate, tensors)
+    if any(tensor.mapped for tensor in tensors) and not rule.key.startswith(MARKS):
+        estimate = over_hidden_axes(estimate, tensors)
         if back is not None:
             wanting = [tensors[place] for place, _ in back.gradients]
-            back = replace(back, estimate=functorch.over_hidden_axes(back.estimate, tensors, wanting))
+            back = replace(back, estimate=over_hidden_axes(back.estimate, tensors, wanting))
     return Priced(
         state="free" if is_free(estimate) else "counted",
         estimate=_marked(estimate, flat(arguments.values())) if training else estimate,
-        cost=estimate.cost,
         gradient=back,
-        gradient_cost=None if back is None else back.estimate.cost,
-        placeholders=placeholders(estimate),
-        matrix_dtype=matrix_dtype(estimate),
         met=tuple(met),
         outgrown=wanted is not None and any(map(outgrown, estimate.out)),
     )
@@ -130,8 +137,7 @@ def _completed(
 
 def unknown_call(code: str, problem: str, out: tuple[Value, ...] = ()) -> Priced:
     """The price of a call without an estimate: the reason, and the results' types if they are known."""
-    estimate = Estimate(out, writes=(), unknown=problem)
-    return Priced("unknown", estimate, Cost(), code=code, placeholders=placeholders(estimate))
+    return Priced("unknown", Estimate(out, writes=(), unknown=problem), code=code)
 
 
 def _refuse_impossible(estimate: Estimate) -> None:
@@ -213,12 +219,6 @@ def converts(op: Op, x: Any) -> bool:
     if op.kind not in ("cast", "product", "convolution"):
         return op.kind == "quantisation"
     return isinstance(x, TensorType) and x.dtype.bits <= _BYTE and x.dtype.kind in ("int", "uint")
-
-
-def placeholders(estimate: Estimate) -> frozenset[str]:
-    """Names in an estimate of the sizes that depend on data and that are not numbered yet."""
-    sizes = (size for value in estimate.out for size in sizes_in(value))
-    return placeholders_in([*astuple(estimate.cost), *sizes, *(times for _, times in estimate.regions)])
 
 
 def placeholders_in(dims: Iterable[Any]) -> frozenset[str]:

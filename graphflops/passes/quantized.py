@@ -14,12 +14,12 @@ is one of the quantized value. A conversion that something else reads stays, and
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
 from msgspec.structs import replace
 
 from graphflops.base.units import memory
-from graphflops.cost import Cost, Estimate, Value
+from graphflops.cost import Cost, Value
 from graphflops.dims import Dim, evaluate
 from graphflops.graph import Graph
 from graphflops.open_sizes import of_described
@@ -47,24 +47,21 @@ def fuse(
     """
     found = Islands(graph, calls, values, stored, price_of)
     instead: dict[str, str] = {}  # by name of a value that is no longer stored, what is
-    gone = {*found.folded}
+    gone = {*found.folded, *(place for place, island in found.island_of.items() if place != island.place)}
     for place in filter(found.dequantizes, range(len(calls))):
         names = found.outputs(place)
         if all(map(found.is_taken, names)):  # only read in their quantized form
             gone.add(place)
             instead.update((name, found.twins[name].name) for name in names)
-    gone.update(*((*island.absorbed, *island.quantizers) for island in found.islands.values()))
-    ends = {(island.absorbed or (island.place,))[-1]: island for island in found.islands.values()}
+    ends = {(island.place, *island.absorbed)[-1]: island for island in found.island_of.values()}
     kept = []  # the calls that are left, each once its operands are made
     for place, call in enumerate(calls):
         if place in ends:
+            if ends[place].is_layout:
+                values.update((name, found.twins[name].type) for name in found.outputs(place))
             instead.update((name, made[0]) for name, made in ends[place].results.items())
             kept.append(_fused(found, ends[place], rows))
-        elif place in found.layouts:
-            values.update((name, found.twins[name].type) for name in found.outputs(place))
-            twins = {call.uses[0]: found.twins[call.uses[0]].name}
-            kept.append(_entered(found, call.renamed(twins), found.layouts[place], twins, rows))
-        elif place not in gone and place not in found.islands:
+        elif place not in gone and place not in found.island_of:
             # One that reads sizes takes them from what is stored.
             is_stored = instead.keys().isdisjoint(call.uses) or not call.node.operator.reads_sizes
             kept.append(call if is_stored else call.renamed(instead))
@@ -75,34 +72,28 @@ def fuse(
 
 
 def _fused(found: Islands, island: Island, rows: list[Row]) -> PricedCall:
-    call = found.calls[island.place]
+    """An island as one call, and its row."""
+    call, estimate = found.calls[island.place], island.estimate
     parts = [found.calls[place] for place in (*island.absorbed, *island.quantizers)]
     inside = {name for part in (call, *parts) for name in part.node.outputs}
     beside = [name for part in parts for name in part.uses if name not in inside]
-    scales = [name for taken in island.taken for name in found.twins[taken].by.uses[1:]]
+    taken = () if island.is_layout else island.taken
+    scales = [name for name in taken for name in found.twins[name].by.uses[1:]]
     further = [name for name in dict.fromkeys((*beside, *scales)) if name not in found.stored]
     twins = {name: found.twins[name].name for name in island.taken}
     outputs = tuple([x for output in call.node.outputs for x in island.results.get(output or "", (output,))])
     fused = call.renamed(twins)
     uses = (*fused.uses, *[twins.get(name, name) for name in further if name not in call.uses])
-    fused = replace(fused, node=replace(fused.node, outputs=outputs), uses=uses)
-    return _entered(found, fused, island.estimate, twins, rows)
-
-
-def _entered(
-    found: Islands, call: PricedCall, estimate: Estimate, twins: Mapping[str, str], rows: list[Row]
-) -> PricedCall:
     row = rows[call.row]
-    inputs = [twins.get(name, name) for name, _ in row.inputs]
-    outputs = [x for x in call.node.outputs if x and isinstance(found.values.get(x), TensorType)]
+    made = [x for x in outputs if x and isinstance(found.values.get(x), TensorType)]
     rows[call.row] = row._replace(
         state="free" if is_free(estimate) else "counted",
         cost=estimate.cost,
-        inputs=tuple([Named(name, found.type_of(name)) for name in inputs]),
-        outputs=tuple([Named(name, found.type_of(name)) for name in outputs]),
+        inputs=tuple([Named(x, found.type_of(x)) for x in (twins.get(name, name) for name, _ in row.inputs)]),
+        outputs=tuple([Named(name, found.type_of(name)) for name in made]),
         matrix_dtype=matrix_dtype(estimate),
     )
-    return replace(call, estimate=estimate, form=None)
+    return replace(fused, node=replace(fused.node, outputs=outputs), uses=uses, estimate=estimate, form=None)
 
 
 def say_unfused(program: PricedProgram, separate: PricedProgram) -> None:

@@ -10,26 +10,32 @@ from msgspec.structs import replace
 
 from graphflops.base.record import Record
 from graphflops.cost import Estimate, Value, free
-from graphflops.dims import Dim, total
+from graphflops.dims import Dim, floor_div, total
 from graphflops.graph import Graph, Node, Ref
-from graphflops.passes.price_call import Priced, is_free
+from graphflops.passes.price_call import Priced, converts, is_free
 from graphflops.passes.program import PricedCall
-from graphflops.passes.quantized_values import (
-    TO_FLOAT,
-    Twin,
-    Uses,
-    is_narrow,
-    parameters,
-    scales,
-)
+from graphflops.rules.quantized import DEQUANTIZE, QUANTIZE
 from graphflops.tensor import DTYPES, INT32, INT64, TensorType
 
 PriceOf = Callable[[Node, Mapping[str, Value], Graph], Priced]
 
+TO_FLOAT = DEQUANTIZE - 1  # of a sum of integers: convert, multiply by the scales
 _HALF = 16  # bits of the narrowest floating-point type that layers compute in
+_WIDEST = 16  # bits of an integer that is a factor of products
 _SUMS = (INT32, INT64)  # types in which products of integers are summed
 _TURNS = 8  # of looking for layouts of quantized values
 _UNFIT = ("control", "collective", "optimizer", "random", "creation", "size", "sequence")
+
+
+class Twin(NamedTuple):
+    """The quantized form of a floating-point value."""
+
+    name: str
+    type: TensorType
+    by: PricedCall  # that dequantizes it
+    is_stored: bool  # whether it is a weight
+    scales: tuple[TensorType, ...]  # and zero points
+    each: int  # work of converting one element to floating point
 
 
 class End(NamedTuple):
@@ -46,73 +52,119 @@ class Island(Record, frozen=True):
 
     place: int  # of the call that gives its name
     taken: frozenset[str]  # operands that are read in their quantized form
-    absorbed: tuple[int, ...]  # calls after it, as the quantizers
-    quantizers: tuple[int, ...]
-    results: Mapping[str, tuple[str, ...]]  # by result of the first that is not stored: what is instead
     estimate: Estimate  # of the whole
+    absorbed: tuple[int, ...] = ()  # calls after it, as the quantizers
+    quantizers: tuple[int, ...] = ()
+    results: Mapping[str, tuple[str, ...]] = {}  # by result of the first that is not stored: what is instead
+    is_layout: bool = False  # a lone call that lays out a quantized value in place of a dequantized one
 
 
-class Islands(Uses):
-    """The islands of one graph."""
+class Islands:
+    """The islands of one graph, with who reads its values and which of these have a quantized form."""
 
     def __init__(
-        self,
-        graph: Graph,
-        calls: Sequence[PricedCall],
-        values: dict[str, Value],
-        stored: Collection[str],
-        price_of: PriceOf,
-    ) -> None:
-        super().__init__(graph, calls, values, stored)
-        self.price_of = price_of
+        self, graph: Graph, calls: Sequence[PricedCall], values: dict[str, Value],
+        stored: Collection[str], price_of: PriceOf,
+    ) -> None:  # fmt: skip
+        self.graph, self.calls, self.values, self.price_of = graph, calls, values, price_of
+        self.returned = frozenset(graph.returned)
+        self.stored = {*stored}  # names of weights and constants
+        self.readers: dict[str, list[int]] = {}  # by value, calls that read its contents, not only its size
+        for place, call in enumerate(calls):
+            if not call.node.operator.reads_sizes:
+                for name in dict.fromkeys(call.uses):
+                    self.readers.setdefault(name, []).append(place)
+            is_fixed = is_free(call.estimate) and not call.estimate.unknown
+            if is_fixed and self.stored.issuperset(call.uses):  # a constant, a part of a weight
+                self.stored.update(self.outputs(place))
+        # Calls that quantize weights for conversions back, which is done once, when the model is loaded.
+        self.folded = set[int]()
+        for place, call in enumerate(calls):
+            results, is_of_stored = self.outputs(place), self.stored.issuperset(call.uses)
+            is_quantizing = call.node.operator.name == "quantize" and is_of_stored and bool(results)
+            if is_quantizing and self.is_read_only_by(results[0], self.dequantizes):
+                self.folded.add(place)
+                self.stored.update(results)
         self.twins: dict[str, Twin] = {}  # the quantized form of values
-        self.layouts: dict[int, Estimate] = {}  # by call, of a quantized value in place of a dequantized one
-        self.islands: dict[int, Island] = {}  # by the call that gives its name
-        self.island_of: dict[int, Island] = {}
-        # finds the islands, and those layouts of quantized values that nothing else reads
-        barred: set[str] = set()
+        self.island_of: dict[int, Island] = {}  # by call
+        barred: set[str] = set()  # values that something else than islands reads
         for turn in range(_TURNS):
-            self._find_twins(barred, has_layouts=turn < _TURNS - 1)
-            self.islands.clear()
+            self.twins.clear()
             self.island_of.clear()
-            for place, call in enumerate(self.calls):
-                if place in self.island_of or place in self.layouts or place in self.folded:
-                    continue
-                island = self._island(place, call)
+            self._find_twins(barred, has_layouts=turn < _TURNS - 1)
+            layouts = [*self.island_of]
+            for place, call in enumerate(calls):
+                island = self._island(place, call) if place not in self.island_of else None
                 if island is not None:
-                    self.islands[place] = island
                     parts = (place, *island.absorbed, *island.quantizers)
                     self.island_of.update(dict.fromkeys(parts, island))
-            lost = [name for place in self.layouts for name in self.outputs(place) if not self.is_taken(name)]
+            lost = [name for place in layouts for name in self.outputs(place) if not self.is_taken(name)]
             if not lost:
                 return
             barred.update(lost)
 
+    def outputs(self, place: int) -> list[str]:
+        return [name for name in self.calls[place].node.outputs if name is not None]
+
+    def type_of(self, name: str) -> TensorType:
+        value = self.values[name]
+        assert isinstance(value, TensorType)
+        return value
+
+    def is_float(self, name: str) -> bool:
+        value = self.values.get(name)
+        return isinstance(value, TensorType) and value.dtype.kind == "float"
+
+    def floats(self, names: Iterable[str]) -> list[str]:
+        return [*filter(self.is_float, dict.fromkeys(names))]
+
+    def elements(self, place: int) -> Dim:
+        return total(self.type_of(name).numel for name in self.outputs(place))
+
+    def scales(self, conversion: PricedCall) -> tuple[TensorType, ...]:
+        """Scales and zero points that a conversion reads."""
+        read = [self.values.get(name) for name in conversion.uses[1:]]
+        return tuple([value for value in read if isinstance(value, TensorType)])
+
+    def is_read_only_by(self, name: str, is_meant: Callable[[int], bool]) -> bool:
+        readers = self.readers.get(name, ())
+        return bool(readers) and name not in self.returned and all(map(is_meant, readers))
+
+    def is_quantized(self, name: str) -> bool:
+        def quantizes(place: int) -> bool:
+            op, uses = self.calls[place].node.operator, self.calls[place].uses
+            return op.name == "quantize" and name == uses[0] and name not in uses[1:]
+
+        return self.is_read_only_by(name, quantizes)
+
     def is_taken(self, name: str) -> bool:
         """Whether all that read a dequantized value read its quantized form instead."""
+        islands = self.island_of
+        return self.is_read_only_by(name, lambda place: place in islands and name in islands[place].taken)
 
-        def takes(place: int) -> bool:
-            if place in self.layouts:
-                return self.calls[place].uses[0] == name
-            return place in self.island_of and name in self.island_of[place].taken
-
-        return self.is_read_only_by(name, takes)
-
-    # Values that have a quantized form
+    def dequantizes(self, place: int) -> bool:
+        """Whether a call converts from few bits to floating point, be it by a plain cast."""
+        call, results = self.calls[place], self.outputs(place)
+        op = call.node.operator
+        is_candidate = op.name == "dequantize" or (op.kind == "cast" and not op.mutates)
+        if not is_candidate or not call.uses or call.estimate.unknown:
+            return False
+        is_float = all(map(self.is_float, results)) and bool(results)
+        return is_float and converts(op, self.values[call.uses[0]])
 
     def _find_twins(self, barred: set[str], *, has_layouts: bool) -> None:
-        self.twins.clear()
-        self.layouts.clear()
         for place, call in enumerate(self.calls):
             x, names = call.uses[0] if call.uses else "", self.outputs(place)
             if self.dequantizes(place):
-                twin = Twin(x, self.type_of(x), call, x in self.stored)
+                whole, work = self.type_of(x), call.estimate.vector_flops
+                each = next((n for n in range(QUANTIZE + 1) if whole.numel * n == work), DEQUANTIZE)
+                twin = Twin(x, whole, call, x in self.stored, self.scales(call), each)
                 self.twins.update((name, twin) for name in names)
             elif has_layouts and x in self.twins and barred.isdisjoint(names):
                 estimate = self._laid_out(call, names)
                 if estimate is None:
                     continue
-                self.layouts[place] = estimate
+                self.island_of[place] = Island(place, frozenset((x,)), estimate, is_layout=True)
                 for name, value in zip(call.node.outputs, estimate.out, strict=False):
                     if name is not None and isinstance(value, TensorType):
                         self.twins[name] = self.twins[x]._replace(name=name, type=value)
@@ -124,83 +176,84 @@ class Islands(Uses):
             return None
         if op.kind == "cast" and self.type_of(names[0]).dtype.bits >= _HALF:
             return free(twin.type)
-        is_layout = self._lays_out(call) and not op.mutates
-        priced = self._at_twins(call, call.uses[:1]) if is_layout else None
-        return None if priced is None else priced.estimate
+        return self._at_twins(call, call.uses[:1]) if _lays_out(call) and not op.mutates else None
 
-    def _at_twins(self, call: PricedCall, taken: Collection[str]) -> Priced | None:
-        """The price of a call at the quantized types of some operands; None where its rule does not take these."""
+    def _at_twins(self, call: PricedCall, taken: Collection[str]) -> Estimate | None:
+        """A call at the quantized types of some operands; None where its rule does not take these."""
         types: dict[str, Value] = {name: self.twins[name].type for name in taken}
         priced = self.price_of(call.node, ChainMap(types, self.values), self.graph)
-        return None if priced.state == "unknown" or priced.placeholders else priced
-
-    # Islands
+        return None if priced.state == "unknown" or priced.placeholders else priced.estimate
 
     def _island(self, place: int, call: PricedCall) -> Island | None:
         op, estimate = call.node.operator, call.estimate
-        if op.kind in _UNFIT or self.dequantizes(place) or estimate.unknown or estimate.regions:
+        is_unfit = op.kind in _UNFIT or place in self.folded or self.dequantizes(place)
+        if is_unfit or estimate.unknown or estimate.regions:
             return None
         if op.mutates:  # fused where what it writes in place was dequantized for it alone
-            name = call.uses[0] if call.uses else ""
-            twin = self.twins.get(name)
-            if twin is None or name not in twin.by.node.outputs or self.only_reader(name) is None:
+            twin = self.twins.get(name := call.uses[0] if call.uses else "")
+            is_alone = self.readers.get(name) == [place] and name not in self.returned
+            if twin is None or name not in twin.by.node.outputs or not is_alone:
                 return None
         floats = self.floats(call.uses)
         taken = [name for name in floats if name in self.twins]
         if op.name == "quantize":
-            if taken != list(call.uses[:1]):
-                return None
-            # A quantized value that is quantized again: the same value where the scales are equal.
-            again, (out,) = self.twins[taken[0]], call.estimate.out
-            whole = free(out)
-            if parameters(call) != parameters(again.by):
-                reads = (again.type, *scales(again.by, self.values), *scales(call, self.values))
-                work = call.estimate.vector_flops + again.dequantizing(self.values)
-                whole = Estimate((out,), vector_flops=work, reads=reads)
-            return Island(place, frozenset(taken), (), (), {}, whole)
+            return self._requantized(place, call) if taken == list(call.uses[:1]) else None
         if not taken:
             return self._scaled_sums(place, call) if estimate.matrix_flops != 0 else None
         if estimate.matrix_flops != 0:
             bias = call.node.arguments().get("bias")
             factors = [name for name in floats if not (isinstance(bias, Ref) and bias.name == name)]
-            if all(name in self.twins and is_narrow(self.twins[name].type.dtype) for name in factors):
-                return self._integer_product(place, call, taken, factors)
+            twins = [self.twins[name] for name in factors if name in self.twins]
+            if len(twins) == len(factors) and all(map(_is_narrow, twins)):
+                return self._integer_product(place, call, taken, twins)
             return self._of_weights(place, call, taken)
         if op.kind == "gather" and not all(map(self.is_quantized, self.outputs(place))):
             return self._of_weights(place, call, taken)
-        if all(name in self.twins or self.is_number(name) for name in floats):
-            return self._between(place, call, taken)
-        return None
+        return self._between(place, call, taken) if all(map(self._is_known, floats)) else None
+
+    def _is_known(self, name: str) -> bool:
+        """Whether a value has a quantized form, is a weight, or one number."""
+        return name in self.twins or name in self.stored or self.type_of(name).numel == 1
+
+    def _requantized(self, place: int, call: PricedCall) -> Island:
+        """A quantized value that is quantized again: the same value where the scales are equal."""
+        again, (out,) = self.twins[call.uses[0]], call.estimate.out
+        whole = free(out)
+        if _parameters(call) != _parameters(again.by):
+            reads = (again.type, *again.scales, *self.scales(call))
+            work = call.estimate.vector_flops + again.each * again.type.numel
+            whole = Estimate((out,), vector_flops=work, reads=reads)
+        return Island(place, frozenset(call.uses[:1]), whole)
 
     def _integer_product(
-        self, place: int, call: PricedCall, taken: Sequence[str], factors: Sequence[str]
+        self, place: int, call: PricedCall, taken: Sequence[str], factors: Sequence[Twin]
     ) -> Island | None:
         """Integers are multiplied; zero points are taken off the factors, results are quantized or scaled."""
-        priced = self._at_twins(call, taken)
-        if priced is None:
+        estimate, end = self._at_twins(call, taken), self._end_of_product(place)
+        if estimate is None:
             return None
-        end = self._end_of_product(place)
-        work = total(self.twins[name].zeroed for name in factors) + self._dequantizing(end.taken)
+        zeroed = [twin for twin in factors if _parameters(twin.by)[1] not in (None, 0)]
+        work = total(twin.type.numel for twin in zeroed) + self._dequantizing(end.taken)
         if not end.quantizers:
             work = work + TO_FLOAT * self.elements(place)
         # The type of products of integers, signed or not, is the signed one of the most bits.
-        dtypes = [self.twins[name].type.dtype for name in factors]
+        dtypes = [twin.type.dtype for twin in factors]
         floats = [dtype for dtype in dtypes if dtype.is_floating]
         dtype = floats[0] if floats else DTYPES[f"int{max(dtype.bits for dtype in dtypes)}"]
-        return self._whole(place, taken, end, replace(priced.estimate, matrix_dtype=dtype), work)
+        return self._whole(place, taken, end, replace(estimate, matrix_dtype=dtype), work)
 
     def _of_weights(self, place: int, call: PricedCall, taken: Sequence[str]) -> Island | None:
         """Quantized weights in arithmetic of floating point: each that is read is converted, and none stored."""
         taken = [name for name in taken if self.twins[name].is_stored]
-        priced = self._at_twins(call, taken) if taken else None
-        if priced is None:
+        estimate = self._at_twins(call, taken) if taken else None
+        if estimate is None:
             return None
         end = self._end_of_product(place)
         if not end.quantizers and any(self.twins[name].by.node.operator.kind == "cast" for name in taken):
             end = self._scaling(self.outputs(place)[0])
-        read = self.elements(place) if call.node.operator.kind == "gather" else None
-        work = total(self.twins[name].dequantizing(self.values, read) for name in taken)
-        estimate = priced.estimate
+        work = self._dequantizing(taken)
+        if call.node.operator.kind == "gather":
+            work = self.elements(place) * sum(self.twins[name].each for name in taken)
         if call.estimate.matrix_flops != 0:
             others = [name for name in self.floats(call.uses) if name not in taken] or self.outputs(place)
             estimate = replace(estimate, matrix_dtype=self.type_of(others[0]).dtype)
@@ -212,19 +265,17 @@ class Islands(Uses):
         if len(made) == 1:
             end = self._end(made[0])
         else:
-            are_quantized = all(map(self.is_quantized, made))
             quantizers = tuple(reader for name in made for reader in self.readers.get(name, ()))
-            end = End(quantizers=quantizers) if are_quantized else None
-        priced = None if end is None else self._at_twins(call, taken)
-        if end is None or priced is None or (priced.estimate.alias and not call.in_place):
+            end = End(quantizers=quantizers) if all(map(self.is_quantized, made)) else None
+        estimate = None if end is None else self._at_twins(call, taken)
+        if end is None or estimate is None or (estimate.alias and not call.in_place):
             return None
-        scaled = [parameters(self.twins[name].by) for name in taken]
-        scaled += [parameters(self.calls[quantizer]) for quantizer in end.quantizers]
-        op = call.node.operator
+        conversions = [*(self.twins[name].by for name in taken), *map(self.calls.__getitem__, end.quantizers)]
+        op, scaled = call.node.operator, [*map(_parameters, conversions)]
         moves = op.moves_elements or op.has("keeps_values") or op.kind == "gather"
         is_moved = moves and not end.absorbed and scaled.count(scaled[0]) == len(scaled)
         work = self._dequantizing([*taken, *end.taken])
-        return self._whole(place, taken, end, priced.estimate, None if is_moved else work)
+        return self._whole(place, taken, end, estimate, None if is_moved else work)
 
     def _scaled_sums(self, place: int, call: PricedCall) -> Island | None:
         """A product of integers whose sums are converted to floating point and scaled by further calls."""
@@ -235,18 +286,30 @@ class Islands(Uses):
         end = self._scaling(name)
         return self._whole(place, (), end, call.estimate, 0) if self.is_float(end.name) else None
 
+    def _followed(self, name: str, is_part: Callable[[int, str], bool]) -> tuple[str, tuple[int, ...]]:
+        """The calls after a value that read one another's only result, which nothing else reads, and what they end in."""
+        parts: list[int] = []
+        while len(readers := self.readers.get(name, [])) == 1 and name not in self.returned:
+            results = self.outputs(readers[0])
+            if len(results) != 1 or not is_part(readers[0], name):
+                break
+            parts.append(readers[0])
+            (name,) = results
+        return name, tuple(parts)
+
     def _scaling(self, name: str) -> End:
         """The calls after a product that convert and scale its results, each with one number or one for a channel."""
-        absorbed: list[int] = []
-        while (user := self.only_reader(name)) is not None:
-            op, results = self.calls[user].node.operator, self.outputs(user)
-            if not (op.has("arithmetic") or op.kind in ("cast", "view")) or len(results) != 1:
-                break
-            if not all(self.is_scale(other) for other in self.calls[user].uses if other != name):
-                break
-            absorbed.append(user)
-            (name,) = results
-        return End(name, tuple(absorbed))
+
+        def is_scale(name: str) -> bool:
+            value = self.values.get(name)
+            return not isinstance(value, TensorType) or sum(size != 1 for size in value.shape) < 2
+
+        def is_part(place: int, name: str) -> bool:
+            op, uses = self.calls[place].node.operator, self.calls[place].uses
+            is_scaling = op.has("arithmetic") or op.kind in ("cast", "view")
+            return is_scaling and all(is_scale(other) for other in uses if other != name)
+
+        return End(*self._followed(name, is_part))
 
     def _end_of_product(self, place: int) -> End:
         """The same of a product, which may add any value to its result, and whose result may stay float."""
@@ -255,75 +318,82 @@ class Islands(Uses):
 
     def _end(self, name: str, *, is_product: bool = False) -> End | None:
         """What follows an operator up to the conversions of its result; None where that stays floating point."""
-        absorbed: list[int] = []
-        taken: list[str] = []
-        while not self.is_quantized(name):
-            place = self.only_reader(name)
-            if place is None or place in self.island_of:
-                return None
-            call, results = self.calls[place], self.outputs(place)
-            passes = call.node.operator.kind in ("elementwise", "cast") or self._lays_out(call)
-            if not passes or call.estimate.unknown or len(results) != 1 or not self.is_float(results[0]):
-                return None
+        beside: list[str] = []
+
+        def is_part(place: int, name: str) -> bool:
+            call, is_done = self.calls[place], self.is_quantized(name) or place in self.island_of
+            is_elementwise = call.node.operator.kind in ("elementwise", "cast") or _lays_out(call)
+            if is_done or not is_elementwise or call.estimate.unknown:
+                return False
             others = self.floats(other for other in call.uses if other != name)
-            if not is_product and not all(other in self.twins or self.is_number(other) for other in others):
-                return None
-            taken += [other for other in others if other in self.twins]
-            absorbed.append(place)
-            (name,) = results
-        return End(name, tuple(absorbed), tuple(self.readers[name]), tuple(taken))
+            beside.extend(others)
+            return self.is_float(self.outputs(place)[0]) and (is_product or all(map(self._is_known, others)))
 
-    def _lays_out(self, call: PricedCall) -> bool:
-        """Whether a call changes no number: a view, a copy, a dropout that does nothing."""
-        is_layout = call.node.operator.kind in ("view", "identity") or is_free(call.estimate)
-        return is_layout and not call.estimate.unknown
-
-    # Work and traffic
+        name, absorbed = self._followed(name, is_part)
+        taken = tuple(other for other in beside if other in self.twins)
+        return End(name, absorbed, tuple(self.readers[name]), taken) if self.is_quantized(name) else None
 
     def _dequantizing(self, names: Iterable[str]) -> Dim:
         """Work of converting whole values to floating point."""
-        return total(self.twins[name].dequantizing(self.values) for name in names)
+        return total(self.twins[name].each * self.twins[name].type.numel for name in names)
 
     def _whole(
         self, place: int, taken: Sequence[str], end: End, estimate: Estimate, work: Dim | None
     ) -> Island:
         """The island with what it absorbs. work: of converting operands; None where conversions change no number."""
-        taken = [*taken, *end.taken]
-        parts = [self.calls[other].estimate for other in end.absorbed]
+        taken, node = [*taken, *end.taken], self.calls[place].node
+        absorbed = [self.calls[other] for other in end.absorbed]
+        parts = [call.estimate for call in absorbed]
         # What absorbed calls read beside the result of the operator.
         inside = {name for part in (place, *end.absorbed) for name in self.outputs(part)}
-        computed = [self.calls[part] for part in end.absorbed if not is_free(self.calls[part].estimate)]
-        names = [name for call in computed for name in call.uses if name not in inside]
-        values = [self.twins[name].type if name in end.taken else self.values[name] for name in names]
+        used = [name for call in absorbed if not is_free(call.estimate) for name in call.uses]
+        beside = [name for name in used if name not in inside]
+        values = [self.twins[name].type if name in end.taken else self.values[name] for name in beside]
         reads = [*estimate.reads, *(value for value in values if isinstance(value, TensorType))]
         if work is not None:
-            parts += [self.calls[quantizer].estimate for quantizer in end.quantizers]
-            gathered = self.elements(place) if self.calls[place].node.operator.kind == "gather" else None
-            for name in taken:
-                reads += self.twins[name].scales(self.values, gathered)
-            for quantizer in end.quantizers:
-                reads += scales(self.calls[quantizer], self.values)
-        results = self._results(place, end)
-        outputs = self.calls[place].node.outputs
-        stored = [made for name in outputs for made in results.get(name or "", (name,))]
+            share = self.elements(place) if node.operator.kind == "gather" else None
+            for twin in map(
+                self.twins.__getitem__, taken
+            ):  # of a table, scales of the elements that are gathered
+                numel = twin.type.numel
+                for x in twin.scales:
+                    reads.append(x if share is None or not x.rank else floor_div(x.nbytes * share, numel))
+            for quantizer in map(self.calls.__getitem__, end.quantizers):
+                parts.append(quantizer.estimate)
+                reads += self.scales(quantizer)
+        # By result that is not stored: what is stored in its place.
+        results, made = {}, self.outputs(place)
+        for name in self.floats(made) or made:
+            final = end.name if end.absorbed else name
+            at = [other for other in end.quantizers if self.calls[other].uses[0] == final]
+            stored = tuple(output for other in at for output in self.outputs(other))
+            if stored or end.absorbed:
+                results[name] = stored or (final,)
+        outputs = [x for name in node.outputs for x in results.get(name or "", (name,))]
         whole = replace(
             estimate,
-            out=tuple([None if name is None else self.values[name] for name in stored]),
+            out=tuple([None if name is None else self.values[name] for name in outputs]),
             vector_flops=estimate.vector_flops + (work or 0) + total(part.vector_flops for part in parts),
             transcendentals=estimate.transcendentals + total(part.transcendentals for part in parts),
             reads=tuple(reads),
             writes=None,
             alias=False,
         )
-        return Island(place, frozenset(taken), end.absorbed, end.quantizers, results, whole)
+        return Island(place, frozenset(taken), whole, end.absorbed, end.quantizers, results)
 
-    def _results(self, place: int, end: End) -> dict[str, tuple[str, ...]]:
-        """By result that is not stored: what is stored in its place."""
-        found, made = {}, self.outputs(place)
-        for name in self.floats(made) or made:
-            final = end.name if end.absorbed else name
-            at = [other for other in end.quantizers if self.calls[other].uses[0] == final]
-            stored = tuple(output for other in at for output in self.outputs(other))
-            if stored or end.absorbed:
-                found[name] = stored or (final,)
-        return found
+
+def _parameters(conversion: PricedCall) -> tuple[object, ...]:
+    """Scale and zero point of a conversion: names of values, or numbers."""
+    arguments = conversion.node.arguments()
+    return arguments.get("scale"), arguments.get("zero_point")
+
+
+def _is_narrow(twin: Twin) -> bool:
+    """Whether products take factors of the type as they are."""
+    return twin.type.dtype.bits <= _WIDEST and twin.type.dtype.kind in ("int", "uint", "float")
+
+
+def _lays_out(call: PricedCall) -> bool:
+    """Whether a call changes no number: a view, a copy, a dropout that does nothing."""
+    is_layout = call.node.operator.kind in ("view", "identity") or is_free(call.estimate)
+    return is_layout and not call.estimate.unknown

@@ -84,14 +84,7 @@ class Reconciler:
         back = priced.gradient
         if back is not None:
             back = replace(back, estimate=substituted(back.estimate, names))
-        return replace(
-            priced,
-            estimate=estimate,
-            cost=estimate.cost,
-            gradient=back,
-            gradient_cost=None if back is None else back.estimate.cost,
-            form=None,
-        )
+        return replace(priced, estimate=estimate, gradient=back, form=None)
 
     def _declared(
         self, node: Node, name: str, priced: Priced, derived: Value, values: Mapping[str, Value], graph: Graph

@@ -12,9 +12,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import count
 from typing import Any
 
-from msgspec import Struct, field
+from msgspec import field
 from msgspec.structs import replace
 
 from graphflops.base.patterns import modules_around
@@ -184,57 +185,6 @@ def with_cross_entropy(graph: Graph) -> Graph:
     return replace(graph, nodes=(*graph.nodes, *nodes), types=types, **ends)
 
 
-class Autocast(Struct):
-    """Rewrites the calls of one program as autocast runs them, with conversions as calls of their own."""
-
-    lower: DType  # the element type of products
-    leaves: Collection[str]  # parameters with a gradient, whose converted copies last the whole forward
-    taken: set[str]  # names of values so far
-    cached: dict[str, str] = field(default_factory=dict)  # these copies by parameter
-
-    def calls(self, node: Node, types: Mapping[str, Any]) -> list[Node]:
-        """The conversions before a call, and the call with their results as operands."""
-        treatment = autocast(node.operator)
-        if treatment is None:
-            return [node]
-        operands = [value for ref in node.reads() if (value := _eligible(types.get(ref))) is not None]
-        if treatment == "single result":
-            has_type = any(isinstance(x, DType) for x in (*node.args, *(value for _, value in node.kwargs)))
-            if has_type or not any(value.dtype in (BFLOAT16, FLOAT16) for value in operands):
-                return [node]
-            return [replace(node, kwargs=(*node.kwargs, ("dtype", FLOAT32)))]
-        if treatment == "widest" and not any(value.dtype is FLOAT32 for value in operands):
-            return [node]
-        wanted = self.lower if treatment == "lower" else FLOAT32
-        calls: list[Node] = []
-
-        def cast(argument: Any) -> Any:
-            value = _eligible(types.get(argument.name)) if isinstance(argument, Ref) else None
-            if value is None or value.dtype is wanted:
-                return argument
-            is_cached = wanted is self.lower and value.dtype is FLOAT32 and argument.name in self.leaves
-            if is_cached and argument.name in self.cached:
-                return Ref(self.cached[argument.name])
-            name = wished = f"{argument.name}_{wanted.name}"
-            number = 1
-            while name in self.taken:
-                name, number = f"{wished}_{number}", number + 1
-            self.taken.add(name)
-            if is_cached:
-                self.cached[argument.name] = name
-            calls.append(converted(node, name, argument, dtype=wanted))
-            return Ref(name)
-
-        calls.append(node.changed(cast))
-        return calls
-
-
-def _eligible(value: Any) -> TensorType | None:
-    """The type of a tensor that autocast converts: real floating point of at most 32 bits."""
-    is_tensor = isinstance(value, TensorType) and value.dtype.kind == "float" and value.dtype is not FLOAT64
-    return value if is_tensor else None
-
-
 _FLOATING = (FLOAT16, BFLOAT16, FLOAT32, FLOAT64)
 # Of parameters, and of products where autocast runs them in another one.
 _PRECISIONS: Mapping[Precision, tuple[DType, DType | None]] = {
@@ -256,7 +206,6 @@ def at_precision(graph: Graph, precision: Precision, leaves: Iterable[str]) -> G
     own = elements.most_common(1)[0][0] if elements else FLOAT32  # that most of the parameters have
     pricer = Pricer(graph, bind(graph, {}, {}, assume=False), False, lambda _: None)
     wanted, lower = _PRECISIONS[precision]
-    autocast = None if lower is None else Autocast(lower, frozenset(leaves), {*graph.types})
     types: dict[str, Any] = {}
     for entry in graph.inputs:
         value = graph.types.get(entry.name)
@@ -266,17 +215,26 @@ def at_precision(graph: Graph, precision: Precision, leaves: Iterable[str]) -> G
             value = replace(value, dtype=wanted) if is_converted else value
         if value is not None:
             types[entry.name] = value
-    found = _Conversion(own, wanted, pricer, autocast).graph(graph, types)
-    return replace(found, lasting=frozenset(autocast.cached.values()) if autocast else frozenset())
+    conversion = _Conversion(own, wanted, lower, frozenset(leaves), pricer, {*graph.types})
+    return replace(conversion.graph(graph, types), lasting=frozenset(conversion.cached.values()))
+
+
+def _eligible(value: Any) -> TensorType | None:
+    """The type of a tensor that autocast converts: real floating point of at most 32 bits."""
+    is_tensor = isinstance(value, TensorType) and value.dtype.kind == "float" and value.dtype is not FLOAT64
+    return value if is_tensor else None
 
 
 class _Conversion(Record, frozen=True):
-    """From the type that most parameters have to a wanted one."""
+    """From the type that most parameters have to a wanted one, products to a lower one as autocast runs them."""
 
     own: DType
     wanted: DType
+    lower: DType | None  # None without autocast
+    leaves: Collection[str]  # parameters with a gradient, whose converted copies last the whole forward
     pricer: Pricer
-    autocast: Autocast | None
+    taken: set[str]  # names of values so far
+    cached: dict[str, str] = field(default_factory=dict)  # these copies by parameter
 
     def graph(self, graph: Graph, inputs: Mapping[str, Any]) -> Graph:
         """The graph, nested or not, from the types of its inputs and of the values around it that it uses."""
@@ -285,12 +243,47 @@ class _Conversion(Record, frozen=True):
         marks = dict(graph.recomputed)
         for recorded in graph.nodes:
             node = self.with_nested(self.with_type(recorded), types)
-            for call in [node] if self.autocast is None else self.autocast.calls(node, types):
+            for call in [node] if self.lower is None else self.autocast(node, types, self.lower):
                 self.derive(call, types, graph)
                 nodes.append(call)
                 if node.name in marks:
                     marks[call.name] = marks[node.name]
         return replace(graph, nodes=tuple(nodes), types=types, recomputed=marks)
+
+    def autocast(self, node: Node, types: Mapping[str, Any], lower: DType) -> list[Node]:
+        """The conversions before a call, as calls of their own, and the call with their results as operands."""
+        treatment = autocast(node.operator)
+        if treatment is None:
+            return [node]
+        operands = [value for ref in node.reads() if (value := _eligible(types.get(ref))) is not None]
+        if treatment == "single result":
+            has_type = any(isinstance(x, DType) for x in (*node.args, *(value for _, value in node.kwargs)))
+            if has_type or not any(value.dtype in (BFLOAT16, FLOAT16) for value in operands):
+                return [node]
+            return [replace(node, kwargs=(*node.kwargs, ("dtype", FLOAT32)))]
+        if treatment == "widest" and not any(value.dtype is FLOAT32 for value in operands):
+            return [node]
+        wanted = lower if treatment == "lower" else FLOAT32
+        calls: list[Node] = []
+
+        def cast(argument: Any) -> Any:
+            value = _eligible(types.get(argument.name)) if isinstance(argument, Ref) else None
+            if value is None or value.dtype is wanted:
+                return argument
+            is_cached = wanted is lower and value.dtype is FLOAT32 and argument.name in self.leaves
+            if is_cached and argument.name in self.cached:
+                return Ref(self.cached[argument.name])
+            wished = f"{argument.name}_{wanted.name}"
+            names = (f"{wished}_{number}" if number else wished for number in count())
+            name = next(name for name in names if name not in self.taken)
+            self.taken.add(name)
+            if is_cached:
+                self.cached[argument.name] = name
+            calls.append(converted(node, name, argument, dtype=wanted))
+            return Ref(name)
+
+        calls.append(node.changed(cast))
+        return calls
 
     def with_type(self, node: Node) -> Node:
         """The call with the wanted type where it names that of the parameters."""
@@ -316,8 +309,7 @@ class _Conversion(Record, frozen=True):
             pairs = zip(names, operands, strict=False)
             given = {name: _with_type_of(argument.types.get(name), operand) for name, operand in pairs}
             # what one graph converts has no name in another
-            own = None if self.autocast is None else replace(self.autocast, cached={})
-            return replace(self, autocast=own).graph(argument, {**around, **given})
+            return replace(self, cached={}).graph(argument, {**around, **given})
 
         return replace(node, args=tuple(converted(argument) for argument in node.args))
 

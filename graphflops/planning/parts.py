@@ -7,7 +7,6 @@ the products it came from are not split.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -248,7 +247,7 @@ class Split:
     def _is_repeated(self, name: str, axis: int) -> bool:
         """Whether a value repeats one number along an axis, for one call: each device repeats it for its own part."""
         maker = self.makers.get(name)
-        if maker is None or maker.operator.name != "expand" or self.readers[name] > 1:
+        if maker is None or maker.operator.name != "expand" or len(self.readers.get(name, ())) > 1:
             return False
         operand = maker.reads()[0]
         return self.size(operand, axis - self.rank(name) + self.rank(operand)) == 1
@@ -259,9 +258,13 @@ class Split:
         return {name: node for node in self.graph.nodes for name in node.outputs if name is not None}
 
     @cached_property
-    def readers(self) -> Counter[str]:
-        """By value: how many calls read it for a result."""
-        return Counter(name for node in self.graph.nodes if any(node.outputs) for name in {*node.reads()})
+    def readers(self) -> Mapping[str, list[Node]]:
+        """By value: the calls that read it for a result."""
+        found: dict[str, list[Node]] = {}
+        for node in self.graph.nodes:
+            for name in {*node.reads()} if any(node.outputs) else ():
+                found.setdefault(name, []).append(node)
+        return found
 
     def axis_of_result(self, node: Node, name: str, axis: int) -> int | None:
         """The axis of the results that is split where an operand is along that axis; None where the call needs the whole."""

@@ -49,8 +49,7 @@ class Refused(Record, frozen=True):
     hosted: Step | None = None  # the fastest step that fits with the optimizer's state in the host's memory
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Plan(Rendered):
+class Plan(Rendered, Record, frozen=True):
     """Layouts of one training step."""
 
     path: str

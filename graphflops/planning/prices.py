@@ -239,8 +239,7 @@ class Reading:
     @cached_property
     def expert_weights(self) -> frozenset[str]:
         """Parameters that grouped products read: one matrix for each expert."""
-        made = {out: node for node in self.split.graph.nodes for out in node.outputs}
-        found = set()
+        made, found = self.split.makers, set()
         for node in self.split.graph.nodes:
             if node.operator.name == "grouped_mm":
                 for name in node.reads():

@@ -6,16 +6,15 @@ to analyze, and tell what all of them cost.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from graphflops.base.record import Record
 from graphflops.dims import Expr, evaluate, symbol
 from graphflops.graph import Argument, EagerRun, Graph, Node, Ref
-from graphflops.planning.parts import INDIVISIBLE, Exchanged, Split, axis_of
+from graphflops.planning.parts import INDIVISIBLE, Split, axis_of
 from graphflops.report import Report
-from graphflops.structure.fold import Fold, Part
-from graphflops.structure.wiring import wiring
+from graphflops.structure.wiring import Fold, Part, wiring
 from graphflops.tensor import TensorType
 
 _FACTORS = 2  # of columns that are tried after the leading one
@@ -40,7 +39,10 @@ def split(graph: Graph, devices: int, *, can_copy: bool = False) -> Split:
         problems = map(found.problem, graph.nodes if devices > 1 else ())
         problem, origins = next(filter(None, problems), ("", ()))
         if not problem:
-            return replace(found, graph=_of_one(found), exchanged=_late(found))
+            late = (_latest(found, one.value) if one.side == "out" else one.value for one in found.exchanged)
+            pairs = zip(found.exchanged, late, strict=True)  # partial sums where the fewest numbers are left
+            exchanged = [one._replace(value=value) for one, value in pairs]
+            return replace(found, graph=_of_one(found), exchanged=exchanged)
         if pieces is not None and found.fewer:
             pieces.update(found.fewer)
             continue
@@ -54,23 +56,9 @@ def split(graph: Graph, devices: int, *, can_copy: bool = False) -> Split:
         refused = found.refused
 
 
-def _late(found: Split) -> list[Exchanged]:
-    """What is exchanged, partial sums where the fewest numbers are left."""
-    readers: dict[str, list[Node]] = {}
-    for node in found.graph.nodes:
-        for name in {*node.reads()} if any(node.outputs) else ():
-            readers.setdefault(name, []).append(node)
-    return [
-        one._replace(value=_latest(found.graph, one.value, readers)) if one.side == "out" else one
-        for one in found.exchanged
-    ]
-
-
-def _latest(graph: Graph, value: str, readers: Mapping[str, Sequence[Node]]) -> str:
-    """The value that holds the fewest bytes, of this one and what linear calls make of it alone; the first of equals.
-
-    readers: by value, the calls that read it for a result.
-    """
+def _latest(split: Split, value: str) -> str:
+    """The value that holds the fewest bytes, of this one and what linear calls make of it alone; the first of equals."""
+    graph, readers = split.graph, split.readers
     found, most = value, _nbytes(graph, value)
     while value not in graph.returned and len(readers.get(value, ())) == 1:
         (node,) = readers[value]
@@ -209,10 +197,8 @@ def folded(report: Report, kept: int = TURNS) -> Folded:
     outputs = tuple([output.renamed(instead) for output in graph.outputs])
     used = {name for node in kept_nodes for name in node.reads()}
     used |= {name for output in outputs for _, name in output.uses()}
-    tied = {entry.alias_of for entry in graph.inputs if entry.name in used}
-    wanted = (
-        one for one in graph.inputs if one.name in used or one.target in tied - {""} or one.role == "user"
-    )
+    tied = {entry.alias_of for entry in graph.inputs if entry.name in used} - {""}
+    wanted = (one for one in graph.inputs if one.name in used or one.target in tied or one.role == "user")
     eager = _eager(graph.eager, {name for node in kept_nodes for name in node.outputs if name})
     less = replace(graph, nodes=tuple(kept_nodes), inputs=tuple(wanted), outputs=outputs, eager=eager)
     return Folded(less, number, turn, kept)

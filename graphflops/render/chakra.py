@@ -58,16 +58,13 @@ def stream(messages: Iterable[bytes]) -> bytes:
 def metadata(facts: Facts, mesh: Mesh | None) -> bytes:
     """The first message: what wrote the trace, and of which rank."""
     place = {} if mesh is None else {"rank": mesh.rank, "world_size": prod(mesh.axes.values())}
-    return field(1, _SCHEMA) + attributes(
-        2, {"producer": f"graphflops {__version__}, predicted", **facts, **place}
-    )
+    about = {"producer": f"graphflops {__version__}, predicted", **facts, **place}
+    return field(1, _SCHEMA) + attributes(2, about)
 
 
 def process_groups(number: int, mesh: Mesh) -> bytes:
     """The groups and their ranks as PyTorch's execution traces have them. ASTRA-sim reads them before other nodes."""
-    groups = [
-        {"pg_name": name, "pg_desc": group.axis, "ranks": group.ranks} for name, group in mesh.groups.items()
-    ]
+    groups = [{"pg_name": name, "pg_desc": one.axis, "ranks": one.ranks} for name, one in mesh.groups.items()]
     inputs = field(8, field(1, f"['{json.dumps(groups)}']"))
     return node(number, "## process_group:init ##", METADATA, inputs + attributes(10, {"is_cpu_op": True}))
 
@@ -89,9 +86,8 @@ def attributes(number: int, facts: Facts) -> bytes:
             known.append((name, kind, value))
     if len(known) < len(facts):
         known.append(("is_unknown", "bool", True))
-    return b"".join(
-        [field(number, field(1, name) + field(_FIELDS[kind], value)) for name, kind, value in known]
-    )
+    parts = (field(1, name) + field(_FIELDS[kind], value) for name, kind, value in known)
+    return b"".join([field(number, part) for part in parts])
 
 
 # Which collective takes gradients back.
@@ -136,9 +132,7 @@ class _Trace:
         self.away = {} if step is None else hosted(step)  # values in the host's memory
         self.ids: list[range] = []  # nodes of each span
         self.streams: dict[str | None, int] = {None: 0}  # the numbers of streams
-        self.last: dict[str | None, range] = {
-            None: range(0)
-        }  # of calls, and of the collectives of each group
+        self.last: dict[str | None, range] = {None: range(0)}  # of calls, and of each group's collectives
         self.count = 0
 
     def messages(self, spans: Iterable[Span]) -> Iterator[bytes]:
@@ -198,16 +192,11 @@ class _Trace:
             return COMPUTE, {"is_cpu_op": "," not in time.kernel}
         facts = {"is_cpu_op": time is not None and not time.kernel, "stream": 0}
         made = tuple([Ref(name) for name, _ in row.outputs])
-        read, stored = (
-            any(name in self.away for name, _ in row.inputs),
-            [one.name in self.away for one in made],
-        )
-        if any(stored) and not all(name in self.away for name, _ in row.inputs):
-            return STORE, {
-                **facts,
-                "tensor_size": self.bytes(made, row),
-            }  # what a step keeps in the host's memory
-        if read and stored and not any(stored):
+        # What a step keeps in the host's memory.
+        read, stored = ([name in self.away for name, _ in side] for side in (row.inputs, row.outputs))
+        if any(stored) and not all(read):
+            return STORE, {**facts, "tensor_size": self.bytes(made, row)}
+        if any(read) and stored and not any(stored):
             return LOAD, {**facts, "tensor_size": self.bytes(made, row)}
         return COMPUTE, {**facts, **self.work(_cost(span, row))}
 

@@ -343,9 +343,8 @@ def _chart(found: History, quantity: str) -> str:
 def registered() -> Listing:
     """Every operator that has a rule."""
     heads = ("operator", "rule", "file", "what is counted")
-    return Listing(
-        heads, [[rule.key, *_home(rule), docstring(rule.function).partition("\n")[0]] for rule in known()]
-    )
+    rows = [[rule.key, *_home(rule), docstring(rule.function).partition("\n")[0]] for rule in known()]
+    return Listing(heads, rows)
 
 
 def used(report: Report) -> Listing:

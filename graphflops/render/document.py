@@ -11,7 +11,6 @@ import csv as writer
 import io
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, get_args
 
 import msgspec
@@ -19,6 +18,7 @@ import msgspec
 from graphflops.attention.attention_use import BLOCKS, KERNEL, SIZES
 from graphflops.base.json_form import Formula
 from graphflops.base.lazy import imported
+from graphflops.base.record import Record
 from graphflops.cost import CONVENTIONS, REPORTED
 from graphflops.dims import Dim, evaluate
 from graphflops.errors import ZERO_WIDTH, OptionError, require_choice
@@ -105,8 +105,7 @@ def fitted(lines: Sequence[tuple[str, int]], limit: int | None, rest: Callable[[
     return "".join(line for line, _ in lines[:kept]) + rest(sum(count for _, count in lines[kept:]))
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
+class Document(Record, frozen=True):
     """The parts of a result; what a form does not write is not made."""
 
     tables: Iterable[TextTable]  # for people
@@ -203,17 +202,10 @@ def lines(report: Report, by: Cut | None, depth: int | None) -> tuple[list[str],
     if by is None:
         return _calls(report, ledger)
     if by == "module":
-        rows: list[list[str | int]] = [
-            [
-                one.path,
-                one.type,
-                one.group.calls,
-                one.group.unknown,
-                one.parameters,
-                *_work(one.group, ledger),
-            ]
-            for one in Tree(report, ledger, idle=True).paths(depth)
-        ]
+        rows: list[list[str | int]] = []
+        for one in Tree(report, ledger, idle=True).paths(depth):
+            counts = (one.group.calls, one.group.unknown, one.parameters)
+            rows.append([one.path, one.type, *counts, *_work(one.group, ledger)])
         return ["module", "module_type", "calls", "unknown", "parameters", *_heads(ledger)], rows
     if by == "attention":
         return _attentions(report, ledger)
@@ -223,18 +215,12 @@ def lines(report: Report, by: Cut | None, depth: int | None) -> tuple[list[str],
 
 
 def _attentions(report: Report, ledger: Ledger) -> tuple[list[str], list[list[str | int]]]:
-    texts, names = ("module", "source", "op", "mask"), SIZES
-    rows = [
-        [
-            *(getattr(use, name) for name in texts),
-            len(use.calls),
-            *(_quantity(getattr(use, n), ledger) for n in names),
-            *("" if n is None else _quantity(n, ledger) for n in (getattr(use, name) for name in BLOCKS)),
-            *(getattr(use, name) for name in KERNEL),
-        ]
-        for use in report.attentions
-    ]
-    return [*texts, "calls", *names, *BLOCKS, *KERNEL], rows
+    texts, sizes, rows = ("module", "source", "op", "mask"), (*SIZES, *BLOCKS), []
+    for use in report.attentions:
+        known = [_quantity(getattr(use, name), ledger) for name in sizes]
+        about, kernel = ([getattr(use, name) for name in names] for names in (texts, KERNEL))
+        rows.append([*about, len(use.calls), *known, *kernel])
+    return [*texts, "calls", *sizes, *KERNEL], rows
 
 
 def written(heads: Sequence[str], rows: Iterable[Sequence[str | float]]) -> str:
@@ -251,8 +237,8 @@ def _inert(text: str) -> str:
     return f"'{text}" if text.startswith(_STARTS_FORMULA) else text
 
 
-def _quantity(quantity: Dim, ledger: Ledger) -> str | int:
-    value = ledger.numbers.value(quantity)
+def _quantity(quantity: Dim | None, ledger: Ledger) -> str | int:
+    value = "" if quantity is None else ledger.numbers.value(quantity)
     return str(quantity) if value is None else value
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from graphflops.base.units import measured, memory, number, numbered, percent, unnumbered
+from graphflops.base.units import in_parentheses, measured, memory, number, numbered, percent, unnumbered
 from graphflops.dims import Dim, evaluate, total
 from graphflops.render import formats
 from graphflops.render.document import drawn, escaped, fitted, quantity
@@ -95,17 +95,13 @@ class Shares:
         costs = {"FLOPs": [one.flops for one in findings], "bytes": [one.bytes for one in findings]}
         unknown = [name for name, each in costs.items() if None in each]
         parts = [
-            f"{number(flops)} FLOPs{_of(flops, self.flops)}" if flops else "",
-            f"{memory(moved)}{_of(moved, self.bytes)}" if moved else "",
+            f"{number(flops)} FLOPs{in_parentheses(flops, self.flops)}" if flops else "",
+            f"{memory(moved)}{in_parentheses(moved, self.bytes)}" if moved else "",
             f"{memory(stored)} stored" if (stored := self.stored(findings)) else "",
             "not known at the sizes left open" if flops is None or moved is None else "",
             f"{' and '.join(unknown)} not known" if unknown else "",
         ]
         return ", ".join(part for part in parts if part)
-
-
-def _of(part: int, whole: int) -> str:
-    return f" ({percent(part, whole)} %)" if whole else ""
 
 
 class _Code(NamedTuple):

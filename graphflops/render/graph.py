@@ -275,9 +275,8 @@ def mermaid(answer: Answer) -> str:
         text = _escaped(carried(values.values()))
         lines.append(f"  n{maker} -->" + (f'|"{text}"|' if text else "") + f" n{user}")
     for shade, color in enumerate(_BLUES, 1):
-        lines.append(
-            f"  classDef s{shade} fill:#{color},stroke:#555,color:{'#fff' if shade > _DARK else '#000'}"
-        )
+        written = "#fff" if shade > _DARK else "#000"
+        lines.append(f"  classDef s{shade} fill:#{color},stroke:#555,color:{written}")
     return "\n".join([*lines, ""])
 
 

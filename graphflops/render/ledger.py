@@ -6,13 +6,14 @@ sums are made of those few, as plain integers wherever every size has a value. I
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from math import inf
 from typing import NamedTuple
 
 from msgspec import Struct, field
 
+from graphflops.base.patterns import module_at
 from graphflops.base.record import Record
 from graphflops.base.units import is_index, spans
 from graphflops.cost import QUANTITIES, Cost
@@ -125,9 +126,7 @@ class Ledger:
 
     def _sum(self, counts: Mapping[int, int], times: int, *, backward: bool) -> Cost:
         side = "backward" if backward else "forward"
-        parts = [
-            (getattr(self.kinds[kind], side), self._values[kind][backward], n) for kind, n in counts.items()
-        ]
+        parts = [(getattr(self.kinds[k], side), self._values[k][backward], n) for k, n in counts.items()]
         sums: list[Dim] = []
         for index, quantity in enumerate(QUANTITIES):
             known = [n * value for _, values, n in parts if (value := values[index]) is not None]
@@ -157,7 +156,6 @@ def _total(dims: Iterable[Dim]) -> Dim:
 
 LINES = 25  # default depth: the deepest with about so many lines
 _CHILDREN = 24  # default number of lines under one module
-DEEPEST = 100  # components of a path; what goes on past them counts as the last one
 
 
 class Line(Record, frozen=True):
@@ -211,28 +209,18 @@ class Tree:
         self.shapes: dict[Hashable, int] = {}  # by types, names, costs and parameters, submodules included
         self.totals: list[Totals] = []  # by number of the shape
         self.shape_of: dict[TreeModule, int] = {}
-        # The modules that calls are made in and that hold parameters, by path; those around them hang on the first
         root = self.root = TreeModule("", "", report.modules.get("", ""))
         by_path = self.by_path = {"": root}
 
-        def at(path: str) -> TreeModule:
-            found = by_path.get(path)
-            if found is None:
-                found, so_far = root, ""
-                for part in path.split(".", DEEPEST - 1):
-                    so_far = f"{so_far}.{part}" if so_far else part
-                    if part not in found.children:
-                        found.children[part] = TreeModule(part, so_far, report.modules.get(so_far, ""))
-                    found = found.children[part]
-                by_path[path] = found
-            return found
+        def made(around: TreeModule, name: str, path: str) -> TreeModule:
+            return around.children.setdefault(name, TreeModule(name, path, report.modules.get(path, "")))
 
         works = [
             idle or kind.state == "unknown" or bool(kind.forward) or bool(kind.backward)
             for kind in ledger.kinds
         ]
         for path, counts in ledger.counts(lambda row: row.module).items():
-            module = at(path)
+            module = module_at(by_path, path, made)
             for kind, times in counts.items():
                 if works[kind]:
                     module.own[kind] = module.own.get(kind, 0) + times
@@ -240,7 +228,7 @@ class Tree:
             module = by_path[row.module]
             module.type = module.type or row.module_type
         for path, parameters in report.parameter_modules.items():
-            at(path).parameters += parameters
+            module_at(by_path, path, made).parameters += parameters
         self._shape(root)
 
     def lines(self, depth: int | None = None, most: int | None = None) -> list[Line]:
@@ -312,9 +300,7 @@ class Placed(NamedTuple):
     is_rest: bool = False
 
 
-def placed(
-    trees: Sequence[Tree], most: int, depth: float = math.inf, limit: float = math.inf
-) -> Iterator[Placed]:
+def placed(trees: Sequence[Tree], most: int, depth: float = inf, limit: float = inf) -> Iterator[Placed]:
     """The lines of trees laid over each other, each before those below it.
 
     most: lines below one, the lightest others sharing one. depth: levels. limit: lines from which on none goes deeper.

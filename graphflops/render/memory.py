@@ -23,7 +23,7 @@ from graphflops.memory.replay import BEFORE, OPTIMIZER, moments, replay, without
 from graphflops.render import summary
 from graphflops.render.text import Numbers, count_of, listed, operator_name, safe
 from graphflops.render.time import LEAST_SHARE, communication, limits, rates
-from graphflops.report import ENTRIES, LASTING, Exchange, Held, HeldKind, PhaseMemory, Report, Row, Timeline
+from graphflops.report import ENTRIES, LASTING, Exchange, Held, HeldKind, PhaseMemory, Report, Timeline
 from graphflops.training import Training
 
 _LARGEST = 10
@@ -73,10 +73,8 @@ def parts(report: Report, numbers: Numbers) -> Iterator[tuple[str, ...]]:
     for name in PARTS:
         sizes: list[Dim | None] = [getattr(entry, name) for entry in report.memory_use]
         if any(size != 0 for size in sizes):
-            yield (
-                label(name),
-                *("?" if size is None else amount(report, name, size, numbers) for size in sizes),
-            )
+            told = ["?" if size is None else amount(report, name, size, numbers) for size in sizes]
+            yield (label(name), *told)
 
 
 def amount(report: Report, name: str, size: Dim, numbers: Numbers) -> str:
@@ -262,7 +260,7 @@ def _device(report: Report, entry: PhaseMemory) -> dict[str, Any]:
     return {**found, "segments": steps, "peak": str(max(entry.timeline.live_bytes(known)))}
 
 
-_SECOND = 10**12
+SECOND = 10**12  # picoseconds
 
 
 def device_of(report: Report) -> dict[str, Any] | None:
@@ -271,34 +269,25 @@ def device_of(report: Report) -> dict[str, Any] | None:
         return None
     taken = report.memory_use[-1].device_total if report.memory_use else None
     whole = report.step_time or report.totals.time
+    told = (*communication(report, whole), *rates(report, whole)) if whole else ()
     # Seconds of an inference or a step that belong to no call, which the modules of the page do not show.
     micro_steps = 1 if report.training is None else report.training.accumulate
-    outside = {
-        "forward" if report.step_time is None else "step": sum(outside_of_calls(report).values())
-        * micro_steps
-    }
+    outside = sum(outside_of_calls(report).values()) * micro_steps
+    whole_name = "forward" if report.step_time is None else "step"
     times = {}
     for name, totals in summary.phases(report).items():
         if time := totals.time:
-            rest, limited = outside.get(name, 0.0), limits(time)
+            rest, limited = outside if name == whole_name else 0.0, limits(time)
             limited += f"; {seconds(rest)} outside of calls" if rest > LEAST_SHARE * time.seconds else ""
-            ends = [round(end * _SECOND) for end in (time.seconds, time.low, time.high)]
+            ends = [round(end * SECOND) for end in (time.seconds, time.low, time.high)]
             times[name] = {"ends": ends, "limited_by": limited, "is_lower_bound": time.is_lower_bound}
     return {
         "name": safe(report.device, 60),
         "execution": report.execution,
         "times": times,
-        "rates": [text for _, text in (*communication(report, whole), *rates(report, whole))]
-        if whole
-        else [],
+        "rates": [text for _, text in told],
         "bytes": None if taken is None else report.value(taken),
     }
-
-
-def picoseconds(row: Row) -> int:
-    """The time of a call with its gradients; 0 where it runs no kernel, or its cost is unknown, as its state says."""
-    times = (row.time, row.backward_time)
-    return round(sum(time.seconds for time in times if time is not None) * _SECOND)
 
 
 Frames = list[dict[str, Any]]
@@ -311,11 +300,8 @@ def snapshot(report: Report) -> bytes:
     if not report.memory_use:
         raise OptionError("a memory snapshot is of a device: name one with --device, such as h200")
     timeline = (entry := report.memory_use[-1]).timeline
-    sizes = [
-        size
-        for size in evaluate_all([held.bytes for held in timeline.held], report.values)
-        if size is not None
-    ]
+    found = evaluate_all([held.bytes for held in timeline.held], report.values)
+    sizes = [size for size in found if size is not None]
     if len(sizes) < len(timeline.held):
         open_size = without_value(timeline, report.values)
         raise ModelError(f"{open_size} has no value: a snapshot needs numbers, give it with --dim")
@@ -344,8 +330,8 @@ def snapshot(report: Report) -> bytes:
             for action in ("free_requested", "free_completed"):
                 record(action, block.address, sizes[place], frames[place])
             allocator.free(block)
-    found = {"segments": _segments(allocator, blocks, frames), "device_traces": [trace]}
-    return pickle.dumps({**found, "allocator_settings": {}, "external_annotations": []}, protocol=4)
+    whole = {"segments": _segments(allocator, blocks, frames), "device_traces": [trace]}
+    return pickle.dumps({**whole, "allocator_settings": {}, "external_annotations": []}, protocol=4)
 
 
 def _frames(report: Report, entry: PhaseMemory, held: Held) -> Frames:

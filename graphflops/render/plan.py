@@ -91,14 +91,11 @@ def notes(found: Plan) -> Iterator[str]:
     """What is assumed, and what would be faster."""
     yield safe(found.network, 200)
     yield from (safe(note, 400) for note in found.notes)
-    hosted = min(
-        (one.hosted for one in found.refused if one.hosted), key=lambda one: one.seconds, default=None
-    )
+    others = (one.hosted for one in found.refused if one.hosted)
+    hosted = min(others, key=lambda step: step.seconds, default=None)
     if hosted is not None and (not found.steps or hosted.seconds < found.steps[0].seconds):
-        taken = (
-            f"{seconds(hosted.seconds)} a step with {memory(hosted.costs.state())} of each device's optimizer"
-        )
-        yield f"{hosted.layout} fits, and takes {taken} on the host"
+        state = f"{memory(hosted.costs.state())} of each device's optimizer on the host"
+        yield f"{hosted.layout} fits, and takes {seconds(hosted.seconds)} a step with {state}"
 
 
 def tables(found: Plan) -> Iterator[TextTable]:
@@ -276,9 +273,8 @@ class _Place:
     def ranks(self, axes: Sequence[str]) -> tuple[int, ...]:
         """The ranks that differ from this one along some axes only, in their order."""
         first = self.rank - sum(self.coordinates[axis] * self.strides[axis] for axis in axes)
-        places = product(
-            *(range(0, self.sizes[axis] * self.strides[axis], self.strides[axis]) for axis in axes)
-        )
+        pairs = [(self.sizes[axis], self.strides[axis]) for axis in axes]
+        places = product(*(range(0, size * stride, stride) for size, stride in pairs))
         return tuple([first + sum(place) for place in places])
 
     def group(self, axes: Sequence[str]) -> str:

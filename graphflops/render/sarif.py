@@ -82,18 +82,16 @@ def _result(model: ModelFindings, finding: Finding, rule: int, files: Mapping[st
     beside = f" ({finding.source})" if finding.source and not at_line else ""
     more = f" (`graphflops audit {model.model} {finding.command}`)" if finding.command else ""
     sentences = (f"{told}{finding.message.rstrip('.')}{beside}.", finding.fix and f"Fix: {finding.fix}{more}")
+    text = " ".join(safe(one, _LONGEST).replace("](", "] (") for one in sentences if one)
     identity = (finding.code, model.model, finding.module, finding.op, finding.node)
+    digest = sha256("\0".join(identity).encode(errors="backslashreplace")).hexdigest()
     return {
         "ruleId": finding.code,
         "ruleIndex": rule,
         "level": finding.severity,
-        "message": {
-            "text": " ".join(safe(text, _LONGEST).replace("](", "] (") for text in sentences if text)
-        },
+        "message": {"text": text},
         "locations": [{"physicalLocation": place, "logicalLocations": _inside(finding)}],
-        "partialFingerprints": {
-            "graphflops/v1": sha256("\0".join(identity).encode(errors="backslashreplace")).hexdigest()
-        },
+        "partialFingerprints": {"graphflops/v1": digest},
         "properties": {
             "model": safe(model.model),
             **{name: safe(getattr(finding, name)) for name in ("node", "op", "module", "source")},

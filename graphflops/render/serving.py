@@ -10,7 +10,7 @@ import msgspec
 
 from graphflops.base.units import memory, percent, rate, seconds
 from graphflops.errors import OptionError
-from graphflops.fitting.cells import QUANTITIES, Cell, known_of
+from graphflops.fitting.cells import QUANTITIES, Cell, KvCache, known_of
 from graphflops.fitting.fits import Fits, Verdict
 from graphflops.render import summary
 from graphflops.render.document import Document
@@ -20,6 +20,8 @@ from graphflops.render.tables import listing as as_table
 from graphflops.render.text import Numbers, safe
 from graphflops.report.size_names import together
 from graphflops.serving.plan import Replicas, Serving
+
+_YES = ("no", "yes")
 
 
 def fits_document(found: Fits) -> Document:
@@ -33,6 +35,7 @@ def _fits_data(found: Fits) -> dict[str, Any]:
     entry, values = found.entry, found.report.value
     sizes = {name: getattr(entry, name) for name in PARTS}
     parts = {name: None if size is None else values(size) for name, size in sizes.items()}
+    fitting = [{"length": length, "requests": most} for length, most in found.requests]
     return {
         "schema": 1,
         "fits": found.fits,
@@ -45,17 +48,14 @@ def _fits_data(found: Fits) -> dict[str, Any]:
         "varied": found.varied or None,
         "devices": [_device(verdict) for verdict in found.verdicts],
         "memory": parts,
-        "cache": None
-        if found.cache is None
-        else {
-            "inputs": found.cache.inputs,
-            "token_bytes": found.cache.token_bytes,
-            "request_bytes": found.cache.request_bytes,
-            "requests": [{"length": length, "requests": most} for length, most in found.requests],
-        },
+        "cache": None if found.cache is None else _cache(found.cache) | {"requests": fitting},
         "at_largest": None if found.cell is None else known_of(found.cell),
         "remedies": [asdict(one) for one in found.remedies],
     }
+
+
+def _cache(cache: KvCache) -> dict[str, Any]:
+    return {name: getattr(cache, name) for name in ("inputs", "token_bytes", "request_bytes")}
 
 
 def _device(verdict: Verdict) -> dict[str, Any]:
@@ -123,11 +123,8 @@ def fits_tables(found: Fits) -> Iterator[TextTable]:
         yield _bounds(found, numbers)
     else:
         sizes = ((name, getattr(found.entry, name)) for name in PARTS)
-        held = [
-            Entry([label(name), amount(found.report, name, size, numbers)])
-            for name, size in sizes
-            if size not in (0, None)
-        ]
+        known = ((name, size) for name, size in sizes if size not in (0, None))
+        held = [Entry([label(name), amount(found.report, name, size, numbers)]) for name, size in known]
         more = found.verdicts[0].needed - (numbers.value(found.entry.taken) or 0)
         held += [Entry(["for gaps between blocks", memory(more)])] if more > 0 else []
         yield TextTable(("memory", "bytes"), held)
@@ -139,11 +136,8 @@ def fits_tables(found: Fits) -> Iterator[TextTable]:
         fitting = [Entry([f"{n:,}", memory(cache.bytes_at(n)), f"{most:,}"]) for n, most in found.requests]
         yield TextTable(("length of the cache", "bytes of one", "requests that fit"), fitting)
     if found.remedies:
-        lines = [
-            Entry([one.change, one.option, memory(one.needed), "yes" if one.fits else "no"])
-            for one in found.remedies
-        ]
-        yield TextTable(("what would take less", "how", "needed", "fits"), lines, names=2)
+        less = [Entry([one.change, one.option, memory(one.needed), _YES[one.fits]]) for one in found.remedies]
+        yield TextTable(("what would take less", "how", "needed", "fits"), less, names=2)
 
 
 def _devices(found: Fits) -> TextTable:
@@ -152,7 +146,7 @@ def _devices(found: Fits) -> TextTable:
         extent = [f"{one.largest:,}" if one.largest else "none"] if found.varied else []
         needed = f"{'>= ' if found.is_lower_bound else ''}{memory(one.needed)}"
         sizes = [memory(one.memory), needed, memory(one.margin)]
-        lines.append(Entry([safe(one.device, 60), *sizes, "yes" if one.fits else "no", *extent]))
+        lines.append(Entry([safe(one.device, 60), *sizes, _YES[one.fits], *extent]))
     varied = [f"largest {safe(found.varied, 60)}"] if found.varied else []
     return TextTable(("device", "memory", "needed", "left", "fits", *varied), lines)
 
@@ -188,7 +182,7 @@ def document(plan: Serving) -> Document:
 
 
 def _data(plan: Serving) -> dict[str, Any]:
-    cache, listed = plan.cache, steps(plan, exact=True)
+    listed = steps(plan, exact=True)
     return {
         "schema": 1,
         "model": safe(plan.report.origin.path, 10_000),
@@ -197,7 +191,7 @@ def _data(plan: Serving) -> dict[str, Any]:
         "engine": plan.engine.name,
         "output_tokens": plan.output_tokens,
         "price_per_hour": plan.price_per_hour,
-        "cache": {name: getattr(cache, name) for name in ("inputs", "token_bytes", "request_bytes")},
+        "cache": _cache(plan.cache),
         "requests": [
             {"context": n, "request_bytes": plan.kept_by(n), "requests": most} for n, most in plan.requests
         ],
@@ -206,8 +200,8 @@ def _data(plan: Serving) -> dict[str, Any]:
         "loads": [
             {
                 "context": context,
-                "batch": None if cell is None else cell.batch,
-                "tokens_per_second": None if cell is None else cell.tokens_per_second,
+                "batch": cell and cell.batch,
+                "tokens_per_second": cell and cell.tokens_per_second,
             }
             for context, cell in plan.loads
         ],

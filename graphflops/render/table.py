@@ -105,34 +105,30 @@ class Page:
     def table(self, grid: TextTable) -> None:
         """A table. Where the width does not suffice, a long name has a line of its own, and columns go on below."""
         rows = [["  " * entry.level + entry.cells[0], *entry.cells[1:]] for entry in grid.entries]
-        heads = list(grid.heads)
+        rows.insert(0, [*grid.heads])
+        styles = ["bold", *("red" if entry.alarming else "" for entry in grid.entries)]
+        needs = [max(map(columns, column)) for column in zip(*rows, strict=False)]
         if not grid.names:  # the first column, which blocks begin with, holds figures too
-            room = max(columns(row[0]) for row in (heads, *rows))
-            for row in (heads, *rows):
-                row[0] = _aligned(row[0], room, at_right=True)
+            for row in rows:
+                row[0] = _aligned(row[0], needs[0], at_right=True)
         if grid.title:
             self.line((" " * _MARGIN + grid.title, "bold"))
-        for number, block in enumerate(_blocks(grid, rows, self.width - _MARGIN)):
+        for number, block in enumerate(_blocks(rows, needs, grid.names, self.width - _MARGIN)):
             if number:
                 self.line()
-            names = block.names_of([heads, *rows])
-            self._row(block, names[0], heads, "bold")
-            for entry, name, row in zip(grid.entries, names[1:], rows, strict=True):
-                self._row(block, name, row, "red" if entry.alarming else "")
+            for row, names, style in zip(rows, block.names_of(rows), styles, strict=True):
+                cells = [_aligned(row[i], needs[i], at_right=i >= grid.names) for i in block.figures]
+                self._row(block.room, names, cells, style)
 
     def text(self) -> str:
         """The text, without blanks at line ends."""
         return "\n".join(line.rstrip() for line in self.lines) + "\n"
 
-    def _row(self, block: _Block, names: str, cells: Sequence[str], style: str) -> None:
-        figures = [
-            _aligned(cells[index], room, at_right=index >= block.figures_from)
-            for index, room in zip(block.figures, block.widths, strict=True)
-        ]
-        if columns(names) > block.room and figures:
+    def _row(self, room: int, names: str, figures: Sequence[str], style: str) -> None:
+        if columns(names) > room and figures:
             self._add([(" " * _MARGIN + _fitted(names, self.width - _MARGIN), style)])
             names = ""
-        line = (" " * _GAP).join([_aligned(names, block.room), *figures]).rstrip()
+        line = (" " * _GAP).join([_aligned(names, room), *figures]).rstrip()
         self._add([(" " * _MARGIN + _fitted(line, self.width - _MARGIN), style)])
 
     def _add(self, parts: Sequence[Styled]) -> None:
@@ -150,8 +146,6 @@ class _Block(NamedTuple):
     name_widths: Sequence[int]  # of each, or () where they are joined
     room: int  # columns of the screen that the names take
     figures: Sequence[int]  # the other columns
-    widths: Sequence[int]  # theirs
-    figures_from: int  # those from here on are aligned at the right
 
     def names_of(self, rows: Sequence[Sequence[str]]) -> list[str]:
         """The names of each row, as they stand at its left."""
@@ -162,34 +156,29 @@ class _Block(NamedTuple):
         return [(" " * _GAP).join(row).rstrip() for row in zip(*texts, strict=True)]
 
 
-def _blocks(grid: TextTable, rows: Sequence[Sequence[str]], width: int) -> list[_Block]:
+def _blocks(rows: Sequence[Sequence[str]], needs: Sequence[int], names: int, width: int) -> list[_Block]:
     """The columns side by side where they fit, else with names joined, else in several blocks, each with the names.
 
     More names than a tree and its types are not joined, as nobody could tell one from the next: they are shortened, or have
-    a block to themselves.
+    a block to themselves. needs: the width of each column.
     """
-    needs = [max(columns(row[index]) for row in (grid.heads, *rows)) for index in range(len(grid.heads))]
-    keys = list(range(max(grid.names, 1))) if grid.names < len(needs) else [0]
-    figures = list(range(len(keys), len(needs)))
-    aligned = sum(needs[index] + _GAP for index in keys) - _GAP
+    keys = list(range(max(names, 1))) if names < len(needs) else [0]
+    figures, own = list(range(len(keys), len(needs))), [needs[index] for index in keys]
+    gaps = _GAP * (len(keys) - 1)
     rest = sum(needs[index] + _GAP for index in figures)
-    widths = [needs[index] for index in figures]
-    if aligned + rest <= width:
-        return [_Block(keys, [needs[i] for i in keys], aligned, figures, widths, grid.names)]
+    if sum(own) + gaps + rest <= width:
+        return [_Block(keys, own, sum(own) + gaps, figures)]
     if len(keys) > _JOINED:
-        gaps = _GAP * (len(keys) - 1)
-        name_widths = _shared([needs[index] for index in keys], width - rest - gaps)
-        if max(name_widths) >= _NAMES // 2:
-            return [_Block(keys, name_widths, width - rest, figures, widths, grid.names)]
-        shortened_names = _shared([needs[index] for index in keys], width - gaps)
-        whole = _Block(keys, shortened_names, width, (), (), grid.names)
-        return [whole, *_continued(keys[:1], figures, needs, width, grid.names)]
-    every = ((" " * _GAP).join(row[index] for index in keys) for row in (grid.heads, *rows))
-    joined = max(columns(text.rstrip()) for text in every)
+        widths = _shared(own, width - rest - gaps)
+        if max(widths) >= _NAMES // 2:
+            return [_Block(keys, widths, width - rest, figures)]
+        whole = _Block(keys, _shared(own, width - gaps), width, ())
+        return [whole, *_continued(keys[:1], figures, needs, width)]
+    joined = max(columns((" " * _GAP).join(row[index] for index in keys).rstrip()) for row in rows)
     room = min(joined, width - rest)
     if room >= min(joined, _NAMES):
-        return [_Block(keys, (), room, figures, widths, grid.names)]
-    return [*_continued(keys, figures, needs, width, grid.names)]
+        return [_Block(keys, (), room, figures)]
+    return [*_continued(keys, figures, needs, width)]
 
 
 def _shared(needs: Sequence[int], width: int) -> list[int]:
@@ -201,7 +190,7 @@ def _shared(needs: Sequence[int], width: int) -> list[int]:
 
 
 def _continued(
-    keys: Sequence[int], figures: Sequence[int], needs: Sequence[int], width: int, figures_from: int
+    keys: Sequence[int], figures: Sequence[int], needs: Sequence[int], width: int
 ) -> Iterator[_Block]:
     """Blocks that each begin with the first column; the other columns of names are figures of the first block."""
     room = min(needs[0], max(_NAMES, 2 * width // 5))
@@ -212,7 +201,7 @@ def _continued(
         while waiting and needs[waiting[0]] + _GAP <= left:
             left -= needs[waiting[0]] + _GAP
             chosen.append(waiting.pop(0))
-        yield _Block([0], (), room, chosen, [needs[index] for index in chosen], figures_from)
+        yield _Block([0], (), room, chosen)
 
 
 def _broken(parts: Sequence[Styled], width: int, hang: int) -> Iterator[list[Styled]]:

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from graphflops.attention import AttentionUse
-from graphflops.base.patterns import is_within, modules_around
+from graphflops.base.patterns import DEEPEST, is_within, modules_around
 from graphflops.base.record import Record
 from graphflops.base.units import numbered, parameters, seconds
 from graphflops.cost import REPORTED
 from graphflops.dims import evaluate
 from graphflops.render import summary
-from graphflops.render.ledger import DEEPEST, Group, Ledger, Tree, traffic
+from graphflops.render.ledger import Group, Ledger, Tree, traffic
 from graphflops.render.text import Numbers, operator_name, safe, short_type
 from graphflops.report import Cut, PhaseMemory, Report
 from graphflops.report.size_names import named
@@ -145,26 +145,14 @@ def _modules(report: Report, ledger: Ledger, depth: int | None, top: int | None,
         found, nothing = layer_shapes(report), LayerShapes()
         known = (nothing if path is None else found.get(path, nothing) for path in paths)
         heads, shapes = HEADS, [[_text(report, tensor) for tensor in shapes] for shapes in known]
-    return TextTable(
-        ("module", "type", *heads, *_work_heads(ledger), "params", "bytes"),
-        [
-            Entry(
-                [
-                    safe(line.label),
-                    safe(short_type(line.type)) if line.level else "",
-                    *cells,
-                    *_work(line.group, whole, ledger),
-                    parameters(line.parameters) if line.parameters else "",
-                    _known(line.group, ledger.numbers.memory(traffic(line.group.cost))),
-                ],
-                line.level,
-                safe(line.path or line.label),
-                line.group.unknown > 0,
-            )
-            for line, cells in zip(lines, shapes, strict=True)
-        ],
-        names=2,
-    )
+    entries = []
+    for line, cells in zip(lines, shapes, strict=True):
+        group, kind = line.group, safe(short_type(line.type)) if line.level else ""
+        held = parameters(line.parameters) if line.parameters else ""
+        moved = _known(group, ledger.numbers.memory(traffic(group.cost)))
+        texts = [safe(line.label), kind, *cells, *_work(group, whole, ledger), held, moved]
+        entries.append(Entry(texts, line.level, safe(line.path or line.label), group.unknown > 0))
+    return TextTable(("module", "type", *heads, *_work_heads(ledger), "params", "bytes"), entries, names=2)
 
 
 def _groups(head: str, ledger: Ledger, groups: dict[str, Group], most: int, *, idle: bool) -> TextTable:
@@ -177,23 +165,13 @@ def _groups(head: str, ledger: Ledger, groups: dict[str, Group], most: int, *, i
     rest = [group for name, group in worth.items() if name not in names]
     if rest:
         chosen.append((f"… {len(rest):,} more", ledger.rest(rest)))
-    return TextTable(
-        (head, "calls", *_work_heads(ledger), "vector", "bytes"),
-        [
-            Entry(
-                [
-                    name,
-                    f"{group.calls:,}",
-                    *_work(group, whole, ledger),
-                    _known(group, ledger.numbers.count(group.cost.vector_flops)),
-                    _known(group, ledger.numbers.memory(traffic(group.cost))),
-                ],
-                path=name,
-                alarming=group.unknown > 0,
-            )
-            for name, group in chosen
-        ],
-    )
+    entries = []
+    for name, group in chosen:
+        vector = _known(group, ledger.numbers.count(group.cost.vector_flops))
+        moved = _known(group, ledger.numbers.memory(traffic(group.cost)))
+        cells = [name, f"{group.calls:,}", *_work(group, whole, ledger), vector, moved]
+        entries.append(Entry(cells, path=name, alarming=group.unknown > 0))
+    return TextTable((head, "calls", *_work_heads(ledger), "vector", "bytes"), entries)
 
 
 def _attentions(report: Report, numbers: Numbers, most: int) -> TextTable:
@@ -224,28 +202,19 @@ def _attention(
     """One line for equal attentions; the figures are sums over them."""
     count = len(group)
     place = numbered([each.module or each.source or each.calls[0] for each in group])
-    heads = [numbers.count(size) for size in (use.heads, use.kv_heads)]
-    widths = dict.fromkeys(numbers.count(size) for size in (use.width, use.value_width))
-    visible = use.flops - use.masked_flops
-    blocks = [x for x in (use.partial_blocks, use.full_blocks) if x is not None]
-    return Entry(
-        [
-            safe(place),
-            f"{count:,}",
-            *heads,
-            f"{numbers.count(use.queries)} x {numbers.count(use.keys)}",
-            "/".join(widths),
-            _mask(use),
-            numbers.count(use.flops * count),
-            numbers.count(visible * count) if use.masked_flops != 0 else "",
-            numbers.memory(use.score_bytes * count) if use.score_bytes != 0 else "",
-            numbers.memory(use.kv_bytes * count),
-            *([" + ".join(numbers.count(x * count) for x in blocks)] if in_blocks else []),
-            operator_name(use.op) or f"{len(group[0].calls)} calls",
-            *([_kernel(use)] if chosen else []),
-        ],
-        path=safe(place),
+    heads, kv_heads, queries, keys, *widths = (
+        numbers.count(getattr(use, name))
+        for name in ("heads", "kv_heads", "queries", "keys", "width", "value_width")
     )
+    visible = numbers.count((use.flops - use.masked_flops) * count) if use.masked_flops != 0 else ""
+    scores = numbers.memory(use.score_bytes * count) if use.score_bytes != 0 else ""
+    blocks = [x for x in (use.partial_blocks, use.full_blocks) if x is not None]
+    shape = (heads, kv_heads, f"{queries} x {keys}", "/".join(dict.fromkeys(widths)), _mask(use))
+    work = (numbers.count(use.flops * count), visible, scores, numbers.memory(use.kv_bytes * count))
+    tiles = [" + ".join(numbers.count(x * count) for x in blocks)] * in_blocks
+    called = operator_name(use.op) or f"{len(group[0].calls)} calls"
+    cells = [safe(place), f"{count:,}", *shape, *work, *tiles, called, *([_kernel(use)] if chosen else [])]
+    return Entry(cells, path=safe(place))
 
 
 def _kernel(use: AttentionUse) -> str:
@@ -300,11 +269,9 @@ def layer_shapes(report: Report) -> dict[str, LayerShapes]:
     for row in report.rows:
         if row.phase == "backward":
             continue
-        own = [x for x in row.inputs if not (x.name in made or x.name in given or row.regions)]
+        own = (x.type for x in row.inputs if not (x.name in made or x.name in given or row.regions))
         # No weights are single numbers, and the sizes and indices that exporters store.
-        stored = [
-            x.type for x in own if x.type.numel != 1 and x.type.rank > 0 and x.type.dtype.name != "int64"
-        ]
+        stored = [x for x in own if x.numel != 1 and x.rank > 0 and x.dtype.name != "int64"]
         for path in dict.fromkeys((row.module, *modules_around(row.module), "")):
             shapes = found.get(path, LayerShapes())
             outside = (

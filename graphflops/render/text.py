@@ -75,9 +75,7 @@ def formula(dim: Dim, names: Mapping[str, str] = _OWN) -> str:
     if isinstance(dim, int):
         return number(dim)
     texts = {atom: named(atom.text, names) for atoms in dim.terms for atom in atoms}
-    order = sorted(
-        dim.terms, key=lambda atoms: (not atoms, len(atoms), sorted(texts[atom] for atom in atoms))
-    )
+    order = sorted(dim.terms, key=lambda term: (not term, len(term), sorted(map(texts.__getitem__, term))))
     text = ""
     # Terms in order, those together that differ in one name only, and there in its number.
     sizes = [text for atom, text in texts.items() if atom.kind == "symbol"]

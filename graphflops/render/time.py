@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from msgspec import Struct, field
 
@@ -132,18 +133,13 @@ def table(report: Report, by: Cut | None, top: int | None) -> tuple[tuple[str, .
         found = {name: share for name, share in found.items() if share.seconds}
     head = f"time by {by or 'module'}"
     most = top or _LINES
-    lines = [
-        _line(name or f"(no {by or 'module'})", share, whole) for name, share in list(found.items())[:most]
-    ]
+    shown = list(found.items())[:most]
+    lines = [_line(name or f"(no {by or 'module'})", share, whole) for name, share in shown]
     rest = list(found.values())[most:]
     if rest:
-        others = Share()
-        for one in rest:
-            others.calls += one.calls
-            others.seconds += one.seconds
-            others.low += one.low
-            others.high += one.high
-            others.bounds += one.bounds
+        names = ("calls", "seconds", "low", "high")
+        sums: dict[str, Any] = {name: sum(getattr(one, name) for one in rest) for name in names}
+        others = Share(**sums, bounds=sum((one.bounds for one in rest), Counter[str]()))
         lines.append(_line(f"… {len(rest):,} more", others, whole))
     return (head, "calls", "time", "%", "90 % interval", "limited by"), lines
 
@@ -161,9 +157,7 @@ def _key(report: Report, by: Cut | None) -> Callable[[Row], str | None]:
     if by == "source":
         return lambda row: row.source
     if by == "attention":
-        uses = {
-            node: use.module or use.source or use.calls[0] for use in report.attentions for node in use.calls
-        }
+        uses = {n: use.module or use.source or use.calls[0] for use in report.attentions for n in use.calls}
         return lambda row: starred(uses[row.node]) if row.node in uses else None
     split = {module: starred(module).split(".") for module in {row.module for row in report.rows}}
     timed = {row.module for row in report.rows if row.time is not None}
@@ -204,9 +198,7 @@ def summary(profile: Device) -> str:
     """Ceilings of the device, and points and held-out error of each family."""
     lines = [host_summary(profile), f"  memory     {number(int(profile.bandwidth))}B/s"]
     lines += [f"  {dtype:<10} {number(int(peak))}FLOP/s" for dtype, peak in profile.matrix.items()]
-    lines.append(
-        "  family         element type   points  error of kernels held out (median, 90th percentile)"
-    )
+    lines += ["  family         element type   points  error of kernels held out (median, 90th percentile)"]
     families: dict[tuple[str, str], list[tuple[int, tuple[float, float, float] | None]]] = {}
     for one in profile.calibration:
         families.setdefault((one.family, one.dtype), []).append((len(one.points), one.error))

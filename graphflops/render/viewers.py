@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
 import msgspec
+from msgspec import Struct, field
 
 from graphflops.base.units import exact, interval, is_index, spans
 from graphflops.budget.measure import TOP, Measures
@@ -150,10 +150,7 @@ def speedscope(report: Report) -> str:
         called = f"{name}, without {missing:,} unknown calls" if missing else name
         profiles.append(_profile(called, unit, stacks, values))
     if report.device:
-        times = [
-            sum(time.seconds for time in (row.time, row.backward_time) if time is not None)
-            for row in report.rows
-        ]
+        times = [row.seconds for row in report.rows]
         profiles.insert(0, _profile(f"time on {safe(report.device, 60)}", "microseconds", stacks, times, 1e6))
     whole = {
         "$schema": _SCHEMA,
@@ -218,8 +215,7 @@ _UNITS = {
 _FORMULA = 2_000  # characters of a formula; a longer one is cut in the middle
 
 
-@dataclass(slots=True)
-class _Said:
+class _Said(Struct):
     """What is said of a module's own calls and parameters, and the modules in it."""
 
     texts: list[str] = field(default_factory=list)

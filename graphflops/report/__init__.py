@@ -31,6 +31,11 @@ Cut = Literal["op", "module", "source", "attention"]
 Execution = Literal["graph", "eager", "compiled"]
 GraphLevel = Literal["call", "module"]
 MemoryPhase = Literal["inference", "training"]
+HELD = (
+    "parameters",
+    "parameter_bytes",
+    "buffer_bytes",
+)  # elements and bytes that do not depend on what calls cost
 
 
 _NOTHING = Cost()
@@ -71,6 +76,11 @@ class Row(NamedTuple):
     regions: tuple[RegionUse, ...] = ()
     time: CallTime | None = None  # on the device; None, as the next, without one, or where it is not known
     backward_time: CallTime | None = None  # of its gradients
+
+    @property
+    def seconds(self) -> float:
+        """The time of the call with its gradients; 0 where it runs no kernel, or its cost is unknown, as its state says."""
+        return sum(time.seconds for time in (self.time, self.backward_time) if time is not None)
 
 
 class Diagnostic(Record, frozen=True):

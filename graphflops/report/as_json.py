@@ -16,7 +16,7 @@ from graphflops.cost import CONVENTIONS, Cost
 from graphflops.derived.items import cost_per_million, throughput
 from graphflops.errors import DimError, FileError
 from graphflops.graph import Origin
-from graphflops.report import Coverage, Named, Report, Row, SymbolInfo, Timeline, Totals
+from graphflops.report import HELD, Coverage, Named, Report, Row, SymbolInfo, Timeline, Totals
 from graphflops.report.contradictions import saved
 from graphflops.report.timeline import PhaseTime
 from graphflops.tensor import TensorType, dtype_named
@@ -24,7 +24,6 @@ from graphflops.training import Training
 from graphflops.version import __version__
 
 SCHEMA: Literal[1] = 1
-_SIZES = ("parameters", "parameter_bytes", "buffer_bytes")  # of a report, which JSON has in its totals
 # Of a report, which `_document` does not derive.
 _APART = ("totals", "backward", "optimizer", "step_time", "program")
 _PHASES = ("backward", "optimizer", "step")
@@ -90,7 +89,7 @@ def decoded(data: bytes) -> Report:
             backward=document.read_totals(session, found.totals.backward),
             optimizer=document.read_totals(session, found.totals.optimizer),
             step_time=None if step is None else step.time,
-            **{name: getattr(found.totals, name) for name in _SIZES},
+            **{name: getattr(found.totals, name) for name in HELD},
             **own,
         )
         return saved(report)
@@ -151,14 +150,14 @@ def _document() -> _Document:
     cost = forms.kind(Cost)
     costs, peaks = forms.keys(Cost), forms.keys(Totals, without=("cost", "time"))
     time = Key("time", "time", left_out(forms.kind(PhaseTime)), msgspec.UNSET)
-    sizes = [Key(name, name, Kind(int)) for name in _SIZES]
+    sizes = [Key(name, name, Kind(int)) for name in HELD]
     phase = declared(Totals, [*costs, *peaks, *sizes, time], name="Phase", is_omitting=False, kw_only=True)
     may_lack = Kind(Union[phase, msgspec.UnsetType])
     others = [time, *[Key(name, name, may_lack, msgspec.UNSET) for name in _PHASES]]
     totals = declared(Totals, [*costs, *peaks, *sizes, *others], is_omitting=False, kw_only=True)
     keys = [
         Key(key.name, key.source, left_out(key.kind, Timeline(), None), None) if key.name == "memory" else key
-        for key in forms.keys(Report, without=(*_APART, *_SIZES))
+        for key in forms.keys(Report, without=(*_APART, *HELD))
     ]
     head = [Key("schema", "", Kind(Literal[1])), Key("tool", "", Kind(Tool))]
     origin, symbols, *rest = keys

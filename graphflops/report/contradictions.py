@@ -18,7 +18,7 @@ from graphflops.base.lazy import imported
 from graphflops.cost import QUANTITIES, Cost
 from graphflops.dims import Dim, at_least, differ, dim_max, evaluate, total
 from graphflops.errors import DimError, FileError, shown
-from graphflops.report import ENTRIES, PEAKS, Diagnostic, Report, Timeline
+from graphflops.report import ENTRIES, HELD, PEAKS, Diagnostic, Report, Timeline
 from graphflops.report.timeline import CallTime, PhaseTime
 from graphflops.tensor import TensorType, dtype_named
 
@@ -110,7 +110,7 @@ def _amounts(report: Report) -> Iterator[tuple[str, Dim]]:
             yield f"{where}: {name}", getattr(cost, name)
     for phase in phases:
         yield "peak_bytes", phase.peak_bytes
-    for name in ("parameters", "parameter_bytes", "buffer_bytes"):
+    for name in HELD:
         yield name, getattr(report, name)
     for entry in report.memory_use:
         for name in (*ENTRIES.values(), *PEAKS):

@@ -6,10 +6,11 @@ Its neighbours are the modules, else the operators, that make what its call read
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from fractions import Fraction
 from typing import Literal
 
+from graphflops.base.record import Record
 from graphflops.base.rendered import Rendered
 from graphflops.dims import Dim
 from graphflops.ops import operator
@@ -59,8 +60,7 @@ SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")  # the gravest f
 Applicability = Literal["", "safe", "unsafe"]
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Record, frozen=True):
     """One thing found."""
 
     code: str  # stable, as the name: `GF203`, `unused-initializer`
@@ -89,8 +89,7 @@ class Finding:
         return f"--select {self.code} --fix{unsafe}" if self.applicability else ""
 
 
-@dataclass(frozen=True, slots=True)
-class RuleInfo:
+class RuleInfo(Record, frozen=True):
     """What holds for all findings of one code: its name, one sentence, the fix, and the severity."""
 
     name: str
@@ -99,8 +98,7 @@ class RuleInfo:
     severity: Severity = "error"
 
 
-@dataclass(frozen=True, slots=True)
-class LimitResult:
+class LimitResult(Record, frozen=True):
     """One limit of a budget and what was measured."""
 
     quantity: str  # what is limited
@@ -118,26 +116,24 @@ class LimitResult:
         return None if part is None or not whole else Fraction(part, whole)
 
 
-@dataclass(frozen=True, slots=True)
-class ModelFindings:
+class ModelFindings(Record, frozen=True):
     """All that was found in one model."""
 
     model: str
     findings: tuple[Finding, ...]
-    values: Mapping[str, int] = field(default_factory=dict)  # sizes at which its costs are given as numbers
-    assumed: Mapping[str, int] = field(default_factory=dict)  # assumed ones, by the names that people read
-    names: Mapping[str, str] = field(default_factory=dict)  # these names of all sizes
+    values: Mapping[str, int] = {}  # sizes at which its costs are given as numbers
+    assumed: Mapping[str, int] = {}  # assumed ones, by the names that people read
+    names: Mapping[str, str] = {}  # these names of all sizes
     limits: tuple[LimitResult, ...] = ()  # every limit that a check compared, those that hold too
     whole: tuple[Dim, Dim] = (0, 0)  # FLOPs and bytes of the model; the costs of findings are shares of them
     seconds: float = 0.0  # of a run, where it is predicted
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Findings(Rendered):
+class Findings(Rendered, Record, frozen=True):
     """All findings of one run."""
 
     models: tuple[ModelFindings, ...]
     # That found them; in code scanning, findings of one do not replace those of the other.
     command: Literal["audit", "check"] = "check"
-    rules: Mapping[str, RuleInfo] = field(default_factory=dict)  # what is said of each code, found or not
+    rules: Mapping[str, RuleInfo] = {}  # what is said of each code, found or not
     per_code: int | None = None  # findings of one code that a table shows by default

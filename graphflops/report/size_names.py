@@ -25,9 +25,8 @@ def called(text: str, names: Mapping[str, str]) -> str:
 
 def named(text: str, names: Mapping[str, str]) -> str:
     """The text of a formula in the notation for people: `·` and powers, sizes by their names."""
-    return _PRODUCT.sub(
-        lambda found: "·" if found[1] is None else found[1].translate(_RAISED), called(text, names)
-    )
+    said = called(text, names)
+    return _PRODUCT.sub(lambda found: "·" if found[1] is None else found[1].translate(_RAISED), said)
 
 
 def in_prose(text: str, names: Mapping[str, str]) -> str:

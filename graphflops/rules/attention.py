@@ -4,25 +4,27 @@ Work per element of the score tensor: scale 1, mask 1 where there is one, softma
 dropout 3. The two products are counted dense; what a causal or a windowed structure makes needless is in
 `masked_flops`, exact to the element. Fused operators never store scores. Keys and values are read at their
 own number of heads, however many queries share them.
+
+Packed sequences attend within themselves, so that the work is the sum of the products of their lengths. Where
+the offsets' contents are known it is counted so; where only data can tell, it is bounded by every row meeting
+the longest sequence's keys, and no part of it is called masked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Mapping
+from itertools import pairwise
+from typing import Any
 
 from msgspec.structs import replace
 
 from graphflops.base.record import Record
-from graphflops.cost import Estimate, Value, data_dependent, free
-from graphflops.dims import Dim, broadcast, ceil_div, dim_max, meet, mod, prod, same
-from graphflops.rules.operands import Operands, takes
-from graphflops.rules.random import DROPOUT
-from graphflops.rules.registry import rule
+from graphflops.cost import Estimate, Value
+from graphflops.dims import Dim, Expr, broadcast, meet, mod, prod, total
+from graphflops.rules.creation import DROPOUT
+from graphflops.rules.reduce import SOFTMAX
 from graphflops.rules.shapes import Shape, doubled_pairs, where_wanted
-from graphflops.rules.softmax import SOFTMAX
-from graphflops.tensor import BFLOAT16, FLOAT32, FLOAT64, INT64, UINT64, TensorType
-
-KIND = "attention"
+from graphflops.tensor import FLOAT32, TensorType
 
 SCALE = MASK = 1
 
@@ -84,13 +86,13 @@ class Attention(Record, frozen=True):
         scale 1, dropout 2. The fused kernel takes these row sums from `out`: 2 per element of it.
         """
         dk, dv = self.query.shape[-1], self.value.shape[-1]
-        operands = ("query", "key", "value", "mask")
-        for_query, for_key, for_value, for_mask = (name in wants for name in operands)
+        asked = tuple(name in wants for name in ("query", "key", "value", "mask"))
+        for_query, for_key, for_value, for_mask = asked
         through = for_query or for_key or for_mask  # the softmax
         matrix, masked = self.products(dk * (fused + for_query + for_key) + dv * (for_value + through))
         recomputed = (SCALE + self.masking + 1) * fused
         per_score = recomputed + (5 - 2 * fused) * through + 2 * self.dropout
-        gradients = where_wanted(self.operands, (name in wants for name in operands))
+        gradients = where_wanted(self.operands, asked)
         row_sums = self.rows * (FLOAT32.bits // 8)
         kept = (self.mask, out, row_sums) if fused else (self.probabilities, self.probabilities)
         return Estimate(
@@ -149,119 +151,100 @@ def leading_axes(query: TensorType, key: TensorType, value: TensorType, grouped:
     return broadcast(query.shape[:-2], *shapes)
 
 
-@rule("aten.scaled_dot_product_attention")
-@takes("query key value attn_mask?")
-def scaled_dot_product_attention(
-    of: Operands, *, dropout_p: float = 0.0, is_causal: bool = False, enable_gqa: bool = False
-) -> Estimate:
-    """Two products per score, as a fused kernel; `is_causal` aligns the first query with the first key."""
-    query, key, value, _ = of
-    problem = attend(*of, dropout_p=dropout_p, is_causal=is_causal, grouped=enable_gqa)
-    out = (*leading_axes(query, key, value, enable_gqa), query.shape[-2], value.shape[-1])
-    return problem.forward(query.like(out))
+# Rows before heads: (batch, rows, heads, width), or packed (all rows, heads, width).
 
 
-@rule("aten._scaled_dot_product_attention_math", "aten._scaled_dot_product_attention_math_for_mps")
-@takes("query key value attn_mask? * dropout_mask?")
-def attention_math(
-    of: Operands, *, dropout_p: float = 0.0, is_causal: bool = False, enable_gqa: bool = False
-) -> Estimate:
-    """The same two products with the scores written, read and returned."""
-    query, key, value, _, dropout_mask = of
-    problem = attend(*of.but("dropout_mask"), dropout_p=dropout_p, is_causal=is_causal, grouped=enable_gqa)
-    problem = replace(problem, dropout=problem.dropout or dropout_mask is not None)
-    rows = (*leading_axes(query, key, value, enable_gqa), query.shape[-2])
-    return problem.stored(query.like((*rows, value.shape[-1])), query.like((*rows, key.shape[-2])))
+def heads_first(x: TensorType) -> TensorType:
+    """The same memory with the head axis before the row axis."""
+    batch, rows, heads, width = x.shape
+    return x.view((batch, heads, rows, width))
 
 
-def result_of(query: TensorType, value: TensorType) -> TensorType:
-    """The result beside a query: its shape and type with the values' width; fp8 operands give bfloat16."""
-    dtype = BFLOAT16 if query.dtype.bits == 8 else query.dtype
-    return query.like((*query.shape[:-1], value.shape[-1]), dtype)
+def lengths(offsets: TensorType | None) -> list[Dim] | None:
+    """Lengths of the sequences that these offsets delimit, or None where their contents are not known."""
+    if offsets is None or not isinstance(offsets.value, tuple):
+        return None
+    edges = [edge for edge in offsets.value if isinstance(edge, (int, Expr))]
+    return [end - start for start, end in pairwise(edges)]
 
 
-def philox(query: TensorType) -> tuple[TensorType, TensorType]:
-    """Seed and offset of the random numbers that dropout drew."""
-    return query.like((), INT64), query.like((), INT64)
+def pack(
+    query: TensorType,
+    key: TensorType,
+    value: TensorType,
+    offsets_q: TensorType | None,
+    offsets_k: TensorType | None,
+    max_k: Dim,
+    mask: TensorType | None = None,
+    *,
+    left: Dim | None = None,
+    right: Dim | None = None,
+    bottom_right: bool = True,
+    dropout_p: float = 0.0,
+) -> Attention:
+    """The problem of packed operands, without offsets of such with rows before heads; the last row meets the last key."""
+    if offsets_q is None:
+        q, k, v = map(heads_first, (query, key, value))
+        dense = attend(q, k, v, mask, left=left, right=right, bottom_right=bottom_right, dropout_p=dropout_p)
+        return replace(dense, query=query, key=key, value=value)
+    rows, heads = query.shape[-3], query.shape[-2]
+    lengths_q, lengths_k = lengths(offsets_q), lengths(offsets_k)
+    visible, scores = None, heads * rows * max_k
+    if lengths_q is not None and lengths_k is not None:
+        sequences = list(zip(lengths_q, lengths_k, strict=True))
+        scores = heads * total(q * k for q, k in sequences)
+        if left is not None or right is not None:
+            offsets = ((q, k, k - q if bottom_right else 0) for q, k in sequences)
+            pairs = (doubled_pairs(q, k, left=left, right=right, offset=offset) for q, k, offset in offsets)
+            visible = heads * total(pairs)
+    return Attention(query, key, value, mask, heads * rows, scores, visible, dropout_p > 0)
 
 
-def flash_state(query: TensorType) -> tuple[TensorType, TensorType]:
-    """State of flash attention's random numbers, and an unused result."""
-    return query.like((2,), UINT64), query.like((), UINT64)
+# The problems of torch's kernels, by the names that the rules give to the operands of a call.
+
+Given = Mapping[str, Any]
+OPERANDS = ("query", "key", "value")
 
 
-def flash_debug_mask(query: TensorType, heads_rows: Shape, keys: Dim, wanted: bool) -> TensorType:
-    """What flash attention returns for debugging, by default nothing; its last size is a number of blocks."""
-    dtype = BFLOAT16 if query.dtype.bits == 8 else query.dtype
-    if not wanted:
-        return query.like((0,), dtype)
-    block = 128 if not same(dim_max(query.shape[-1], 64), 64) else 256
-    blocks = ceil_div(heads_rows[-1], block)
-    if same(dim_max(keys, 256), 256):
-        blocks = 128 if same(dim_max(keys, 128), 128) else 256
-    return query.like((*heads_rows, blocks), dtype)
+def dense(given: Given) -> Attention:
+    """Heads before rows, causal from the top left; key heads are shared unless the operator has to be told so."""
+    operands: list[Any] = [given.get(name) for name in (*OPERANDS, "mask")]
+    return attend(
+        *operands,
+        dropout_p=given.get("dropout_p") or 0.0,
+        is_causal=bool(given.get("is_causal")),
+        grouped=bool(given.get("enable_gqa", True)),
+    )
 
 
-@rule("aten._scaled_dot_product_flash_attention")
-@takes("query key value * q_descale? k_descale? v_descale?")
-def flash_attention(
-    of: Operands, *, dropout_p: float = 0.0, is_causal: bool = False, return_debug_mask: bool = False
-) -> Estimate:
-    """Two products per score; row sums are kept for the backward pass. Of eight-bit operands the scales are read too."""
-    query, key, value, *scales = of
-    row_sums = query.like(query.shape[:-1], FLOAT32)
-    debug = flash_debug_mask(query, query.shape[:-1], key.shape[-2], return_debug_mask)
-    sizes = (None, None, query.shape[-2], key.shape[-2])
-    out = (result_of(query, value), row_sums, *sizes, *flash_state(query), debug)
-    problem = attend(query, key, value, dropout_p=dropout_p, is_causal=is_causal)
-    return problem.forward(*out, reads=tuple(scales))
+def packed(given: Given, **structure: Any) -> Attention:
+    """Rows before heads, packed where there are offsets."""
+    structure = {"right": 0 if given.get("is_causal") else None, **structure}
+    operands: list[Any] = [given.get(name) for name in (*OPERANDS, "offsets_q", "offsets_k", "max_k", "mask")]
+    return pack(*operands, dropout_p=given.get("dropout_p") or 0.0, **structure)
 
 
-@rule("aten._scaled_dot_product_cudnn_attention", "aten._scaled_dot_product_fused_attention_overrideable")
-@takes("query key value attn_bias?")
-def cudnn_attention(
-    of: Operands, *, compute_log_sumexp: bool | None = None, dropout_p: float = 0.0, is_causal: bool = False
-) -> Estimate:
-    """Two products per score; row sums are kept for the backward pass."""
-    query, key, value, _ = of
-    per_row = (*query.shape[:-1], 1)
-    if compute_log_sumexp is None:  # the operator that others put theirs in place of
-        per_row = per_row[:-1] if query.rank > 3 else (1, *per_row[:-1])
-    sizes = (None, None, query.shape[-2], key.shape[-2])
-    problem = attend(*of, dropout_p=dropout_p, is_causal=is_causal)
-    row_sums = query.like(per_row, FLOAT32)
-    return problem.forward(result_of(query, value), row_sums, *sizes, *philox(query), None)
+def flash(given: Given) -> Attention:
+    """Of flash attention: -1 and None are windows without limit."""
+    sides = given.get("window_size") or (given.get("left"), given.get("right"))
+    left, right = (None if size == -1 else size for size in sides)
+    return packed(given, left=left, right=0 if given.get("is_causal") else right)
 
 
-@rule("aten._scaled_dot_product_flash_attention_for_cpu")
-@takes("query key value * attn_mask?")
-def flash_attention_for_cpu(of: Operands, *, dropout_p: float = 0.0, is_causal: bool = False) -> Estimate:
-    """Two products per score; row sums are kept for the backward pass."""
-    row_sums = of.query.like(of.query.shape[:-1], FLOAT64 if of.query.dtype == FLOAT64 else FLOAT32)
-    problem = attend(*of, dropout_p=dropout_p, is_causal=is_causal)
-    return problem.forward(result_of(of.query, of.value), row_sums)
+CAUSAL_BOTTOM_RIGHT = 2  # a `custom_mask_type`; 1 is causal from the top left, 0 none
 
 
-@rule("aten._scaled_dot_product_efficient_attention")
-@takes("query key value attn_bias?")
-def efficient_attention(
-    of: Operands, *, compute_log_sumexp: bool, dropout_p: float = 0.0, is_causal: bool = False
-) -> Estimate:
-    """Two products per score; row sums, padded to blocks of 32, are kept on demand."""
-    query = of.query
-    padded = 32 * ceil_div(query.shape[-2], 32) if compute_log_sumexp else 0
-    row_sums = query.like((*query.shape[:-2], padded), FLOAT32)
-    problem = attend(*of, dropout_p=dropout_p, is_causal=is_causal)
-    return problem.forward(result_of(query, of.value), row_sums, *philox(query))
+def efficient(given: Given) -> Attention:
+    """Of memory-efficient attention: its window counts the row's own place and must be causal."""
+    kind, window, longest = given["custom_mask_type"], given.get("window_size"), given.get("max_k")
+    return packed(
+        {**given, "max_k": given["key"].shape[1] if longest is None else longest},
+        left=window - 1 if kind and window else None,
+        right=0 if kind else None,
+        bottom_right=kind == CAUSAL_BOTTOM_RIGHT,
+    )
 
 
-@rule("aten._triton_scaled_dot_attention")
-def triton_attention(q: TensorType, k: TensorType, v: TensorType, dropout_p: float = 0.0) -> Estimate:
-    """Two products per score."""
-    return attend(q, k, v, dropout_p=dropout_p).forward(result_of(q, v))
-
-
-@rule("aten._fused_sdp_choice", kind="query")
-def fused_sdp_choice() -> Estimate:
-    """Which implementation would run, a number that depends on the machine: free."""
-    return free(data_dependent("sdp_choice"), alias=False)
+def cudnn(given: Given) -> Attention:
+    """Of cuDNN: dense with heads before rows, packed with them behind; causal from the top left."""
+    return dense(given) if given.get("offsets_q") is None else packed(given, bottom_right=False)

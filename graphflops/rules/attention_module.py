@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, floor_div, meet, prod
-from graphflops.rules.attention import Attention, attend
-from graphflops.rules.attention_packed import heads_first
+from graphflops.rules.attention import Attention, attend, heads_first
 from graphflops.rules.matmul import grouped_mm
 from graphflops.rules.norm import AFFINE, NORMALISE, STATISTICS
 from graphflops.rules.operands import Operands, takes
@@ -113,12 +112,7 @@ def native_multi_head_attention(
     return work.plus(vector_flops=averaged, out=(query.like(), weights), reads=reads)
 
 
-rule("aten._triton_multi_head_attention").derived(
-    native_multi_head_attention,
-    results(0),
-    says="Four projections and the two products of attention.",
-    need_weights=False,
-)
+rule("aten._triton_multi_head_attention").derived(native_multi_head_attention, results(0), need_weights=False)
 
 
 @rule("aten._transformer_encoder_layer_fwd", kind="other")

@@ -51,7 +51,15 @@ def sent(kind: str, nbytes: Dim, devices: Dim) -> Dim:
     return (2 if kind == "all_reduce" else 1) * (nbytes - floor_div(nbytes, devices))
 
 
-@rule(f"{FUNCTIONAL}.all_reduce", f"{FUNCTIONAL}.all_reduce_coalesced")
+def _forms(name: str, *differentiable: str) -> tuple[str, ...]:
+    """The functional collective in its forms, and as one of the namespaces that record gradients."""
+    return (
+        f"{FUNCTIONAL}.{name} {name}_out {name}_coalesced",
+        *(f"{space}.{name}" for space in differentiable),
+    )
+
+
+@rule(f"{FUNCTIONAL}.all_reduce all_reduce_coalesced", "symm_mem.two_shot_all_reduce multimem_all_reduce")
 def all_reduce(inputs: TensorType | Tensors, reduce_op: str, *, devices: Dim = PAIR) -> Estimate:
     """An operation per element, and a division where the mean is taken."""
     inputs = several(inputs)
@@ -61,24 +69,23 @@ def all_reduce(inputs: TensorType | Tensors, reduce_op: str, *, devices: Dim = P
     return Estimate(out, vector_flops=flops, link_bytes=moved, devices=devices, reads=inputs)
 
 
-@rule(
-    *(f"{FUNCTIONAL}.reduce_scatter_tensor{form}" for form in ("", "_out", "_coalesced")),
-    f"{DIFFERENTIABLE}.reduce_scatter_tensor",
-)
+@rule(*_forms("reduce_scatter_tensor", DIFFERENTIABLE))
 def reduce_scatter(inputs: TensorType | Tensors, reduce_op: str, group_size: Dim) -> Estimate:
     """Each device reduces a slice of the first axis: one operation less than devices per element of it."""
     inputs = several(inputs)
     require(all(x.rank for x in inputs), "reduce_scatter splits the first axis, and a tensor has none")
     out = tuple(x.like((floor_div(x.shape[0], group_size), *x.shape[1:])) for x in inputs)
-    flops = (group_size - 1 + (reduce_op == "avg")) * total(x.numel for x in out)
-    moved = (group_size - 1) * whole_bytes(out)
-    return Estimate(out, vector_flops=flops, link_bytes=moved, devices=group_size, reads=inputs)
+    return _reduced(out, inputs, reduce_op, group_size)
 
 
-@rule(
-    *(f"{FUNCTIONAL}.all_gather_into_tensor{form}" for form in ("", "_out", "_coalesced")),
-    f"{DIFFERENTIABLE}.all_gather_into_tensor",
-)
+def _reduced(out: Tensors, inputs: Tensors, reduce_op: str, devices: Dim) -> Estimate:
+    """Each device gets the sum, or the mean, of its part."""
+    flops = (devices - 1 + (reduce_op == "avg")) * total(x.numel for x in out)
+    moved = (devices - 1) * whole_bytes(out)
+    return Estimate(out, vector_flops=flops, link_bytes=moved, devices=devices, reads=inputs)
+
+
+@rule(*_forms("all_gather_into_tensor", DIFFERENTIABLE))
 def all_gather(inputs: TensorType | Tensors, group_size: Dim) -> Estimate:
     """Concatenates the tensors of all devices along the first axis."""
     inputs = several(inputs)
@@ -116,12 +123,6 @@ def shard_dim_alltoall(x: TensorType, gather_dim: int, shard_dim: int, *, device
     return Estimate((x.like(shape),), link_bytes=moved, devices=devices, reads=(x,))
 
 
-@rule(f"{FUNCTIONAL}.broadcast")
-def broadcast(x: TensorType, *, devices: Dim = PAIR) -> Estimate:
-    """A copy of one device's tensor, passed on from device to device."""
-    return Estimate((x.like(),), link_bytes=whole_bytes((x,)), devices=devices, reads=(x,))
-
-
 @rule(f"{FUNCTIONAL}.isend")
 def isend(x: TensorType) -> Estimate:
     """Sends a tensor to one device; the result has no elements."""
@@ -156,13 +157,10 @@ def receive(tensors: Tensors) -> Estimate:
     return Estimate(tensors, writes=tensors)
 
 
-@rule(f"{FUNCTIONAL}.wait_tensor", f"{FUNCTIONAL}._wrap_tensor_autograd")
+@rule(f"{FUNCTIONAL}.wait_tensor wait_tensors _wrap_tensor_autograd")
 def wait(x: TensorType | Tensors) -> Estimate:
-    """Waits for the result of a collective."""
+    """Waits for the results of collectives."""
     return free(*several(x))
-
-
-rule(f"{FUNCTIONAL}.wait_tensors").derived(wait, says="Waits for the results of collectives.")
 
 
 # Gradients: what was gathered is scattered, what was scattered is gathered, and sums are summed.
@@ -171,14 +169,13 @@ rule(f"{FUNCTIONAL}.wait_tensors").derived(wait, says="Waits for the results of 
 backward(f"{FUNCTIONAL}.all_reduce all_reduce_coalesced")(
     lambda call: all_reduce(_incoming(call), "sum", devices=call.get("devices", PAIR))
 )
-backward(
-    f"{FUNCTIONAL}.all_gather_into_tensor all_gather_into_tensor_coalesced",
-    f"{DIFFERENTIABLE}.all_gather_into_tensor",
-)(lambda call: reduce_scatter(_incoming(call), "sum", call["group_size"]))
-backward(
-    f"{FUNCTIONAL}.reduce_scatter_tensor reduce_scatter_tensor_coalesced",
-    f"{DIFFERENTIABLE}.reduce_scatter_tensor",
-)(lambda call: all_gather(_incoming(call), call["group_size"]))
+for _gathered, _scattered in (
+    (f"{FUNCTIONAL}.all_gather_into_tensor", f"{FUNCTIONAL}.reduce_scatter_tensor"),
+    (f"{FUNCTIONAL}.all_gather_into_tensor_coalesced", f"{FUNCTIONAL}.reduce_scatter_tensor_coalesced"),
+    (f"{DIFFERENTIABLE}.all_gather_into_tensor", f"{DIFFERENTIABLE}.reduce_scatter_tensor"),
+):
+    backward(_gathered)(lambda call: reduce_scatter(_incoming(call), "sum", call["group_size"]))
+    backward(_scattered)(lambda call: all_gather(_incoming(call), call["group_size"]))
 
 
 def turned(exchange: Callable[..., Estimate], *names: str) -> Backward:
@@ -228,10 +225,7 @@ def eager_reduce_scatter(
     out: TensorType | Tensors, inputs: Operand, process_group: str, reduce_op: str, *, devices: Dim = PAIR
 ) -> Estimate:
     """Each device gets the sum of its part: one operation less than devices per element of it."""
-    written = several(out)
-    work = (devices - 1 + (reduce_op == "avg")) * total(x.numel for x in written)
-    moved = (devices - 1) * whole_bytes(written)
-    return Estimate(written, vector_flops=work, link_bytes=moved, devices=devices, reads=several(inputs))
+    return _reduced(several(out), several(inputs), reduce_op, devices)
 
 
 @rule("c10d.alltoall_base_", "c10d.alltoall_")
@@ -248,10 +242,12 @@ def eager_all_to_all(
     return _into(several(out), Estimate((), link_bytes=moved, devices=devices, reads=given))
 
 
-@rule("c10d.broadcast_")
-def eager_broadcast(tensors: Tensors, *, devices: Dim = PAIR) -> Estimate:
-    """A copy of one device's tensors, passed on from device to device."""
-    return Estimate(tensors, link_bytes=whole_bytes(tensors), devices=devices, reads=tensors)
+@rule("c10d.broadcast_", f"{FUNCTIONAL}.broadcast")
+def broadcast(tensors: TensorType | Tensors, *, devices: Dim = PAIR) -> Estimate:
+    """A copy of one device's tensors, passed on from device to device, in place where it is given a list."""
+    given = several(tensors)
+    out = given if isinstance(tensors, tuple) else tuple(x.like() for x in given)
+    return Estimate(out, link_bytes=whole_bytes(given), devices=devices, reads=given)
 
 
 @rule("fsdp.all_gather_copy_in", kind="movement")
@@ -295,11 +291,6 @@ def one_shot_copy(symm_buffer: TensorType, local_input: TensorType, *, devices: 
     """As one_shot_all_reduce, after a copy into the memory that others map."""
     both = (local_input, local_input)
     return replace(one_shot(local_input, devices=devices), reads=both, writes=both)
-
-
-rule("symm_mem.two_shot_all_reduce", "symm_mem.multimem_all_reduce").derived(
-    all_reduce, says="Each device adds up its part and sends it to all others."
-)
 
 
 @rule("symm_mem._low_contention_all_gather")

@@ -1,4 +1,4 @@
-"""Sums of products over named axes (einsum, tensordot, bilinear), and outer products."""
+"""Sums of products over named axes (einsum, tensordot, bilinear), outer and cross products."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from graphflops.rules.elementwise import elementwise, result_type
 from graphflops.rules.matmul import additions, flops_of
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.shapes import Tensors, axes, shown
+from graphflops.rules.shapes import Tensors, axes, axis, shown
 from graphflops.rules.work import WORK
 from graphflops.tensor import TensorType
 
@@ -291,3 +291,23 @@ def bilinear(a: TensorType, b: TensorType, weight: TensorType, bias: TensorType 
     out = a.like((*a.shape[:-1], weight.shape[0]))
     vector = product.vector_flops + (additions(out) if bias else 0)
     return Estimate((out,), product.matrix_flops, vector, reads=(a, b, weight, bias))
+
+
+@rule("aten.linalg_cross", kind="linear_algebra")
+def linalg_cross(a: TensorType, b: TensorType, *, dim: int = -1) -> Estimate:
+    """Two multiplications and a subtraction per component; a complex multiplication is six operations."""
+    shape = broadcast(a.shape, b.shape)
+    out = a.like(shape, result_type(a, b))
+    length = shape[axis(dim, len(shape))]
+    meet(length, 3, f"a cross product takes vectors of 3, not {length}")
+    each_component = 2 * 6 + 2 if out.dtype.kind == "complex" else 3
+    return Estimate((out,), vector_flops=each_component * out.numel, reads=(a, b))
+
+
+@rule("aten.cross", kind="linear_algebra")
+def cross(a: TensorType, b: TensorType, dim: int | None = None) -> Estimate:
+    """As `linalg_cross`, along the first axis of three where none is named."""
+    shape = broadcast(a.shape, b.shape)
+    threes = [place for place, size in enumerate(shape) if not differ(size, 3)]
+    require(bool(threes), "no axis holds vectors of 3")
+    return linalg_cross(a, b, dim=threes[0] if dim is None else dim)

@@ -1,4 +1,10 @@
-"""Higher-order operators: nested graphs that run once, once per loop iteration, or as one of several branches."""
+"""Higher-order operators: nested graphs that run once, once per loop iteration, or as one of several branches; and vmap.
+
+As programs record vmap, operators between two marks see tensors without the mapped batch axis. Such a tensor carries the
+size of each hidden axis in `TensorType.mapped`. The loop asks a rule about what the operator sees and hands the answer to
+`over_hidden_axes`: work is done once per hidden element, and memory is that of all of them, while an operand without
+hidden axes (a weight) is one for all.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +14,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from graphflops.cost import Cost, Estimate, Region, RegionRun, Value, data_dependent
-from graphflops.dims import Dim, Expr, differ, evaluate
+from graphflops.cost import Cost, Estimate, Region, RegionRun, Value, data_dependent, free
+from graphflops.dims import Dim, Expr, differ, evaluate, prod
 from graphflops.errors import NoRuleError
 from graphflops.graph import Opaque
 from graphflops.rules.registry import find, require, rule
-from graphflops.rules.shapes import Tensors, tensors_of
+from graphflops.rules.shapes import Tensors, axis, tensors_of
 from graphflops.tensor import DType, TensorType
 
 KIND = "control"
@@ -145,24 +151,21 @@ def wrap_with_autocast(
     return once(region(*operands, autocast=True))
 
 
+@rule("higher_order.wrap wrap_activation_checkpoint tag_activation_checkpoint local_map_hop")
+def wrap(region: Region, *operands: Value, **keywords: Value) -> Estimate:
+    """The graph once; the recomputation of a checkpoint belongs to the backward pass."""
+    return once(region(*operands))
+
+
 @rule("higher_order.invoke_subgraph")
 def invoke_subgraph(region: Region, identifier: Value, *operands: Value, **keywords: Value) -> Estimate:
     """The graph once."""
     return once(region(*operands))
 
 
-@rule("higher_order.hints_wrapper")
+@rule("higher_order.hints_wrapper", "higher_order.strict_mode", "higher_order.foreach_map")
 def hints_wrapper(region: Region, operands: Values, kwargs: Value = None, hints: Value = None) -> Estimate:
     """The graph once."""
-    return once(region(*operands))
-
-
-rule("higher_order.strict_mode", "higher_order.foreach_map").derived(hints_wrapper, order="region operands")
-
-
-@rule("higher_order.wrap wrap_activation_checkpoint tag_activation_checkpoint local_map_hop")
-def wrap(region: Region, *operands: Value, **keywords: Value) -> Estimate:
-    """The graph once; the recomputation of a checkpoint belongs to the backward pass."""
     return once(region(*operands))
 
 
@@ -264,3 +267,55 @@ def _first(x: TensorType) -> TensorType:
 
 def _stacked(value: Value, length: Dim) -> Value:
     return value.like((length, *value.shape)) if isinstance(value, TensorType) else value
+
+
+MARKS = "torch._functorch.predispatch."
+
+
+@rule(f"{MARKS}_add_batch_dim", kind="other")
+def add_batch_dim(x: TensorType, batch_dim: int, level: int) -> Estimate:
+    """Hides a batch axis from the operators that follow: a view."""
+    at = axis(batch_dim, x.rank)
+    seen = x.view((*x.shape[:at], *x.shape[at + 1 :]))
+    return free(replace(seen, mapped=(*x.mapped, (level, x.shape[at]))))
+
+
+@rule(f"{MARKS}_remove_batch_dim", kind="other")
+def remove_batch_dim(x: TensorType, level: int, batch_size: Dim, out_dim: int) -> Estimate:
+    """Shows a hidden batch axis again: a view; a value without that axis is expanded without a copy."""
+    at = axis(out_dim, x.rank + 1)
+    shape = (*x.shape[:at], batch_size, *x.shape[at:])
+    left = tuple(entry for entry in x.mapped if entry[0] != level)
+    if left == x.mapped:
+        return free(replace(x.view(shape), stored=x.numel if x.stored is None else x.stored, mapped=left))
+    return free(replace(x.view(shape), stored=None, mapped=left))
+
+
+def over_hidden_axes(
+    estimate: Estimate, operands: Sequence[TensorType], gradients_of: Sequence[TensorType] = ()
+) -> Estimate:
+    """Scales a vmapped call's Estimate by the product of its hidden batch axes.
+
+    gradients_of: of a backward, the operand behind each result: the gradient of a weight is summed over hidden axes.
+    """
+    entries = {entry for operand in operands for entry in operand.mapped}
+    axes = tuple(sorted(entries, key=lambda entry: entry[0]))
+    times = prod(size for _, size in axes)
+    whole = {id(operand) for operand in operands}
+
+    def spread(value: Any) -> Any:
+        if isinstance(value, TensorType):
+            return value if id(value) in whole else replace(value, mapped=axes)
+        return None if value is None else value * times
+
+    out = [spread(value) if isinstance(value, TensorType) else value for value in estimate.out]
+    for place, operand in enumerate(gradients_of):
+        if isinstance(gradient := out[place], TensorType):
+            out[place] = replace(gradient, mapped=operand.mapped)
+    return replace(
+        estimate,
+        out=tuple(out),
+        **{name: amount * times for name, amount in estimate.work.items()},
+        reads=tuple(map(spread, estimate.reads)),
+        writes=None if estimate.writes is None else tuple(map(spread, estimate.writes)),
+    )

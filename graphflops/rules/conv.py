@@ -75,7 +75,7 @@ def convolve(
     transposed: bool = False,
     output_padding: PerAxis = 0,
 ) -> Estimate:
-    """Multiply-adds of every output position, in a transposed convolution every input position.
+    """Every output position times its window, per group; in a transposed convolution every input position times the kernel.
 
     The weight is (out, in / groups, *kernel), transposed (in, out / groups, *kernel).
     """
@@ -160,23 +160,14 @@ rule(
     "aten.conv1d conv2d conv3d _convolution_mode cudnn_convolution mkldnn_convolution miopen_convolution",
     "aten.miopen_depthwise_convolution _nnpack_spatial_convolution",
     product=("x", "weight"),
-).derived(
-    convolve,
-    says='Every output position times its window, per group; padding is also "same" or "valid".',
-    order="x weight",
-)
+).derived(convolve, order="x weight")
 rule(
     "aten.conv_transpose1d conv_transpose2d conv_transpose3d slow_conv_transpose2d slow_conv_transpose3d",
     "aten.cudnn_convolution_transpose miopen_convolution_transpose",
     product=("x", "weight"),
-).derived(
-    convolve,
-    says="Every input position times the whole kernel, per group; counting output positions would count too much.",
-    order="x weight",
-    transposed=True,
-)
+).derived(convolve, order="x weight", transposed=True)
 rule("aten.convolution convolution_overrideable _convolution", product=("x", "weight")).derived(
-    convolve, says="A convolution or a transposed convolution.", order="x weight"
+    convolve, order="x weight"
 )
 
 

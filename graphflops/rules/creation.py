@@ -1,22 +1,27 @@
-"""Creation of tensors: every element is written, nothing is read.
+"""Creation of tensors, random numbers, and dropout: every element is written, nothing is read.
 
 A fill and a progression of whole numbers are no arithmetic; a progression of real numbers is a multiplication
-and an addition per element.
+and an addition per element. Drawing bits is not counted; turning them into a distribution is. A normal number costs two
+function evaluations and a product (Box and Muller: a logarithm, a root, a sine and a cosine make two of them); one
+drawn by rejection counts as one evaluation.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 from msgspec.structs import replace
 
-from graphflops.cost import Estimate, Value, data_dependent
+from graphflops.cost import Estimate, Value, data_dependent, free
 from graphflops.dims import Dim, Expr, at_least, ceil_div, dim_max, floor_div
-from graphflops.rules.elementwise import DEFAULT_FLOAT, float_result, result_type
-from graphflops.rules.registry import require, rule
+from graphflops.rules.elementwise import DEFAULT_FLOAT, differentiate, elementwise, float_result, result_type
+from graphflops.rules.registry import Backward, ForwardCall, backward, require, rule
 from graphflops.rules.shapes import Shape, axis, few, tensors_of
 from graphflops.rules.views import at_least_1d
-from graphflops.tensor import INT64, Contents, DType, TensorType
+from graphflops.rules.work import WORK, Work
+from graphflops.tensor import BOOL, INT64, UINT8, Contents, DType, TensorType
 
 KIND = "creation"
 
@@ -39,8 +44,8 @@ def written(size: Shape, *, dtype: DType | None = None, fill: int) -> Estimate:
     return Estimate((filled(size, dtype or DEFAULT_FLOAT, fill),))
 
 
-rule("aten.zeros", "aten._efficientzerotensor").derived(written, says="Zeros written.", fill=0)
-rule("aten.ones").derived(written, says="Ones written.", fill=1)
+rule("aten.zeros", "aten._efficientzerotensor").derived(written, fill=0)
+rule("aten.ones").derived(written, fill=1)
 
 
 @rule("aten.full")
@@ -67,9 +72,8 @@ def full_like(x: TensorType, fill_value: Value, *, dtype: DType | None = None) -
     return Estimate((filled(x.shape, dtype or x.dtype, fill_value),))
 
 
-_SAYS = "{} written; the tensor itself is not read."
-rule("aten.zeros_like", "aten.zero").derived(full_like, says=_SAYS.format("Zeros"), order="x", fill_value=0)
-rule("aten.ones_like").derived(full_like, says=_SAYS.format("Ones"), order="x", fill_value=1)
+rule("aten.zeros_like", "aten.zero").derived(full_like, order="x", fill_value=0)
+rule("aten.ones_like").derived(full_like, order="x", fill_value=1)
 
 
 @rule("aten.new_full")
@@ -78,15 +82,14 @@ def new_full(x: TensorType, size: Shape, fill_value: Value, *, dtype: DType | No
     return Estimate((filled(size, dtype or x.dtype, fill_value),))
 
 
-_SAYS = "{} written, of the tensor's type."
-rule("aten.new_zeros").derived(new_full, says=_SAYS.format("Zeros"), order="x size", fill_value=0)
-rule("aten.new_ones").derived(new_full, says=_SAYS.format("Ones"), order="x size", fill_value=1)
+rule("aten.new_zeros").derived(new_full, order="x size", fill_value=0)
+rule("aten.new_ones").derived(new_full, order="x size", fill_value=1)
 
 
 @rule("aten._new_zeros_with_same_feature_meta")
 def new_zeros_like(x: TensorType, other: TensorType, *, self_num_batch_dims: int = 0) -> Estimate:
     """Zeros written, of the other tensor's shape behind the leading batch axes of the first."""
-    return Estimate((filled((*x.shape[:self_num_batch_dims], *other.shape), x.dtype, 0),))
+    return new_full(x, (*x.shape[:self_num_batch_dims], *other.shape), 0)
 
 
 @rule("aten.fill", "prims.fill")
@@ -123,18 +126,24 @@ def _whole(number: Value) -> Dim | float:
     return int(number) if isinstance(number, float) and number.is_integer() else number
 
 
+def _steps(start: Value, end: Value, step: Value, *, closed: bool) -> Dim:
+    """How many numbers there are from one to another, the last one included if closed; whole floats count as integers."""
+    first, last, by = map(_whole, (start, end, step))
+    require(by != 0, "a progression needs a step that is not zero")
+    if not any(isinstance(number, float) for number in (first, last, by)):
+        length: Any = last - first  # type: ignore[operator]
+        return floor_div(length, by) + 1 if closed else ceil_div(length, by)  # type: ignore[arg-type]
+    if any(isinstance(number, Expr) for number in (first, last, by)):
+        return data_dependent("steps")
+    span = (last - first) / by  # type: ignore[operator]
+    return math.floor(span) + 1 if closed else math.ceil(span)
+
+
 @rule("aten.arange")
 def arange(*, end: Value, start: Value = 0, step: Value = 1, dtype: DType | None = None) -> Estimate:
     """The numbers from `start`, or 0, to below `end`."""
-    first, last, by = map(_whole, (start, end, step))
-    require(by != 0, "a progression needs a step that is not zero")
-    if isinstance(first, float) or isinstance(last, float) or isinstance(by, float):
-        steps = data_dependent("steps")
-        if not (isinstance(first, Expr) or isinstance(last, Expr) or isinstance(by, Expr)):
-            steps = max(math.ceil((last - first) / by), 0)
-    else:
-        steps = ceil_div(last - first, by)
-        steps = max(steps, 0) if isinstance(steps, int) else steps
+    steps = _steps(start, end, step, closed=False)
+    steps = max(steps, 0) if isinstance(steps, int) else steps
     estimate = progression(steps, dtype or result_type(start, end, step))
     (out,) = tensors_of(estimate.out)
     numbers = [x for x in (start, end, step) if isinstance(x, int)]
@@ -146,12 +155,7 @@ def arange(*, end: Value, start: Value = 0, step: Value = 1, dtype: DType | None
 @rule("aten.range")
 def closed_range(start: Value, end: Value, step: Value = 1, *, dtype: DType | None = None) -> Estimate:
     """The numbers from `start` to `end`, both included."""
-    first, last, by = map(_whole, (start, end, step))
-    if isinstance(first, float) or isinstance(last, float) or isinstance(by, float):
-        if isinstance(first, Expr) or isinstance(last, Expr) or isinstance(by, Expr):
-            return progression(data_dependent("steps"), dtype or DEFAULT_FLOAT)
-        return progression(math.floor((last - first) / by) + 1, dtype or DEFAULT_FLOAT)
-    return progression(floor_div(last - first, by) + 1, dtype or DEFAULT_FLOAT)
+    return progression(_steps(start, end, step, closed=True), dtype or DEFAULT_FLOAT)
 
 
 @rule("aten._dim_arange")
@@ -216,26 +220,161 @@ def triu_indices(row: Dim, col: Dim, offset: Dim = 0, *, dtype: DType | None = N
     return Estimate((TensorType((2, row * col - triangle(row, col, offset - 1)), dtype or INT64),))
 
 
-# Windows: their argument, formula and functions per element.
-
-
 def window(
     window_length: Dim, *, dtype: DType | None = None, flops: int = 2, transcendentals: int = 0
 ) -> Estimate:
-    """A triangle: a multiplication and a subtraction per element."""
+    """Per element a multiplication and a subtraction for a triangle; three operations and a cosine for one cosine.
+
+    Two cosines with arguments and factors; or I0(beta * sqrt(1 - ((i - h) / h)^2)) / I0(beta), which is as much.
+    """
     return progression(window_length, dtype or DEFAULT_FLOAT, flops, transcendentals)
 
 
 rule("aten.bartlett_window")(window)
-rule("aten.hann_window", "aten.hamming_window").derived(
-    window,
-    says="The value alpha - beta * cos(2 pi i / n) per element: three operations and a cosine.",
-    flops=3,
-    transcendentals=1,
+rule("aten.hann_window", "aten.hamming_window").derived(window, flops=3, transcendentals=1)
+rule("aten.blackman_window", "aten.kaiser_window").derived(window, flops=6, transcendentals=2)
+
+
+KIND = "random"
+
+UNIFORM, NORMAL, MOVED = (
+    (work.flops, work.transcendentals)
+    for work in (Work("uniform"), WORK["normal_number"], WORK["moved_normal_number"])
 )
-rule("aten.blackman_window", "aten.kaiser_window").derived(
-    window,
-    says="Two cosines with arguments and factors; or I0(beta * sqrt(1 - ((i - h) / h)^2)) / I0(beta), which is as much.",
-    flops=6,
-    transcendentals=2,
+SCALED = MOVED[0] - NORMAL[0]  # the product and sum that move a standard distribution
+
+
+def drawn(out: TensorType, flops: int, transcendentals: int, *reads: TensorType) -> Estimate:
+    """A tensor of that type with every element drawn independently."""
+    n = out.numel
+    return Estimate((out,), vector_flops=flops * n, transcendentals=transcendentals * n, reads=reads)
+
+
+@rule("aten.normal")
+def normal(mean: Value, std: Value = 1.0) -> Estimate:
+    """Normal numbers, scaled and shifted by tensors that are read."""
+    return elementwise(WORK["moved_normal_number"], mean, std, result=float_result)
+
+
+@rule("aten.binomial")
+def binomial(count: TensorType, prob: TensorType) -> Estimate:
+    """One evaluation per element."""
+    return elementwise(WORK["rejected_number"], count, prob)
+
+
+@rule("aten.multinomial")
+def multinomial(a: TensorType, num_samples: Dim, replacement: bool = False) -> Estimate:
+    """Without replacement an exponential, a division and a comparison per weight; with it running sums."""
+    out = a.like((*a.shape[:-1], num_samples), INT64)
+    if replacement:
+        return Estimate((out,), vector_flops=3 * a.numel, reads=(a,))
+    return Estimate((out,), vector_flops=4 * a.numel, transcendentals=a.numel, reads=(a,))
+
+
+# Non-differentiable samples have no gradient; that of a gamma number goes through its sampler.
+backward("aten.bernoulli", "aten.normal", "aten.poisson", "aten.binomial")(differentiate(WORK["sample"]))
+backward("aten._standard_gamma")(differentiate(WORK["standard_gamma"]))
+
+
+# Counter-based generators: the state is an operand.
+
+
+@rule("rngprims.philox_rand")
+def philox_rand(size: Shape, seed: TensorType, offset: TensorType, *, dtype: DType | None = None) -> Estimate:
+    """Uniform numbers, and the offset of the next draw."""
+    out = TensorType(tuple(size), dtype or DEFAULT_FLOAT)
+    return Estimate((out, offset.like((), INT64)), reads=(seed, offset))
+
+
+@rule("aten._philox_key_split")
+def philox_key_split(key: TensorType, num_splits: Dim) -> Estimate:
+    """Splits one key into several."""
+    return Estimate((key.like((num_splits, *key.shape)),), reads=(key,))
+
+
+@rule("aten._sobol_engine_ff_", "aten._sobol_engine_scramble_", "aten._sobol_engine_initialize_state_")
+def sobol_engine_state(state: TensorType, *arguments: Value) -> Estimate:
+    """Bit mixing per element of the state."""
+    return Estimate((state,), vector_flops=state.numel, reads=(state, *tensors_of(arguments)), alias=True)
+
+
+# Dropout: training zeroes elements at random and scales the others; inference does nothing.
+
+KIND = "elementwise"
+
+DROPOUT = 3  # compare 1, select 1, scale 1
+UNDROP = 2  # select 1, scale 1
+AFFINE_DRAW = 5  # alpha dropout, per draw: compare 1, and a scale and a shift that keep mean and variance 4
+AFFINE = 2  # multiply 1, add 1
+
+
+def channels(x: TensorType) -> TensorType:
+    """One number for each feature map of a batch."""
+    return x.like(x.shape[:2])
+
+
+def drop(
+    x: TensorType, p: float, train: bool, *, by_channel: bool = False, draw: int, apply: int, held: int = 1
+) -> Estimate:
+    """Operations per decision and per element, beside so many numbers per decision; `x` itself if nothing is dropped."""
+    if not train or p == 0 or x.numel == 0:
+        return free(x.view(x.shape))
+    draws = channels(x) if by_channel else x.like()
+    aside = held * draws.nbytes if held else draws.numel  # else a mask of bytes
+    return Estimate((x.like(),), 0, draw * draws.numel + apply * x.numel, reads=(x,), workspace=aside)
+
+
+for _name, _says, _given in (
+    ("dropout", "Three operations per element; the mask takes a byte each.", (False, DROPOUT, 0, 0)),
+    ("feature_dropout", "One decision and one scale per channel, one product per element.", (True, 2, 1, 1)),
+    (
+        "alpha_dropout",
+        "A decision, its scale and shift and their application per element.",
+        (False, AFFINE_DRAW, AFFINE, 2),
+    ),
+    (
+        "feature_alpha_dropout",
+        "A decision with its scale and shift per channel, their application per element.",
+        (True, AFFINE_DRAW, AFFINE, 2),
+    ),
+):
+    rule(f"aten.{_name}").derived(
+        drop, says=_says, **dict(zip(("by_channel", "draw", "apply", "held"), _given, strict=True))
+    )
+
+
+@rule("aten.native_dropout")
+def native_dropout(x: TensorType, *, train: bool | None) -> Estimate:
+    """Three operations per element and a stored mask; in inference only a mask of ones is written."""
+    return masked(x, BOOL, train is not False)
+
+
+def masked(x: TensorType, dtype: DType, train: bool) -> Estimate:
+    """Three operations per element and a stored mask; in inference `x` itself and a mask of ones."""
+    mask = x.like(dtype=dtype)
+    if not train:
+        return Estimate((x, mask), writes=(mask,), alias=True)
+    return Estimate((x.like(), mask), vector_flops=DROPOUT * x.numel, reads=(x,))
+
+
+rule("aten._fused_dropout", kind="dropout").derived(masked, order="x", dtype=UINT8, train=True)
+
+
+def undropped(kept: Callable[[TensorType], TensorType | Dim], flops: int = 1) -> Backward:
+    """The backward rule of what multiplies by noise that is kept; the gradient itself if nothing was dropped."""
+
+    def priced(call: ForwardCall) -> Estimate:
+        grad = call.out
+        if call.estimate.alias:
+            return free(grad)
+        return Estimate((grad.like(),), vector_flops=flops * grad.numel, reads=(grad.like(), kept(grad)))
+
+    return priced
+
+
+# Selected by the stored mask and scaled.
+backward("aten.dropout", "aten.native_dropout", "aten._fused_dropout")(
+    undropped(lambda grad: grad.like(dtype=BOOL), UNDROP)
 )
+backward("aten.feature_dropout", "aten.feature_alpha_dropout")(undropped(lambda grad: channels(grad).nbytes))
+backward("aten.alpha_dropout")(undropped(lambda grad: grad.like().nbytes))

@@ -24,7 +24,7 @@ KIND = "scan"
 
 
 def running(x: TensorType, dim: int, dtype: DType | None = None, each: int = 1) -> Estimate:
-    """One result per element, with `flops` real operations each."""
+    """One result per element, of one operation or so many real ones."""
     axis(dim, x.rank)
     return Estimate((x.like(dtype=dtype),), vector_flops=each * x.numel, reads=(x,))
 
@@ -46,9 +46,7 @@ def cumprod(x: TensorType, dim: int, *, dtype: DType | None = None) -> Estimate:
     return running(x, dim, dtype or accumulated(x.dtype), each=6 if x.dtype.kind == "complex" else 1)
 
 
-rule("aten.cummax", "aten.cummin").derived(
-    running, indexed, says="One comparison per element.", order="x dim"
-)
+rule("aten.cummax", "aten.cummin").derived(running, indexed, order="x dim")
 
 
 @rule("aten._cummax_helper", "aten._cummin_helper")
@@ -140,29 +138,21 @@ def gradient(of: Operands) -> Estimate:
     return Estimate(out, vector_flops=work, reads=(x, *positions))
 
 
-# Sorting and searching.
-
 KIND = "sort"
 
 
-@rule("aten.nonzero", "aten.argwhere")
-def nonzero(x: TensorType) -> Estimate:
-    """The position of every element that is not zero, a row each: one comparison per element."""
-    out = x.like((data_dependent("nonzero"), x.rank), INT64)
+@rule("aten.nonzero", "aten.argwhere", "aten.nonzero_static")
+def nonzero(x: TensorType, *, size: Dim | None = None) -> Estimate:
+    """The positions of elements that are not zero, of all or of so many, a row each: one comparison per element."""
+    out = x.like((data_dependent("nonzero") if size is None else size, x.rank), INT64)
     return Estimate((out,), vector_flops=x.numel, reads=(x,))
 
 
-@rule("aten.nonzero_numpy")
+@rule("aten.nonzero_numpy", "aten.where.default")
 def nonzero_numpy(x: TensorType) -> Estimate:
     """The positions of elements that are not zero, a vector per axis: one comparison per element."""
     vector = x.like((data_dependent("nonzero"),), INT64)
     return Estimate((vector,) * max(x.rank, 1), vector_flops=x.numel, reads=(x,))
-
-
-@rule("aten.nonzero_static")
-def nonzero_static(x: TensorType, *, size: Dim) -> Estimate:
-    """The positions of so many elements that are not zero: one comparison per element."""
-    return Estimate((x.like((size, x.rank), INT64),), vector_flops=x.numel, reads=(x,))
 
 
 def distinct(
@@ -175,7 +165,8 @@ def distinct(
 ) -> Estimate:
     """The distinct elements: n*log2(n) comparisons sort them, one per element tells neighbours apart.
 
-    Along an axis slices are told apart; inverse indices and counts are then always written.
+    Along an axis slices are told apart; inverse indices and counts are then always written. Without sorting it is runs of
+    equal elements that are shortened to one.
     """
     where, length = x.shape, x.numel
     slices: Dim = 1
@@ -191,16 +182,9 @@ def distinct(
 
 
 rule("aten._unique2").derived(distinct, order="x")
-rule("aten._unique").derived(distinct, results(0, 1), says="As `_unique2`, without the counts.", order="x")
-rule("aten.unique_dim").derived(
-    distinct, says="The distinct slices along an axis; inverse indices and counts are always written."
-)
-rule("aten.unique_consecutive", "aten.unique_dim_consecutive").derived(
-    distinct,
-    says="Runs of equal elements, or slices, each shortened to one: one comparison per element.",
-    order="x",
-    sorting=False,
-)
+rule("aten._unique").derived(distinct, results(0, 1), order="x")
+rule("aten.unique_dim").derived(distinct)
+rule("aten.unique_consecutive", "aten.unique_dim_consecutive").derived(distinct, order="x", sorting=False)
 
 
 def comparisons(x: TensorType, dim: int | None) -> Dim:
@@ -218,9 +202,7 @@ def sort(x: TensorType, *, dim: int = -1) -> Estimate:
 
 
 rule("aten.argsort").derived(sort, results(1))
-rule("aten.msort").derived(
-    sort, results(0), says="n*log2(n) comparisons per lane of n along the first axis.", dim=0
-)
+rule("aten.msort").derived(sort, results(0), dim=0)
 
 
 @rule("aten.topk")

@@ -42,12 +42,8 @@ def of_vectors(
 
 
 rule("aten.norm", "aten.native_norm", kind="reduction").derived(of_vectors)
-rule("aten.linalg__powsum", kind="reduction").derived(
-    of_vectors, says="As `linalg_vector_norm` without the root.", root=False
-)
-rule("aten.frobenius_norm", kind="reduction").derived(
-    of_vectors, says="A square and an addition per element, a root per result.", order="x dim keepdim"
-)
+rule("aten.linalg__powsum", kind="reduction").derived(of_vectors, root=False)
+rule("aten.frobenius_norm", kind="reduction").derived(of_vectors, order="x dim keepdim")
 
 
 @rule("aten.linalg_matrix_norm", kind="reduction")
@@ -71,12 +67,8 @@ def of_matrices(
     return Estimate((out,), vector_flops=work * prod(reduced(x.shape, (rows, columns))), reads=(x,))
 
 
-rule("aten.nuclear_norm", kind="reduction").derived(
-    of_matrices, says="The singular values.", order="x keepdim", ord="nuc", dim=(0, 1)
-)
-rule("aten.nuclear_norm.dim", kind="reduction").derived(
-    of_matrices, says="The singular values.", order="x dim keepdim", ord="nuc"
-)
+rule("aten.nuclear_norm", kind="reduction").derived(of_matrices, order="x keepdim", ord="nuc", dim=(0, 1))
+rule("aten.nuclear_norm.dim", kind="reduction").derived(of_matrices, order="x dim keepdim", ord="nuc")
 
 
 @rule("aten.linalg_norm", kind="reduction")
@@ -126,9 +118,7 @@ def cosine_similarity(x1: TensorType, x2: TensorType, dim: int = 1) -> Estimate:
 
 def slice_norms(x: TensorType, order: float, dim: int) -> Estimate:
     """One norm for each slice along an axis."""
-    slices = x.shape[dim]
-    rest = prod(size for place, size in enumerate(x.shape) if place != dim)
-    return of_vectors(x.like((slices, rest)), order, 1, False, None)
+    return of_vectors(x.like((x.shape[dim], prod(reduced(x.shape, dim)))), order, 1)
 
 
 @rule("aten.renorm")
@@ -168,21 +158,16 @@ def weight_norm_interface(v: TensorType, g: TensorType, dim: int = 0) -> Estimat
 @backward("aten._weight_norm", "aten._weight_norm_interface")
 def weight_norm_gradient(call: ForwardCall) -> Estimate:
     """The product of gradient and value summed 2; for the value both scaled 2 and their difference 1."""
-    out = call.out
-    gradients = call.gradients("v", "g")
-    per_element = 2 + 3 * ("v" in call.wants)
-    work, reads = per_element * out.numel, (out.like(), call["v"], call["g"])
-    return Estimate(gradients, vector_flops=work, reads=reads)
+    work, reads = (2 + 3 * ("v" in call.wants)) * call.out.numel, (call.out.like(), call["v"], call["g"])
+    return Estimate(call.gradients("v", "g"), vector_flops=work, reads=reads)
 
 
 @backward("aten.cosine_similarity")
 def cosine_similarity_gradient(call: ForwardCall) -> Estimate:
     """For each operand both vectors normalised, one less its part along the other, scaled: five each."""
-    out = call.out
-    elements = out.like(broadcast(call["x1"].shape, call["x2"].shape)).numel
-    gradients = call.gradients("x1", "x2")
-    work, reads = 5 * len(gradients) * elements, (out.like(), out, call["x1"], call["x2"])
-    return Estimate(gradients, vector_flops=work, reads=reads)
+    gradients, elements = call.gradients("x1", "x2"), prod(broadcast(call["x1"].shape, call["x2"].shape))
+    reads = (call.out.like(), call.out, call["x1"], call["x2"])
+    return Estimate(gradients, vector_flops=5 * len(gradients) * elements, reads=reads)
 
 
 # Of the difference of a component: subtract, compare with zero or take the absolute value or square it, accumulate.

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from graphflops.cost import Estimate, picked
 from graphflops.dims import Dim
-from graphflops.rules import arrangement
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import shown, tensors_of
-from graphflops.tensor import INT64, PartType, TensorType
+from graphflops.tensor import PartType, TensorType
 
 KIND = "scatter"
 
@@ -56,7 +55,7 @@ def embedding_gradient(call: ForwardCall) -> Estimate:
 
 
 def renormed(weight: TensorType, indices: TensorType, *, in_place: bool) -> Estimate:
-    """Scales the looked-up rows down to a norm; every index is assumed to occur once."""
+    """Scales the looked-up rows down to a norm, in the table or a copy; every index is assumed to occur once."""
     rows = weight.like((indices.numel, weight.shape[1]))
     return Estimate(
         (weight.like(),),
@@ -68,14 +67,7 @@ def renormed(weight: TensorType, indices: TensorType, *, in_place: bool) -> Esti
 
 
 rule("aten.embedding_renorm_").derived(renormed, in_place=True)
-rule("aten.embedding_renorm").derived(
-    renormed,
-    says="A copy of the table whose looked-up rows are scaled down to a norm: a power, a sum and a product per element.",
-    in_place=False,
-)
-
-
-# Bags: rows are looked up and reduced in one operator.
+rule("aten.embedding_renorm").derived(renormed, in_place=False)
 
 
 @takes("weight indices offsets * per_sample_weights?")
@@ -159,10 +151,3 @@ def embedding_bag_gradient(call: ForwardCall) -> Estimate:
         parts.append(embedding_bag_weights_backward(grad, weight, indices, offset2bag=offset2bag))
     reads = tuple(x for part in parts for x in part.reads)
     return Estimate(tuple(x for part in parts for x in part.out), reads=reads).plus(*parts)
-
-
-@rule("aten.one_hot")
-def one_hot(x: TensorType, num_classes: Dim = -1) -> Estimate:
-    """Zeros with a one for each index; the number of classes is data-dependent unless given."""
-    known = not (isinstance(num_classes, int) and num_classes < 0)
-    return arrangement.one_hot(x, x.rank, num_classes if known else None, INT64)

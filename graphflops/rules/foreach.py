@@ -92,9 +92,6 @@ def unscale(grads: Tensors, found_inf: TensorType, inv_scale: TensorType) -> Est
     return Estimate(out, vector_flops=2 * _elements(grads), reads=(*grads, found_inf, inv_scale), writes=out)
 
 
-# Optimizers that update all parameters in one call.
-
-
 STEPPED = "* grad_scale? found_inf?"  # operands of every optimizer behind its lists
 
 

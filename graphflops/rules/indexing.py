@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 from msgspec.structs import replace
 
+from graphflops.base.record import Record
 from graphflops.cost import Estimate, Value, data_dependent, picked
-from graphflops.dims import broadcast, differ, total
-from graphflops.rules.arrangement import Update, combined, functional, reduction
+from graphflops.dims import Dim, broadcast, differ, total
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import Shape, Tensors, axis, expanded, replaced, shown, tensors_of
 from graphflops.tensor import TensorType
@@ -20,6 +21,30 @@ from graphflops.tensor import TensorType
 Indices = Sequence[TensorType | None]
 
 KIND = "scatter"
+
+
+class Update(Record, frozen=True):
+    """One write of chosen elements."""
+
+    target: TensorType  # written into
+    part: TensorType  # what is written of it
+    operands: Tensors  # read besides: the new values and where they go
+    flops: Dim = 0  # operations in all
+    combines: bool = False  # the old values of the part are read too
+
+
+def combined(x: TensorType, part: TensorType, operands: Tensors, reduce: str | None) -> Update:
+    """A part written, and combined with what is there where a reduction is named."""
+    each = (
+        0 if reduce is None else 2 if reduce == "mean" else 1
+    )  # a mean also counts the elements, and divides
+    divisions = x.numel if reduce == "mean" else 0
+    return Update(x, part, operands, each * part.numel + divisions, reduce is not None)
+
+
+def functional(done: Update) -> Estimate:
+    """The update of a copy: the tensor is read and the result written in full."""
+    return Estimate((done.target.like(),), vector_flops=done.flops, reads=(done.target, *done.operands))
 
 
 def in_place(done: Update) -> Estimate:
@@ -33,20 +58,12 @@ def in_place(done: Update) -> Estimate:
     )
 
 
-def update(*names: str) -> Callable[[Callable[..., Update]], Callable[..., Update]]:
-    """Register an update as the rule of each functional operator named and of its in-place twin."""
-
-    def register(function: Callable[..., Update]) -> Callable[..., Update]:
-        for name in names:
-            base, dot, overload = name.partition(".")
-            rule(f"aten.{name}").derived(function, functional)
-            rule(f"aten.{base}_{dot}{overload}").derived(function, in_place)
-        return function
-
-    return register
-
-
-# Several axes indexed at once.
+def update(names: str, base: Callable[..., Update], **how: Any) -> None:
+    """Register an update as the rule of each functional operator and of its in-place twin. how: as `Derived` has it."""
+    for name in names.split():
+        word, dot, overload = name.partition(".")
+        rule(f"aten.{name}").derived(base, functional, **how)
+        rule(f"aten.{word}_{dot}{overload}").derived(base, in_place, **how)
 
 
 def indexed_shape(x: TensorType, indices: Indices) -> Shape:
@@ -99,7 +116,6 @@ def masked_index(x: TensorType, mask: TensorType, indices: Indices) -> Estimate:
     return Estimate((out,), vector_flops=out.numel, reads=(out, mask, *tensors_of(indices)))
 
 
-@update("index_put", "_index_put_impl")
 def index_put(
     x: TensorType, indices: Indices, values: TensorType, accumulate: bool = False, unsafe: bool = False
 ) -> Update:
@@ -110,6 +126,7 @@ def index_put(
     return Update(x, part, (values, *where), part.numel if accumulate else 0, accumulate)
 
 
+update("index_put _index_put_impl", index_put)
 rule("aten._unsafe_index_put").derived(index_put, functional)
 
 
@@ -118,9 +135,6 @@ def masked_index_put(x: TensorType, mask: TensorType, indices: Indices, values: 
     """Adds masked values at the indices: a selection and an addition each."""
     work = 2 * x.like(broadcast(indexed_shape(x, indices), mask.shape)).numel
     return Estimate((x.like(),), vector_flops=work, reads=(x, mask, *tensors_of(indices), values))
-
-
-# One axis indexed by a vector.
 
 
 def rows(x: TensorType, dim: int, index: TensorType) -> TensorType:
@@ -135,34 +149,20 @@ def index_select(x: TensorType, dim: int, index: TensorType) -> Estimate:
     return picked(rows(x, dim, index), index)
 
 
-@update("index_add")
-def index_add(x: TensorType, dim: int, index: TensorType, source: TensorType, *, alpha: Value = 1) -> Update:
-    """One addition per element of the source, and a multiplication where alpha is not one."""
-    work = source.numel * (1 if alpha == 1 else 2)
-    return Update(x, rows(x, dim, index), (index, source), work, combines=True)
-
-
-@update("index_copy")
-def index_copy(x: TensorType, dim: int, index: TensorType, source: TensorType) -> Update:
-    """Replaces the selected positions of an axis."""
-    return Update(x, rows(x, dim, index), (index, source))
-
-
-@update("index_fill")
-def index_fill(x: TensorType, dim: int, index: TensorType, value: Value) -> Update:
-    """Fills the selected positions of an axis with one value."""
-    return Update(x, rows(x, dim, index), (index, *tensors_of((value,))))
-
-
-@update("index_reduce")
-def index_reduce(
-    x: TensorType, dim: int, index: TensorType, source: TensorType, reduce: str, *, include_self: bool = True
+def positions(
+    x: TensorType, dim: int, index: TensorType, source: Value, reduce: str | None = None, *, alpha: Value = 1
 ) -> Update:
-    """One operation per element of the source; a mean also counts the elements and divides."""
-    return Update(x, rows(x, dim, index), (index, source), reduction(reduce, source, x), combines=True)
+    """Replaces the selected positions of an axis; a reduction combines them with what was there, an operation each.
+
+    A multiplication more where alpha is not one.
+    """
+    part, given = rows(x, dim, index), tensors_of((source,))
+    done = combined(x, given[0] if given else part, (index, *given), reduce)
+    return replace(done, part=part, flops=done.flops if alpha == 1 else 2 * done.flops)
 
 
-# Every element by its own index along one axis.
+update("index_copy index_fill index_reduce", positions)
+update("index_add", positions, order="x dim index source", reduce="add")
 
 
 @rule("aten.gather")
@@ -198,32 +198,24 @@ def take_along_dim(x: TensorType, indices: TensorType, dim: int | None = None) -
     return picked(x.like(replaced(shape, place, indices.shape[place])), indices)
 
 
-@update("put")
 def put(x: TensorType, index: TensorType, source: TensorType, accumulate: bool = False) -> Update:
     """Writes values into the flattened tensor; with `accumulate` one addition each."""
     return Update(x, x.like(index.shape), (index, source), index.numel if accumulate else 0, accumulate)
 
 
-@update("scatter")
+update("put", put)
+
+
 def scatter(x: TensorType, dim: int, index: TensorType, src: Value, *, reduce: str | None = None) -> Update:
-    """Writes one element per index; a reduction combines it with the old value, one operation each."""
+    """Writes one element per index; a reduction combines it with the old value, one operation each, a mean also counts."""
     axis(dim, x.rank)
     source = (src.like(index.shape),) if isinstance(src, TensorType) else ()
     return combined(x, x.like(index.shape), (index, *source), reduce)
 
 
-@update("scatter_add")
-def scatter_add(x: TensorType, dim: int, index: TensorType, src: TensorType) -> Update:
-    """One addition per index."""
-    return scatter(x, dim, index, src, reduce="add")
-
-
-@update("scatter_reduce")
-def scatter_reduce(
-    x: TensorType, dim: int, index: TensorType, src: TensorType, reduce: str, *, include_self: bool = True
-) -> Update:
-    """One operation per index; a mean also counts the elements and divides."""
-    return scatter(x, dim, index, src, reduce=reduce)
+update("scatter", scatter)
+update("scatter_reduce", scatter, order="x dim index src reduce")
+update("scatter_add", scatter, order="x dim index src", reduce="add")
 
 
 # Gradients: the gradient of a gather is a scatter-add, and the reverse.

@@ -85,9 +85,3 @@ def eigh(n: Dim, vectors: bool = True) -> Dim:
 def eig(n: Dim, vectors: bool = True) -> Dim:
     """Unsymmetric QR iteration: 10 n^3 for the eigenvalues, 25 n^3 with the Schur vectors."""
     return (25 if vectors else 10) * n * n * n
-
-
-def least_squares(m: Dim, n: Dim, right: Dim) -> Dim:
-    """By Householder QR: the factorization, its reflectors on the right-hand sides, a triangular solve."""
-    short = dim_min(m, n)
-    return qr(m, n) + householder_apply(dim_max(m, n), right, short) + triangular_solve(short, right)

@@ -17,11 +17,10 @@ from graphflops.dims import Dim, dim_max, dim_min, prod, same
 from graphflops.rules import lapack
 from graphflops.rules.distance import norm_backward
 from graphflops.rules.elementwise import complex_of, wanted
-from graphflops.rules.linalg import each, matrices
+from graphflops.rules.linalg import each, matrices, pseudo_inverse
 from graphflops.rules.matmul import flops_of
 from graphflops.rules.registry import Backward, ForwardCall, backward
 from graphflops.rules.shapes import axes, reduced
-from graphflops.rules.solve import pseudo_inverse
 from graphflops.tensor import TensorType
 
 
@@ -177,34 +176,9 @@ def reflectors(m: Dim, n: Dim, k: Dim) -> tuple[Dim, Dim]:
     return m * m * n + (4 * m + 1) * lengths - m * (m - k + 1), 4 * m * lengths
 
 
-# Eigenvalues and singular values.
-
-
-@backward("aten.linalg_eig")
-def eig(call: ForwardCall) -> Estimate:
-    """Three products with the eigenvectors and a solve with them."""
-    values, vectors = floating(call)
-    n = vectors.shape[-1]
-    solve = lapack.lu(n, n) + 2 * lapack.triangular_solve(n, n)
-    return gradients(call, vectors, 3 * n * n * n, solve + 4 * n * n, values, vectors)
-
-
-@backward("aten.linalg_eigvals", "aten._linalg_eigvals")
-def eigvals(call: ForwardCall) -> Estimate:
-    """A solve with the eigenvectors, whose right-hand sides are their transpose, scaled."""
-    x = operand(call)
-    n = x.shape[-1]
-    vectors = x.like(dtype=complex_of(x.dtype))
-    solve = lapack.lu(n, n) + 2 * lapack.triangular_solve(n, n)
-    back = gradients(call, vectors, 0, solve + n * n, vectors)
-    return back.plus(vector_flops=each(x, lapack.eig(n) - lapack.eig(n, vectors=False)))
-
-
-def of_singular_values(
-    call: ForwardCall, x: TensorType | None = None, rows: int = -2, columns: int = -1
-) -> Estimate:
+def of_singular_values(call: ForwardCall, rows: int = -2, columns: int = -1) -> Estimate:
     """Gradient of a function of the singular values along two axes; the forward computes the vectors for it."""
-    x = operand(call) if x is None else x
+    x = operand(call)
     m, n = x.shape[rows], x.shape[columns]
     short, long = dim_min(m, n), dim_max(m, n)
     batch = reduced(x.shape, (rows, columns))
@@ -216,18 +190,8 @@ def of_singular_values(
 backward("aten.linalg_svdvals")(of_singular_values)
 
 
-@backward("aten.linalg_cond")
-def cond(call: ForwardCall) -> Estimate:
-    """That of the singular values; for other norms that of the inverse and of both norms."""
-    x = operand(call)
-    if call.get("p") in (None, 2, -2):
-        return of_singular_values(call, x)
-    n = x.shape[-1]
-    return gradients(call, x, 2 * n * n * n, 5 * n * n, x, x.like())
-
-
 backward("aten.nuclear_norm", "aten.nuclear_norm.dim")(
-    lambda call: of_singular_values(call, operand(call), *call.get("dim", (-2, -1)))
+    lambda call: of_singular_values(call, *call.get("dim", (-2, -1)))
 )
 
 
@@ -238,7 +202,7 @@ def matrix_norm(call: ForwardCall) -> Estimate:
     along = axes(call.get("dim"), x.rank)
     along = along if len(along) == 2 or x.rank < 2 else along[-2:]
     if len(along) == 2 and order in ("nuc", 2, -2):
-        return of_singular_values(call, x, *along)
+        return of_singular_values(call, *along)
     order = 2 if isinstance(order, str) else order
     return norm_backward(replace(call, arguments=call.arguments | {"ord": order}))
 
@@ -247,13 +211,17 @@ def matrix_norm(call: ForwardCall) -> Estimate:
 
 
 def by_sizes(work: Callable[[Dim, Dim], tuple[Dim, Dim]], *kept: str) -> Backward:
-    """The rule of so many multiply-adds and other operations; kept: what is read, the operand, its factors or results."""
+    """The rule of so many multiply-adds and other operations, complex ones where the result is.
+
+    kept: what is read, the operand, its factors or results.
+    """
 
     def priced(call: ForwardCall) -> Estimate:
         x = operand(call)
         _, m, n = matrices(x)
-        read = {"operand": [x], "factors": [x.like()], "result": [call.out], "results": floating(call)}
-        return gradients(call, x, *work(m, n), *(value for name in kept for value in read[name]))
+        like = x.like(dtype=complex_of(x.dtype)) if call.out.dtype.kind == "complex" else x
+        read = {"operand": [x], "factors": [like.like()], "result": [call.out], "results": floating(call)}
+        return gradients(call, like, *work(m, n), *(value for name in kept for value in read[name]))
 
     return priced
 
@@ -277,6 +245,11 @@ def unless(argument: str, whole: Backward, less: Backward) -> Backward:
     return lambda call: (less if call.get(argument, True) is False else whole)(call)
 
 
+def _linear_system(n: Dim) -> Dim:
+    """Operations of a solve with the eigenvectors."""
+    return lapack.lu(n, n) + 2 * lapack.triangular_solve(n, n)
+
+
 backward("aten.linalg_qr", "aten.qr")(by_sizes(_qr, "results"))
 backward("aten.linalg_svd", "aten._linalg_svd", "aten.svd", "prims.svd")(
     unless("compute_uv", by_sizes(_svd, "results"), of_singular_values)
@@ -289,6 +262,24 @@ backward("aten.linalg_eigvalsh")(_eigvalsh)
 # Three products with the eigenvectors, between which is divided by differences of eigenvalues.
 backward("aten.linalg_eigh", "aten._linalg_eigh")(
     unless("compute_v", by_sizes(lambda _, n: (3 * n * n * n, 4 * n * n), "results"), _eigvalsh)
+)
+# Three products with the eigenvectors and a solve with them.
+backward("aten.linalg_eig")(by_sizes(lambda _, n: (3 * n * n * n, _linear_system(n) + 4 * n * n), "results"))
+_eigvals = by_sizes(lambda _, n: (0, _linear_system(n) + n * n), "factors")
+
+
+@backward("aten.linalg_eigvals", "aten._linalg_eigvals")
+def eigvals(call: ForwardCall) -> Estimate:
+    """A solve with the eigenvectors, which are found for it; its right-hand sides are their transpose, scaled."""
+    x = operand(call)
+    found = lapack.eig(x.shape[-1]) - lapack.eig(x.shape[-1], vectors=False)
+    return _eigvals(call).plus(vector_flops=each(x, found))
+
+
+# That of the singular values; for other norms that of the inverse and of both norms.
+_cond = by_sizes(lambda _, n: (2 * n * n * n, 5 * n * n), "operand", "factors")
+backward("aten.linalg_cond")(
+    lambda call: (of_singular_values if call.get("p") in (None, 2, -2) else _cond)(call)
 )
 # A product with the inverse from either side; of a factor's inverse also one with the factor.
 backward("aten.linalg_inv inverse linalg_inv_ex")(by_sizes(lambda _, n: (2 * n * n * n, n * n), "result"))

@@ -1,4 +1,4 @@
-"""Losses that compare elements: their work per element, the reduction of the results, and their gradients.
+"""Losses that compare elements, of the work per element in work.txt; the reduction of the results, and their gradients.
 
 `reduction` is 0 for a result per element, 1 for their mean, 2 for their sum: the sum of n is n operations,
 the mean divides once. A weight is one product more per element.
@@ -6,66 +6,22 @@ the mean divides once. A weight is one product more per element.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
-from graphflops.cost import Estimate, data_dependent, free
+from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, broadcast, dim_max, total
 from graphflops.rules.distance import pairwise_distance
 from graphflops.rules.elementwise import float_result, real_of, result_type, wanted
 from graphflops.rules.operands import Operands, takes
-from graphflops.rules.registry import Backward, ForwardCall, backward, rule
+from graphflops.rules.registry import ForwardCall, backward, rule
 from graphflops.rules.shapes import Shape, Tensors, reduced
-from graphflops.tensor import DType, TensorType
+from graphflops.rules.work import WORK, Work
+from graphflops.tensor import TensorType
 
 KIND = "loss"
 
-
 MEAN = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Loss:
-    """Operations and functions per element of a loss, and of its gradient for either operand."""
-
-    flops: int
-    functions: int = 0
-    gradient: int = 0
-    gradient_functions: int = 0
-
-
-# The third parameter of these is the reduction.
-COMPARED = {
-    # subtract, square; subtract, double, scale
-    "mse_loss": Loss(2, gradient=3),
-    # subtract, magnitude; subtract, sign, scale
-    "l1_loss": Loss(2, gradient=3),
-    # subtract, magnitude, compare, square, scale, subtract, select;
-    # subtract, magnitude, compare, product, divide, sign, product, select
-    "smooth_l1_loss": Loss(7, gradient=8),
-    # subtract, magnitude, compare, square, halve, subtract, scale, select;
-    # subtract, compare twice, product, select twice
-    "huber_loss": Loss(8, gradient=6),
-    # product, negate, exp, log1p; product, negate, exp, product, add, divide, scale
-    "soft_margin_loss": Loss(2, 2, gradient=6, gradient_functions=1),
-}
-# subtract, product, largest, negate, product, largest, subtract, two logarithms;
-# subtract, subtract, product, largest, divide, scale
-CROSS_ENTROPY = Loss(7, 2, gradient=6)
-# 1 - target, product, subtract the log of the sigmoid: magnitude, negate, exp, log1p, smallest, subtract;
-# sigmoid, subtract, scale
-CROSS_ENTROPY_OF_LOGITS = Loss(7, 2, gradient=2, gradient_functions=1)
-POSITIVE_WEIGHT = 3  # product, add, product
-# product with its logarithm, product, subtract; product, scale
-DIVERGENCE = Loss(3, 1, gradient=2)
-# subtract, product, exp; exp, product, scale
-DIVERGENCE_OF_LOGS = Loss(2, 1, gradient=2, gradient_functions=1)
-# exp, product, subtract; exp, subtract, scale
-POISSON_OF_LOGS = Loss(2, 1, gradient=2, gradient_functions=1)
-# add, log, product, subtract; add, divide, subtract, scale
-POISSON = Loss(3, 1, gradient=4)
-STIRLING = Loss(8, 2)  # t*log(t) - t + log(2*pi*t)/2 where t > 1: compare, select, and the loss' addition
 
 
 def total_of(
@@ -78,18 +34,28 @@ def total_of(
     return Estimate((full.like(()),), vector_flops=work, transcendentals=functions, reads=reads)
 
 
-def compared(
-    loss: Loss, reduction: int, *operands: TensorType | None, dtype: DType | None = None
-) -> Estimate:
-    """A loss of operands broadcast to one shape; all but the first two are weights."""
-    tensors = tuple(x for x in operands if x is not None)
-    full = TensorType(broadcast(*(x.shape for x in tensors)), dtype or result_type(*tensors))
-    weights = len(tensors) - 2
-    flops, functions = (loss.flops + weights) * full.numel, loss.functions * full.numel
-    return total_of(full, reduction, flops, functions, tensors)
+def work_of(name: str, given: Mapping[str, Any], gradient: str = "") -> Work:
+    """The work of a loss per element, as its arguments say. gradient: `_backward` for that of a gradient."""
+    if (name == "kl_div" and given.get("log_target")) or (name == "poisson_nll_loss" and given["log_input"]):
+        name += "_of_logs"
+    work = WORK[name + gradient]
+    if given.get("full") and not gradient:
+        work = work.more(WORK["stirling"].flops, WORK["stirling"].transcendentals)
+    # A weight of positives takes two operations besides its product: it is subtracted from and added to.
+    return work if given.get("pos_weight") is None or gradient else work.more(2)
 
 
-def gradients_of(loss: Loss, grad: TensorType, into: Tensors, *operands: TensorType | None) -> Estimate:
+@takes("x target * weight? pos_weight? log_target? log_input? full?")
+def compared(of: Operands, *, reduction: int = MEAN, name: str) -> Estimate:
+    """The work of the loss per element of the operands broadcast, a product for each weight, then the reduction."""
+    tensors = tuple(x for x in of.named("x target weight pos_weight") if x is not None)
+    dtype = of.x.dtype if name == "binary_cross_entropy" else result_type(*tensors)
+    full, work = TensorType(broadcast(*(x.shape for x in tensors)), dtype), work_of(name, of.given)
+    flops = (work.flops + len(tensors) - 2) * full.numel
+    return total_of(full, reduction, flops, work.transcendentals * full.numel, tensors)
+
+
+def gradients_of(work: Work, grad: TensorType, into: Tensors, *operands: TensorType | None) -> Estimate:
     """The gradients of some operands, summed over repeats of one that was broadcast; all but the first two are weights.
 
     into: the operands, for none the first one broadcast.
@@ -97,106 +63,39 @@ def gradients_of(loss: Loss, grad: TensorType, into: Tensors, *operands: TensorT
     tensors = tuple(x for x in operands if x is not None)
     full = TensorType(broadcast(*(x.shape for x in tensors)), result_type(*tensors))
     wanted = into or (full,)
-    each = [loss.gradient + len(tensors) - 2 + (x.numel != full.numel) for x in wanted]
+    each = [work.flops + len(tensors) - 2 + (x.numel != full.numel) for x in wanted]
     return Estimate(
         tuple(x.like() for x in wanted),
         vector_flops=sum(each) * full.numel,
-        transcendentals=loss.gradient_functions * full.numel * len(wanted),
+        transcendentals=work.transcendentals * full.numel * len(wanted),
         reads=(grad, *tensors),
     )
 
 
-def gradients_by(loss: Callable[[Mapping[str, Any]], Loss], *weights: str) -> Backward:
-    """The backward rule of the loss that the arguments of a call say."""
-
-    def priced(call: ForwardCall) -> Estimate:
-        given, into = call.arguments, tuple(x for _, x in wanted(call))
-        operands = given["x"], given["target"], *map(given.get, weights)
-        return gradients_of(loss(given), call.out.like(), into, *operands)
-
-    return priced
+@takes("grad x target * weight?")
+def gradient(of: Operands, *, name: str) -> Estimate:
+    """The work of the gradient per element, and a product for a weight."""
+    return gradients_of(WORK[name], of.grad, (), *of.but("grad"))
 
 
-def _compared(
-    x: TensorType, target: TensorType, reduction: int = MEAN, *attributes: float, loss: Loss, **named: float
-) -> Estimate:
-    return compared(loss, reduction, x, target)
+def gradient_of_call(call: ForwardCall, name: str) -> Estimate:
+    """The gradients of the wanted operands of a forward call."""
+    work, into = work_of(name, call.arguments, "_backward"), tuple(x for _, x in wanted(call))
+    return gradients_of(work, call.out.like(), into, *map(call.get, ("x", "target", "weight", "pos_weight")))
 
 
-def _gradient(
-    grad_output: TensorType, x: TensorType, target: TensorType, *attributes: float, loss: Loss, **named: float
-) -> Estimate:
-    return gradients_of(loss, grad_output, (), x, target)
-
-
-for _name, _loss in COMPARED.items():
-    rule(f"aten.{_name}").derived(_compared, loss=_loss)
-    rule(f"aten.{_name}_backward").derived(_gradient, loss=_loss)
-    backward(f"aten.{_name}")(gradients_by(lambda given, loss=_loss: loss))  # type: ignore[misc]
-
-
-@rule("aten.binary_cross_entropy")
-def binary_cross_entropy(
-    x: TensorType, target: TensorType, weight: TensorType | None = None, reduction: int = MEAN
-) -> Estimate:
-    """Seven operations and two logarithms per element."""
-    return compared(CROSS_ENTROPY, reduction, x, target, weight, dtype=x.dtype)
-
-
-@rule("aten.binary_cross_entropy_backward")
-@takes("grad x target weight?")
-def binary_cross_entropy_backward(of: Operands) -> Estimate:
-    """Six operations per element."""
-    return gradients_of(CROSS_ENTROPY, of.grad, (), *of.but("grad"))
-
-
-backward("aten.binary_cross_entropy")(gradients_by(lambda given: CROSS_ENTROPY, "weight"))
-
-
-@rule("aten.binary_cross_entropy_with_logits")
-@takes("x target weight? pos_weight?")
-def binary_cross_entropy_with_logits(of: Operands, *, reduction: int = MEAN) -> Estimate:
-    """Seven operations, an exponential and a logarithm per element; three more for weighted positives."""
-    extra = (POSITIVE_WEIGHT - 1) if of.pos_weight is not None else 0
-    loss = Loss(CROSS_ENTROPY_OF_LOGITS.flops + extra, CROSS_ENTROPY_OF_LOGITS.functions)
-    return compared(loss, reduction, *of)
-
-
-backward("aten.binary_cross_entropy_with_logits")(
-    gradients_by(lambda given: CROSS_ENTROPY_OF_LOGITS, "weight", "pos_weight")
-)
-
-
-@rule("aten.kl_div")
-def kl_div(x: TensorType, target: TensorType, reduction: int = MEAN, *, log_target: bool = False) -> Estimate:
-    """Three operations and a logarithm per element; for a target in logarithms two and an exponential."""
-    return compared(DIVERGENCE_OF_LOGS if log_target else DIVERGENCE, reduction, x, target)
-
-
-backward("aten.kl_div")(
-    gradients_by(lambda given: DIVERGENCE_OF_LOGS if given.get("log_target") else DIVERGENCE)
-)
-
-
-@rule("aten.poisson_nll_loss")
-def poisson_nll_loss(
-    x: TensorType, target: TensorType, log_input: bool, full: bool, *, reduction: int
-) -> Estimate:
-    """Two operations and an exponential per element, or three and a logarithm; Stirling's term is 8 and 2."""
-    loss, stirling = POISSON_OF_LOGS if log_input else POISSON, STIRLING if full else Loss(0)
-    both = Loss(loss.flops + stirling.flops, loss.functions + stirling.functions)
-    return compared(both, reduction, x, target)
-
-
-backward("aten.poisson_nll_loss")(
-    gradients_by(lambda given: POISSON_OF_LOGS if given["log_input"] else POISSON)
-)
-
-
-@rule("aten.hinge_embedding_loss")
-def hinge_embedding_loss(x: TensorType, target: TensorType, *, reduction: int = MEAN) -> Estimate:
-    """Subtract, clamp, two comparisons and selections, add: seven operations per element."""
-    return compared(Loss(7), reduction, x, target)
+for _name in (
+    *("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "soft_margin_loss", "binary_cross_entropy"),
+    *("binary_cross_entropy_with_logits", "kl_div", "poisson_nll_loss", "hinge_embedding_loss"),
+):
+    rule(f"aten.{_name}").derived(compared, name=_name)
+    if f"{_name}_backward" in WORK:
+        backward(f"aten.{_name}")(lambda call, name=_name: gradient_of_call(call, name))  # type: ignore[misc]
+for _name in ("mse", "l1", "smooth_l1", "huber", "soft_margin"):
+    rule(f"aten.{_name}_loss_backward").derived(
+        gradient, order="grad x target _", name=f"{_name}_loss_backward"
+    )
+rule("aten.binary_cross_entropy_backward").derived(gradient, name="binary_cross_entropy_backward")
 
 
 @rule("aten.margin_ranking_loss")
@@ -204,9 +103,9 @@ def margin_ranking_loss(
     input1: TensorType, input2: TensorType, target: TensorType, *, reduction: int = MEAN
 ) -> Estimate:
     """Negate, subtract, product, add, clamp: five operations per element."""
-    dtype = float_result(input1, input2, target)
-    # The product is the third operand's.
-    return compared(Loss(4), reduction, input1, input2, target, dtype=dtype)
+    tensors = (input1, input2, target)
+    full = TensorType(broadcast(*(x.shape for x in tensors)), float_result(*tensors))
+    return total_of(full, reduction, 5 * full.numel, 0, tensors)
 
 
 @rule("aten.cosine_embedding_loss")
@@ -309,12 +208,6 @@ def cudnn_ctc_loss(
     loss = log_probs.like((samples(log_probs),))
     gradient = ctc_loss_backward(loss, log_probs, targets, input_lengths, target_lengths, loss, log_probs)
     return Estimate((loss, log_probs.like()), reads=(log_probs, targets)).plus(forward, gradient)
-
-
-@rule("aten._use_cudnn_ctc_loss", "aten._use_miopen_ctc_loss")
-def use_cudnn_ctc_loss(log_probs: TensorType, targets: TensorType) -> Estimate:
-    """Free: a query which implementation runs, whose answer is not known here."""
-    return free(None, alias=False)
 
 
 @backward("aten.ctc_loss", "aten._ctc_loss")

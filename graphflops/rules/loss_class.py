@@ -9,13 +9,13 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from graphflops.cost import Estimate
-from graphflops.dims import Dim, differ, floor_div
+from graphflops.dims import Dim, differ, floor_div, prod
 from graphflops.rules.elementwise import result_type
 from graphflops.rules.loss import MEAN, total_of
 from graphflops.rules.operands import Operands, takes
+from graphflops.rules.reduce import LOG_SOFTMAX_GRADIENT, log_softmax
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import only_result, replaced, results
-from graphflops.rules.softmax import LOG_SOFTMAX_GRADIENT, log_softmax
 from graphflops.tensor import TensorType
 
 KIND = "loss"
@@ -54,15 +54,15 @@ def likelihood_gradient(
 
 rule("aten.nll_loss_forward", "aten.nll_loss2d_forward").derived(
     likelihood,
-    lambda found: replace(found, out=(*found.out, only_result(found).like(()))),
-    says="As `nll_loss`, with the sum of the picked weights kept.",
+    lambda found: replace(
+        found, out=(*found.out, only_result(found).like(()))
+    ),  # the sum of the picked weights
 )
 
 
-@backward("aten.nll_loss nll_loss2d nll_loss_nd nll_loss_forward nll_loss2d_forward")
-def nll_loss_gradient(call: ForwardCall) -> Estimate:
-    """As the backward operator."""
-    return likelihood_gradient(call.out.like(), call["x"], call["target"], call.get("weight"))
+backward("aten.nll_loss nll_loss2d nll_loss_nd nll_loss_forward nll_loss2d_forward")(
+    lambda call: likelihood_gradient(call.out.like(), call["x"], call["target"], call.get("weight"))
+)
 
 
 def probabilities_given(x: TensorType, target: TensorType) -> bool:
@@ -139,7 +139,7 @@ def multi_margin_loss_backward(
 
 def label_pairs(x: TensorType) -> Dim:
     """Pairs of a label with a class, every class possibly being a label."""
-    return x.numel * (x.shape[-1] if x.rank else 1)
+    return x.numel * prod(x.shape[-1:])
 
 
 @rule("aten.multilabel_margin_loss_forward")
@@ -150,9 +150,7 @@ def multilabel_margin_loss_forward(x: TensorType, target: TensorType, reduction:
     return replace(loss, out=(*loss.out, x.like()))
 
 
-rule("aten.multilabel_margin_loss").derived(
-    multilabel_margin_loss_forward, results(0), says="As `multilabel_margin_loss_forward`."
-)
+rule("aten.multilabel_margin_loss").derived(multilabel_margin_loss_forward, results(0))
 
 
 @rule("aten.multilabel_margin_loss_backward")

@@ -10,7 +10,7 @@ from graphflops.dims import Dim, broadcast, differ, dim_min, floor_div, meet, pr
 from graphflops.rules.elementwise import result_type
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.shapes import Shape, Tensors, expanded, only_result
+from graphflops.rules.shapes import Shape, Tensors, expanded, only_result, reduced, results
 from graphflops.rules.work import WORK
 from graphflops.tensor import DType, TensorType
 
@@ -54,9 +54,7 @@ def matmul_into(a: TensorType, b: TensorType, out_dtype: DType) -> Estimate:
 def vecdot(x: TensorType, y: TensorType, *, dim: int = -1) -> Estimate:
     """One dot product per position of the other axes."""
     shape = broadcast(x.shape, y.shape)
-    require(-len(shape) <= dim < len(shape), f"axis {dim} does not exist in shape {shape}")
-    kept = [size for index, size in enumerate(shape) if index != dim % len(shape)]
-    out = x.like(kept, result_type(x, y))
+    out = x.like(reduced(shape, dim), result_type(x, y))
     return Estimate((out,), matrix_flops=flops_of(prod(shape), out.dtype), reads=(x, y))
 
 
@@ -70,9 +68,6 @@ def linear(x: TensorType, weight: TensorType, bias: TensorType | None = None) ->
         expanded(bias, out.shape)
     flops = flops_of(prod(x.shape[:-1]) * weight.numel, x.dtype)
     return Estimate((out,), flops, vector_flops=additions(out) if bias else 0, reads=(x, weight, bias))
-
-
-# Products added to something.
 
 
 @rule("aten.addmm", "aten.addmv", "aten.baddbmm", product=("a", "b"))
@@ -191,9 +186,6 @@ def grouped_mm(of: Operands) -> Estimate:
     return Estimate((out,), flops_of(multiply_adds, a.dtype), vector, reads=(read_a, read_b, offs, bias))
 
 
-# Products of several matrices.
-
-
 @rule("aten.linalg_multi_dot", "aten.chain_matmul")
 def multi_dot(matrices: Tensors) -> Estimate:
     """The cheapest order of multiplying the chain, as executed; the ends may be vectors."""
@@ -261,37 +253,32 @@ def linear_combination(x: TensorType, coefficients: TensorType) -> Estimate:
 
 
 @rule("aten.linear_backward", "aten.mkldnn_linear_backward")
-def linear_backward(x: TensorType, grad: TensorType, weight: TensorType, output_mask: Mask) -> Estimate:
-    """The forward's product for the input and for the weight, a sum over rows for the bias."""
+def linear_backward(
+    x: TensorType | Shape, grad: TensorType, weight: TensorType, output_mask: Mask
+) -> Estimate:
+    """The forward's product for the input, which may be its sizes, and for the weight, a sum over rows for the bias."""
+    given, shape = (x, x.shape) if isinstance(x, TensorType) else (None, x)
     # Made together.
     wants_x, wants_rest = (output_mask[0], output_mask[1] or output_mask[2])
     product = flops_of(prod(grad.shape[:-1]) * weight.numel, grad.dtype)
     return Estimate(
         (
-            grad.like(x.shape) if wants_x else None,
+            grad.like(shape) if wants_x else None,
             grad.like(weight.shape) if wants_rest else None,
             grad.like(grad.shape[-1:]) if wants_rest else None,
         ),
         matrix_flops=product * (wants_x + wants_rest),
         vector_flops=additions(grad) if wants_rest else 0,
-        reads=(grad, weight if wants_x else None, x if wants_rest else None),
+        reads=(grad, weight if wants_x else None, given if wants_rest else None),
     )
 
 
-@rule("aten.mkldnn_linear_backward_input")
-def linear_backward_input(input_size: Shape, grad: TensorType, weight: TensorType) -> Estimate:
-    """The gradient of linear's input alone."""
-    flops = flops_of(prod(grad.shape[:-1]) * weight.numel, grad.dtype)
-    return Estimate((grad.like(input_size),), flops, reads=(grad, weight))
-
-
-@rule("aten.mkldnn_linear_backward_weights")
-def linear_backward_weights(
-    grad: TensorType, x: TensorType, weight: TensorType, bias_defined: bool
-) -> Estimate:
-    """The gradients of linear's weight and bias."""
-    both = linear_backward(x, grad, weight, (False, True, bias_defined))
-    return Estimate(both.out[1:], both.matrix_flops, both.vector_flops, reads=both.reads)
+rule("aten.mkldnn_linear_backward_input").derived(
+    linear_backward, results(0), order="x grad weight", output_mask=(True, False, False)
+)
+rule("aten.mkldnn_linear_backward_weights").derived(
+    linear_backward, results(1, 2), order="grad x weight _", output_mask=(False, True, True)
+)
 
 
 @rule("aten.matmul_backward")

@@ -16,7 +16,7 @@ from graphflops.rules.elementwise import result_type
 from graphflops.rules.parts import copied_back
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import Shape, axis, end_to_end, expanded, shown, tensors_of
-from graphflops.rules.views import at_least_1d, at_least_2d, at_least_3d, unsqueeze
+from graphflops.rules.views import at_least_1d, at_least_2d, at_least_3d, shape_of, unsqueeze
 from graphflops.tensor import BOOL, COMPLEX32, DTYPES, FLOAT32, INT64, DType, PartType, TensorType
 
 KIND = "movement"
@@ -48,9 +48,7 @@ def convert_element_type(a: TensorType, dtype: DType) -> Estimate:
     return Estimate((a.like(dtype=dtype),), vector_flops=a.numel if dtype != a.dtype else 0, reads=(a,))
 
 
-rule("aten._to_copy").derived(
-    converted, says="A copy, in another element type where one is given.", order="x"
-)
+rule("aten._to_copy").derived(converted, order="x")
 
 
 @rule("aten.to", "aten.type_as")
@@ -63,12 +61,8 @@ def to(
 
 _CASTS = {"Byte": "uint8", "Char": "int8", "Short": "int16", "Int": "int32", "Long": "int64"}
 for _name, _dtype in {**_CASTS, "Half": "float16", "Float": "float32", "Double": "float64"}.items():
-    rule(f"aten._cast_{_name}").derived(
-        moved, says="A conversion to the type in the operator's name.", order="x _", dtype=DTYPES[_dtype]
-    )
-rule("aten.chalf", kind="cast").derived(
-    moved, says="A conversion to complex numbers of half precision.", order="x", dtype=COMPLEX32
-)
+    rule(f"aten._cast_{_name}").derived(moved, order="x _", dtype=DTYPES[_dtype])
+rule("aten.chalf", kind="cast").derived(moved, order="x", dtype=COMPLEX32)
 
 
 @rule("aten._autocast_to_reduced_precision", kind="cast")
@@ -106,20 +100,12 @@ def copy_from(src: TensorType, x: TensorType) -> Estimate:
     return copy(x.like(src.shape), src)
 
 
-# Memory that is allocated or exchanged.
-
-
-@rule("aten.resize", kind="view")
-def resize(x: TensorType, size: Sequence[Dim]) -> Estimate:
-    """A copy of the elements that fit both sizes."""
-    kept = x.like((dim_min(x.numel, x.like(size).numel),))
-    return Estimate((x.like(size),), reads=(kept,), writes=(kept,))
-
-
-@rule("aten.resize_as", kind="view")
-def resize_as(x: TensorType, the_template: TensorType) -> Estimate:
-    """As `resize`, to the sizes of another tensor."""
-    return resize(x, the_template.shape)
+@rule("aten.resize", "aten.resize_as", kind="view")
+def resize(x: TensorType, size: Sequence[Dim] | TensorType) -> Estimate:
+    """A copy of the elements that fit both sizes, which may be those of another tensor."""
+    out = x.like(shape_of(size))
+    kept = x.like((dim_min(x.numel, out.numel),))
+    return Estimate((out,), reads=(kept,), writes=(kept,))
 
 
 @rule("aten.set", "aten.set_", "aten.set_data", kind="view")
@@ -137,9 +123,6 @@ def fill_diagonal_(x: TensorType) -> Estimate:
     """Writes the diagonal; the rest is neither read nor written."""
     require(x.rank > 1, f"{shown(x.shape)} has no diagonal")
     return Estimate((x.like(),), writes=(x.like((dim_min(*x.shape),)),), alias=True)
-
-
-# Elements under a mask.
 
 
 @rule("aten.masked_select")

@@ -20,6 +20,7 @@ input or weight have a gradient:
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -65,40 +66,24 @@ def outer_axes(x: TensorType, normalized_shape: Shape) -> Shape:
     return x.shape[:kept]
 
 
-def one_per_row(x: TensorType, normalized_shape: Shape, dtype: DType) -> TensorType:
-    """A statistic: the normalised axes become ones."""
-    return x.like((*outer_axes(x, normalized_shape), *(1 for _ in normalized_shape)), dtype)
-
-
-@rule("aten.layer_norm")
 @takes("x normalized_shape= weight? bias?")
-def layer_norm(of: Operands) -> Estimate:
-    """Seven operations per element with weight and bias, a reciprocal root per row."""
-    return normalised(of.x, prod(outer_axes(of.x, of.normalized_shape)), of.weight, of.bias)
+def row_norm(of: Operands, *, statistics: int = STATISTICS, kept: int = 0) -> Estimate:
+    """Seven operations per element with weight and bias, four by the root mean square with a weight; a root per row.
+
+    kept: how many statistics are results, in the type used on a CPU.
+    """
+    outer, x = outer_axes(of.x, of.normalized_shape), of.x
+    dtype = x.dtype if statistics == STATISTICS else computed_in(x.dtype)
+    statistic = x.like((*outer, *(1 for _ in of.normalized_shape)), dtype)
+    estimate = normalised(x, prod(outer), of.weight, of.bias, statistics)
+    return replace(estimate, out=(*estimate.out, *(statistic,) * kept))
 
 
-@rule("aten.native_layer_norm")
-def native_layer_norm(
-    x: TensorType, normalized_shape: Shape, weight: TensorType | None, bias: TensorType | None
-) -> Estimate:
-    """As `layer_norm`, with mean and reciprocal deviation as results, in the type used on a CPU."""
-    statistic = one_per_row(x, normalized_shape, x.dtype)
-    estimate = layer_norm(x, normalized_shape, weight, bias)
-    return replace(estimate, out=(*estimate.out, statistic, statistic))
-
-
-@rule("aten.rms_norm")
-def rms_norm(x: TensorType, normalized_shape: Shape, weight: TensorType | None = None) -> Estimate:
-    """Three operations per element and one for the weight, a reciprocal root per row."""
-    return normalised(x, prod(outer_axes(x, normalized_shape)), weight, statistics=MEAN_SQUARE)
-
-
-@rule("aten._fused_rms_norm")
-def fused_rms_norm(x: TensorType, normalized_shape: Shape, weight: TensorType | None) -> Estimate:
-    """As `rms_norm`, with the reciprocal root kept."""
-    estimate = rms_norm(x, normalized_shape, weight)
-    kept = one_per_row(x, normalized_shape, computed_in(x.dtype))
-    return replace(estimate, out=(*estimate.out, kept))
+_ROOT: dict[str, Any] = {"order": "x normalized_shape weight", "statistics": MEAN_SQUARE}
+rule("aten.layer_norm")(row_norm)
+rule("aten.native_layer_norm").derived(row_norm, kept=2)
+rule("aten.rms_norm").derived(row_norm, **_ROOT)
+rule("aten._fused_rms_norm").derived(row_norm, kept=1, **_ROOT)
 
 
 @rule("aten.group_norm")

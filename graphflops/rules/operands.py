@@ -1,9 +1,8 @@
-"""Operands of a call by name: for rules of operators that take many, most of which are only read."""
+"""Rules made of functions: operands of a call by name, for those that take many, and rules that are another one changed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from types import CodeType
 from typing import Any
 
 from graphflops.cost import Estimate
@@ -14,41 +13,64 @@ class Operands:
     """The operands of one call, in the operator's order; None where one is left out."""
 
     def __init__(self, given: Mapping[str, Any]) -> None:
-        self._given = given
+        self.given = given
 
     def __getattr__(self, name: str) -> Any:
-        if name in self._given:
-            return self._given[name]
+        if name in self.given:
+            return self.given[name]
         raise AttributeError(f"there is no operand {name}")
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self._given.values())
+        return iter(self.given.values())
 
     def but(self, names: str) -> tuple[Any, ...]:
         """All operands but these."""
-        return tuple(value for name, value in self._given.items() if name not in names.split())
+        return tuple(value for name, value in self.given.items() if name not in names.split())
 
     def named(self, names: str) -> tuple[Any, ...]:
         """These operands, in this order."""
-        return tuple(self._given[name] for name in names.split())
+        return tuple(self.given[name] for name in names.split())
 
 
-class Taking:
+class Derived:
+    """A rule made of another: the parameters of `base`, some of them given, and `change` of what it returns."""
+
+    takes: Mapping[str, str]  # operands that the function takes as one argument `of`, and what each must be
+    order: tuple[str, ...] | None  # names by position, where they are not those of the function
+
+    def __init__(
+        self,
+        base: Callable[..., Any],
+        change: Callable[[Any], Estimate] | None = None,
+        says: str = "",  # what is counted, in one sentence, where that is not what `base` says
+        # Operands by names of parameters, `_` for one that plays no part; "": as `base` has them.
+        order: str = "",
+        **given: object,
+    ) -> None:
+        self.__wrapped__ = base  # where its parameters are found, and its description
+        self.__code__ = base.__code__
+        self.takes = getattr(base, "takes", {})
+        self.change, self.given, self.says = change, given, says or getattr(base, "says", "")
+        self.known = (*given, *getattr(base, "known", ()))
+        self.order = tuple(order.split()) or getattr(base, "order", None)
+
+    def __call__(self, *args: object, _: object = None, **kwargs: object) -> Estimate:
+        estimate: Estimate = self.__wrapped__(*args, **kwargs, **self.given)
+        return estimate if self.change is None else self.change(estimate)
+
+
+class Taking(Derived):
     """A rule whose operands have their names here: it takes them as one argument `of`, and attributes by their names."""
 
     def __init__(self, names: str, function: Callable[..., Estimate]) -> None:
-        self.__wrapped__ = function  # where its attributes are found, and its description
+        super().__init__(function)
         kinds = {"?": "TensorType | None", "=": "object"}
         self.takes = {
             name.rstrip("?="): kinds.get(name[-1], "TensorType") for name in names.replace("*", "").split()
         }
-        placed = names.partition("*")[0].split()  # the others are found by name
-        self.order = tuple(name.rstrip("?=") for name in placed)
-
-    @property
-    def __code__(self) -> CodeType:
-        """Where the table of rules finds the attributes' names."""
-        return self.__wrapped__.__code__
+        self.order = tuple(
+            name.rstrip("?=") for name in names.partition("*")[0].split()
+        )  # others are found by name
 
     def __call__(self, *operands: Any, **named: Any) -> Estimate:
         given = dict.fromkeys(self.takes) | dict(zip(self.takes, operands, strict=False))
@@ -56,7 +78,8 @@ class Taking:
         for name, value in given.items():
             if value is None and "None" not in self.takes[name]:
                 raise ShapeError(f"the operand {name} is missing")
-        return self.__wrapped__(Operands(given), **named)
+        estimate: Estimate = self.__wrapped__(Operands(given), **named)
+        return estimate
 
 
 def takes(names: str) -> Callable[[Callable[..., Estimate]], Taking]:

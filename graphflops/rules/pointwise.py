@@ -41,7 +41,7 @@ from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import axis, shown
 from graphflops.rules.work import WORK, Work, first_gradient, power
 from graphflops.rules.work import gelu as gelu_work
-from graphflops.tensor import COMPLEX128, FLOAT64, INT64, DType, TensorType
+from graphflops.tensor import COMPLEX128, FLOAT64, DType, TensorType
 
 KIND = "elementwise"
 
@@ -180,21 +180,9 @@ def clamp(a: TensorType, min: Value = None, max: Value = None) -> Estimate:
     return elementwise(WORK["clamp"].times(len(bounds)), a, *bounds)
 
 
-@rule("aten.clamp_min")
-def clamp_min(a: TensorType, min: Value) -> Estimate:
-    """One comparison per element."""
-    return elementwise(WORK["clamp"], a, min, fold=dim_max)
-
-
-@rule("aten.clamp_max")
-def clamp_max(a: TensorType, max: Value) -> Estimate:
-    """One comparison per element."""
-    return elementwise(WORK["clamp"], a, max, fold=dim_min)
-
-
 backward("aten.clamp", "aten.clip")(differentiate(WORK["clamp"], "a", "min", "max"))
-backward("aten.clamp_min")(differentiate(WORK["clamp_min"], "a", "min"))
-backward("aten.clamp_max")(differentiate(WORK["clamp_max"], "a", "max"))
+pointwise("clamp_min", fold=dim_max)
+pointwise("clamp_max", fold=dim_min)
 
 
 @rule("aten.where", "prims.where")
@@ -206,14 +194,6 @@ def select(condition: TensorType, a: Value, b: Value) -> Estimate:
 
 
 backward("aten.where")(differentiate(WORK["where"], "condition", "a", "b"))
-
-
-@rule("aten.where.default")
-def where_indices(condition: TensorType) -> Estimate:
-    """The positions of true elements, one vector per axis: a comparison per element."""
-    positions = data_dependent("nonzero")
-    axes = tuple(condition.like((positions,), INT64) for _ in range(max(condition.rank, 1)))
-    return Estimate(axes, vector_flops=condition.numel, reads=(condition,))
 
 
 @rule("aten.masked_fill")

@@ -77,6 +77,14 @@ def pooling(
     return windowed(x, held, counts, final=final)
 
 
+def pooling_backward(
+    grad_output: TensorType, x: TensorType, kernel_size: PerAxis, *, spatial: int, again: bool
+) -> Estimate:
+    """An addition per output and an operation per element of its window. again: the positions of maxima are found again."""
+    flops = (prod(spread(kernel_size, spatial)) + 1) * grad_output.numel
+    return Estimate((x.like(),), vector_flops=flops, reads=(grad_output, x if again else None))
+
+
 for _spatial in (1, 2, 3):
     _max: dict[str, Any] = {"says": "One comparison per window element.", "spatial": _spatial}
     rule(f"aten.max_pool{_spatial}d", f"aten.quantized_max_pool{_spatial}d").derived(pooling, **_max)
@@ -86,38 +94,18 @@ for _spatial in (1, 2, 3):
     )
     if _spatial > 1:
         rule(f"aten.mkldnn_max_pool{_spatial}d").derived(pooling, **_max)
+        rule(f"aten.avg_pool{_spatial}d_backward").derived(pooling_backward, spatial=_spatial, again=False)
+rule("aten.max_pool2d_backward").derived(pooling_backward, spatial=2, again=True)
 
 
-@rule("aten.max_pool2d_backward")
-def max_pool2d_backward(grad_output: TensorType, x: TensorType, kernel_size: PerAxis) -> Estimate:
-    """Recomputes the positions of the maxima, then one addition per output."""
-    window = prod(spread(kernel_size, 2))
-    return Estimate((x.like(),), vector_flops=(window + 1) * grad_output.numel, reads=(grad_output, x))
-
-
-@backward(*(f"aten.max_pool{spatial}d" for spatial in (1, 2, 3)))
-@backward(*(f"aten.max_pool{spatial}d_with_indices" for spatial in (1, 2, 3)))
-@backward("aten.adaptive_max_pool1d", "aten.adaptive_max_pool2d", "aten.adaptive_max_pool3d")
-@backward("aten.fractional_max_pool2d", "aten.fractional_max_pool3d")
+@backward(
+    "aten.max_pool1d max_pool2d max_pool3d max_pool1d_with_indices max_pool2d_with_indices max_pool3d_with_indices",
+    "aten.adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d fractional_max_pool2d fractional_max_pool3d",
+)
 def max_pool_gradient(call: ForwardCall) -> Estimate:
     """Adds each output's gradient at the position of its maximum; a training step keeps the indices."""
     kept = operand_gradient(call, saved=(call.out.like(dtype=INT64),))
     return replace(kept, vector_flops=call.out.numel)
-
-
-def avg_pool_backward(
-    grad_output: TensorType, x: TensorType, kernel_size: PerAxis, *, spatial: int
-) -> Estimate:
-    """Each output's gradient divided once and added to every element of its window."""
-    window = prod(spread(kernel_size, spatial))
-    return Estimate((x.like(),), vector_flops=(window + 1) * grad_output.numel, reads=(grad_output,))
-
-
-for _spatial in (2, 3):
-    rule(f"aten.avg_pool{_spatial}d_backward").derived(avg_pool_backward, spatial=_spatial)
-
-
-# Adaptive windows.
 
 
 def adaptive_windows(sizes: Shape, counts: Shape) -> Dim:
@@ -152,11 +140,10 @@ rule("aten._adaptive_avg_pool2d mkldnn_adaptive_avg_pool2d").derived(adaptive, s
 rule("aten._adaptive_avg_pool3d").derived(adaptive, spatial=3, final=1)
 
 
-@backward(*(f"aten.adaptive_avg_pool{spatial}d" for spatial in (1, 2, 3)))
-@backward("aten._adaptive_avg_pool2d", "aten._adaptive_avg_pool3d")
-def adaptive_avg_pool_gradient(call: ForwardCall) -> Estimate:
-    """One operation per window element, and a division per average; the operand's elements are not read."""
-    return replace(operand_gradient(call), vector_flops=call.estimate.vector_flops)
+# One operation per window element, and a division per average; the operand's elements are not read.
+backward(
+    "aten.adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d"
+)(lambda call: replace(operand_gradient(call), vector_flops=call.estimate.vector_flops))
 
 
 def adaptive_avg_pool_backward(grad_output: TensorType, x: TensorType, *, spatial: int) -> Estimate:
@@ -171,9 +158,6 @@ rule("aten._adaptive_avg_pool2d_backward", "aten.mkldnn_adaptive_avg_pool2d_back
 rule("aten._adaptive_avg_pool3d_backward", "aten.adaptive_avg_pool3d_backward").derived(
     adaptive_avg_pool_backward, spatial=3
 )
-
-
-# Fractional pooling and unpooling.
 
 
 @rule("aten.fractional_max_pool2d", "aten.fractional_max_pool3d")

@@ -51,14 +51,16 @@ def convert(x: TensorType, dtype: DType | None, per_element: int, *parameters: V
 # Operators of torch.export: quantized tensors are plain integer tensors.
 
 
-@rule(
-    "quantized_decomposed.dequantize_per_tensor dequantize_per_channel dequantize_per_channel_group dequantize_per_token"
-)
-@takes("x scale= zero_point? * out_dtype? output_dtype?")
-def dequantize_decomposed(of: Operands) -> Estimate:
-    """Three operations per element, two without zero points."""
+@takes("x scale= zero_point? * out_dtype? output_dtype? block_size? input_dtype? quant_min? quant_max?")
+def dequantize(of: Operands) -> Estimate:
+    """Three operations per element, two without zero points; the result is in float32 by default."""
     dtype = of.out_dtype or of.output_dtype or FLOAT32
     return convert(of.x, dtype, DEQUANTIZE - (of.zero_point is None), of.scale, of.zero_point)
+
+
+rule(
+    "quantized_decomposed.dequantize_per_tensor dequantize_per_channel dequantize_per_channel_group dequantize_per_token"
+)(dequantize)
 
 
 @rule("quantized_decomposed.convert_element_type")
@@ -94,23 +96,13 @@ for _name, _packed in (("embedding_byte", 1), ("embedding_4bit", 2), ("embedding
     rule(f"quantized_decomposed.{_name}").derived(embedding, order=_OPERANDS, packed=_packed)
 
 
-# Operators on tensors that carry their scale.
-
-
-@rule("aten.quantize_per_tensor.tensors")
-def quantize_tensors(
-    tensors: Tensors, scales: TensorType, zero_points: TensorType, dtype: DType | None
-) -> Estimate:
-    """Six operations per element of each tensor."""
-    out, count = tuple(x.like(dtype=dtype or INT8) for x in tensors), sum(x.numel for x in tensors)
-    return Estimate(out, 0, QUANTIZE * count, reads=(*tensors, scales, zero_points))
-
-
-@rule("aten.dequantize.tensors")
-def dequantize_tensors(tensors: Tensors) -> Estimate:
-    """Three operations per element of each tensor."""
-    out = tuple(x.like(dtype=FLOAT32) for x in tensors)
-    return Estimate(out, 0, DEQUANTIZE * sum(x.numel for x in tensors), reads=tensors)
+@rule("aten.quantize_per_tensor.tensors", "aten.dequantize.tensors")
+@takes("tensors= scales? zero_points? dtype?")
+def convert_tensors(of: Operands) -> Estimate:
+    """Six operations per element of each tensor, three where it is converted back."""
+    dtype, each = (FLOAT32, DEQUANTIZE) if of.scales is None else (of.dtype or INT8, QUANTIZE)
+    out = tuple(x.like(dtype=dtype) for x in of.tensors)
+    return Estimate(out, 0, each * sum(x.numel for x in out), reads=(*of.tensors, of.scales, of.zero_points))
 
 
 # Fake quantization: quantize and dequantize in one operator, so that training sees the rounding errors.
@@ -121,8 +113,6 @@ backward(
     "quantized_decomposed.fake_quant_per_channel",
 )(differentiate(WORK["fake_quantize"], "x"))
 
-
-# Products.
 
 KIND = "product"
 
@@ -219,21 +209,22 @@ def weight_int8_mm(x: TensorType, weight: TensorType, scales: TensorType) -> Est
     return product.plus(vector_flops=only_result(product).numel)
 
 
-@rule("aten._weight_int4pack_mm")
-def weight_int4_mm(
-    x: TensorType, weight: TensorType, group_size: Dim, scales_and_zeros: TensorType
-) -> Estimate:
-    """Three operations dequantize each weight; its rows come in tiles of eight unless it is a matrix."""
-    features = weight.shape[0] * (8 if weight.rank == 4 else 1)
-    return weight_only(x, features, DEQUANTIZE, weight, scales_and_zeros)
+@takes("x weight scales zero_points? dtype?")
+def dequantized_product(of: Operands, *, axis: int = 0, each: int | None = None) -> Estimate:
+    """Three operations dequantize each weight, two without zero points; rows of one of four axes come in tiles of eight.
+
+    axis: of the output features. each: operations, where zero points are not given apart.
+    """
+    features = of.weight.shape[axis] * (8 if of.weight.rank == 4 else 1)
+    per_weight = DEQUANTIZE - (of.zero_points is None) if each is None else each
+    return weight_only(of.x, features, per_weight, *of.but("x dtype"))
 
 
-@rule("aten._weight_int4pack_mm_for_cpu", "aten._weight_int4pack_mm_with_scales_and_zeros")
-def weight_int4_mm_matrix(
-    x: TensorType, weight: TensorType, group_size: Dim, *scales_and_zeros: TensorType
-) -> Estimate:
-    """Three operations dequantize each weight of a matrix, two to a byte on the CPU."""
-    return weight_only(x, weight.shape[0], DEQUANTIZE, weight, *scales_and_zeros)
+rule(
+    "aten._weight_int4pack_mm _weight_int4pack_mm_for_cpu _weight_int4pack_mm_with_scales_and_zeros"
+).derived(dequantized_product, order="x weight _ scales zero_points", each=DEQUANTIZE)
+rule("quantized_decomposed.mixed_mm").derived(dequantized_product, axis=1)
+rule("quantized_decomposed.mixed_linear").derived(dequantized_product)
 
 
 @rule("aten._convert_weight_to_int4pack", kind="movement")
@@ -275,21 +266,6 @@ def mixed_dtypes_linear(of: Operands, *, activation: str | None = None) -> Estim
     """A conversion per weight, the scale per result, then an operation each for bias and activation."""
     product = weight_only(of.x, of.scale.shape[0], 1, *of.but("x"))
     return _with_epilogue(product, 1 + (of.bias is not None), activation)
-
-
-@rule("quantized_decomposed.mixed_mm")
-@takes("x weight scales zero_points?")
-def mixed_mm(of: Operands) -> Estimate:
-    """Three operations dequantize each weight of (in, out), two without zero points."""
-    return weight_only(of.x, of.weight.shape[1], DEQUANTIZE - (of.zero_points is None), *of.but("x"))
-
-
-@rule("quantized_decomposed.mixed_linear")
-@takes("x weight scales zero_points? dtype?")
-def mixed_linear(of: Operands) -> Estimate:
-    """Three operations dequantize each weight of (out, in), two without zero points."""
-    each = DEQUANTIZE - (of.zero_points is None)
-    return weight_only(of.x, of.weight.shape[0], each, *of.but("x dtype"))
 
 
 @rule("aten.fbgemm_linear_int8_weight", "aten.fbgemm_linear_int8_weight_fp32_activation")

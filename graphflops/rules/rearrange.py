@@ -1,26 +1,78 @@
 """Copies of one tensor in another arrangement: repeated, rolled, rotated, shuffled, padded, placed on a diagonal.
 
-Patches of images (im2col, col2im) are copies, too.
+Patches of images (im2col, col2im) are copies, too. ATen, prims and ONNX share the first functions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
 from graphflops.cost import Estimate, copied, data_dependent, free
 from graphflops.dims import Dim, Expr, at_least, differ, floor_div, meet, mod, prod, total
 from graphflops.rules import parts
-from graphflops.rules.arrangement import bordered, columns_to_image, depth_to_space, repeated, space_to_depth
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.parts import copied_back
 from graphflops.rules.reduce import operand_gradient
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.shapes import Shape, axes, axis, kept_by_slice, replaced, shown, tensors_of, triangle
-from graphflops.tensor import TensorType
+from graphflops.rules.shapes import (
+    Shape,
+    axes,
+    axis,
+    kept_by_slice,
+    replaced,
+    shown,
+    tensors_of,
+)
+from graphflops.tensor import INT64, DType, TensorType
 
 KIND = "movement"
+
+
+def bordered(shape: Shape, widths: Mapping[int, Sequence[Dim]]) -> Shape:
+    """The shape with a border of these widths before and behind each axis; a negative width cuts off."""
+    out = tuple(size + total(widths.get(at, ())) for at, size in enumerate(shape))
+    crops = any(at_least(-1, size) for size in out)
+    require(not crops, f"a border of {dict(widths)} crops more than {shown(shape)} has")
+    return out
+
+
+@rule("aten.repeat")
+def repeated(x: TensorType, repeats: Sequence[Dim]) -> Estimate:
+    """Every axis repeated end to end, every repeat written; axes may be added in front."""
+    require(len(repeats) >= x.rank, f"{shown(repeats)} has fewer entries than {shown(x.shape)} has axes")
+    own = (*(1,) * (len(repeats) - x.rank), *x.shape)
+    return Estimate((x.like(size * more for size, more in zip(own, repeats, strict=True)),), reads=(x,))
+
+
+@rule("aten.pixel_shuffle")
+def depth_to_space(x: TensorType, factor: int) -> Estimate:
+    """Channels spread out over a grid of positions that is finer by a factor."""
+    *batch, channels, height, width = x.shape
+    area = factor * factor
+    meet(mod(channels, area), 0, f"{channels} channels do not fill squares of {area}")
+    out = x.like((*batch, floor_div(channels, area), height * factor, width * factor))
+    return Estimate((out,), reads=(x,))
+
+
+@rule("aten.pixel_unshuffle")
+def space_to_depth(x: TensorType, factor: int) -> Estimate:
+    """Squares of positions gathered as channels of a coarser grid."""
+    *batch, channels, height, width = x.shape
+    rows, columns = (floor_div(size, factor) for size in (height, width))
+    return Estimate((x.like((*batch, channels * factor * factor, rows, columns)),), reads=(x,))
+
+
+def columns_to_image(x: TensorType, leading: Sequence[Dim], channels: Dim, image: Sequence[Dim]) -> Estimate:
+    """Columns put back as patches of an image, an addition each where they may overlap."""
+    return Estimate((x.like((*leading, channels, *image)),), vector_flops=x.numel, reads=(x,))
+
+
+def one_hot_along(x: TensorType, place: int, classes: Dim | None, dtype: DType) -> Estimate:
+    """One of two values for each index and class, classes along a new axis; None where the data says how many."""
+    size = data_dependent("one_hot") if classes is None else classes
+    return Estimate((x.like((*x.shape[:place], size, *x.shape[place:]), dtype),), reads=(x,))
 
 
 def padded(shape: Shape, pad: Sequence[Dim]) -> Shape:
@@ -31,15 +83,13 @@ def padded(shape: Shape, pad: Sequence[Dim]) -> Shape:
     return bordered(shape, {last - i: pad[2 * i : 2 * i + 2] for i in range(len(pad) // 2)})
 
 
-@rule("aten.constant_pad_nd", "aten.pad", "aten._pad_enum", "aten._pad_circular")
+@rule(
+    "aten.constant_pad_nd pad _pad_enum _pad_circular reflection_pad1d reflection_pad2d reflection_pad3d",
+    "aten.replication_pad1d replication_pad2d replication_pad3d",
+)
 def pad(x: TensorType, pad: Sequence[Dim], mode: str | int = "constant") -> Estimate:
     """A copy with a border, whatever its mode; the gradient depends on it."""
     return Estimate((x.like(padded(x.shape, pad)),), reads=(x,))
-
-
-rule(*(f"aten.{kind}_pad{n}d" for kind in ("reflection", "replication") for n in (1, 2, 3))).derived(
-    pad, says="A copy with a border of mirrored or replicated elements."
-)
 
 
 @backward(
@@ -95,12 +145,6 @@ def col2im(x: TensorType, output_size: Sequence[Dim], kernel_size: Sequence[Dim]
 backward("aten.col2im")(operand_gradient)  # copied into every patch
 
 
-# Repeats that are stored.
-
-
-rule("aten.repeat").derived(repeated, says="Writes every repeat.")
-
-
 @rule("aten.tile")
 def tile(x: TensorType, dims: Sequence[Dim]) -> Estimate:
     """Writes every repeat; axes without an entry are not repeated."""
@@ -144,17 +188,15 @@ def _repeated(repeats: TensorType, output_size: Dim | None, each: Dim) -> Dim:
     return data_dependent("repeat_interleave")
 
 
-# Permutations of elements.
-
-
 @rule("aten.roll", "aten.flip")
-def flip(x: TensorType, *, dims: Sequence[int] = ()) -> Estimate:
+def flip(x: TensorType, *, dims: int | Sequence[int] | None = ()) -> Estimate:
     """A copy whose elements move along axes: rolled, or in reverse order."""
     axes(dims, x.rank)
     return copied(x)
 
 
 rule("prims.rev").derived(flip, order="x dims")
+rule("aten.fft_fftshift", "aten.fft_ifftshift", kind="fourier").derived(flip, order="x dims")
 
 
 @rule("aten.rot90")
@@ -167,12 +209,6 @@ def rot90(x: TensorType, k: int = 1, dims: Sequence[int] = (0, 1)) -> Estimate:
     return Estimate((x.like(shape),), reads=(x,))
 
 
-rule("aten.pixel_shuffle").derived(depth_to_space, says="Channels spread out over a finer grid of pixels.")
-rule("aten.pixel_unshuffle").derived(
-    space_to_depth, says="Squares of pixels gathered as channels of a coarser grid."
-)
-
-
 @rule("aten.channel_shuffle", "aten.native_channel_shuffle")
 def channel_shuffle(x: TensorType, groups: Dim) -> Estimate:
     """A copy with the channels of all groups interleaved."""
@@ -180,7 +216,11 @@ def channel_shuffle(x: TensorType, groups: Dim) -> Estimate:
     return copied(x)
 
 
-rule("aten.tril", "aten.triu").derived(triangle, says="A copy, zero on one side of a diagonal.")
+@rule("aten.tril", "aten.triu")
+def triangle(x: TensorType) -> Estimate:
+    """A copy, zero on one side of a diagonal."""
+    require(x.rank > 1, f"{shown(x.shape)} is not a matrix")
+    return copied(x)
 
 
 @rule("aten.diag_embed")
@@ -208,9 +248,6 @@ def diagflat(x: TensorType, offset: int = 0) -> Estimate:
 def diag(x: TensorType, diagonal: int = 0) -> Estimate:
     """A matrix with a vector on its diagonal, or a copy of the diagonal of a matrix."""
     return diag_embed(x, diagonal) if x.rank == 1 else copied(*tensors_of(parts.diagonal(x, diagonal).out))
-
-
-# Copies with a replaced part.
 
 
 def overwritten(x: TensorType, src: TensorType, part: TensorType) -> Estimate:
@@ -263,3 +300,10 @@ def overwritten_backward(call: ForwardCall) -> Estimate:
 _MOVES = ("roll", "flip", "flipud", "fliplr", "rot90", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle")
 _CUTS = ("native_channel_shuffle", "tril", "triu", "diagflat", "diag")
 backward(*(f"aten.{name}" for name in (*_MOVES, *_CUTS)))(copied_back)
+
+
+@rule("aten.one_hot", kind="scatter")
+def one_hot(x: TensorType, num_classes: Dim = -1) -> Estimate:
+    """Zeros with a one for each index; the number of classes is data-dependent unless given."""
+    known = not (isinstance(num_classes, int) and num_classes < 0)
+    return one_hot_along(x, x.rank, num_classes if known else None, INT64)

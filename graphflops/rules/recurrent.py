@@ -1,4 +1,4 @@
-"""Recurrent layers: plain, LSTM and GRU, whole sequences, packed sequences and single cells.
+"""Recurrent layers: plain, LSTM and GRU, whole sequences, packed sequences, single cells, and operators of libraries.
 
 A step multiplies every weight matrix once per row of the batch. Vector FLOPs per row and hidden unit are those
 of the cell's formula, including two bias additions per gate if there are biases.
@@ -11,15 +11,17 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from graphflops.cost import Estimate
+from graphflops.cost import Estimate, free
 from graphflops.dims import Dim, differ, meet, prod, total
-from graphflops.rules.matmul import flops_of
-from graphflops.rules.operands import Operands, takes
-from graphflops.rules.random import DROPOUT
+from graphflops.rules.creation import DROPOUT
+from graphflops.rules.matmul import Mask, flops_of
+from graphflops.rules.operands import Derived, Operands, takes
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.shapes import Tensors, shown
+from graphflops.rules.shapes import Tensors, shown, tensors_of, where_wanted
 from graphflops.rules.work import WORK, Work, first_gradient
-from graphflops.tensor import INT8, TensorType
+from graphflops.tensor import FLOAT32, INT8, UINT8, TensorType
+
+KIND = "recurrent"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +78,6 @@ class Layer:
     biases: Tensors = ()
 
     @property
-    def tensors(self) -> tuple[TensorType | None, ...]:
-        """All of them."""
-        return (self.from_input, self.from_hidden, self.project, *self.biases)
-
-    @property
     def recurrent(self) -> Dim:
         """Multiply-adds per row that depend on the previous step."""
         return self.from_hidden.numel + (self.project.numel if self.project else 0)
@@ -106,12 +103,13 @@ def recur(cell: Cell, x: TensorType, states: Tensors, layers: list[Layer], out: 
     meet(features, expected, f"the input has {features} features, the layer takes {expected}")
     rows, units = prod(x.shape[:-1]), total(layer.hidden(cell) for layer in layers)
     biased = 2 * cell.gates if layers[0].biases else 0
+    weights = (x for own in layers for x in (own.from_input, own.from_hidden, own.project, *own.biases))
     return Estimate(
         (out, *(state.like() for state in states)),
         flops_of(rows * total(layer.from_input.numel + layer.recurrent for layer in layers), x.dtype),
         vector_flops=rows * units * (cell.vector + biased),
         transcendentals=rows * units * cell.transcendentals,
-        reads=(x, *states, *(value for layer in layers for value in layer.tensors)),
+        reads=(x, *states, *weights),
     )
 
 
@@ -187,38 +185,26 @@ def with_gradients(work: Estimate, call: ForwardCall) -> Estimate:
     return replace(work, out=results, reads=(*grads, *call.estimate.reads))
 
 
-def layers(
-    x: TensorType,
-    *,
-    batch_sizes: TensorType | None = None,
-    hx: TensorType | Tensors,
-    params: Tensors,
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool = False,
-    cell: Cell,
-) -> Estimate:
+@takes("x * batch_sizes? hx= params= has_biases= num_layers= dropout= train= bidirectional= batch_first?")
+def layers(of: Operands, *, cell: Cell) -> Estimate:
     """All layers over a padded or a packed batch; in training with dropout between them.
 
     Workspace: the input products of one layer's gates in all steps, the result of each step before they are joined
     (for two directions also separately), and the results of the layer before.
     """
-    states, directions = states_of(hx), 2 if bidirectional else 1
-    if batch_sizes is None and x.rank == 3 and states[0].rank == 3:
-        batch, held = x.shape[0 if batch_first else 1], states[0].shape[1]
+    x, states, directions = of.x, states_of(of.hx), 2 if of.bidirectional else 1
+    if of.batch_sizes is None and x.rank == 3 and states[0].rank == 3:
+        batch, held = x.shape[0 if of.batch_first else 1], states[0].shape[1]
         meet(batch, held, f"batch sizes differ: input {batch}, state {held}")
-    stack = layers_of(params, num_layers * directions, has_biases)
+    stack = layers_of(of.params, of.num_layers * directions, of.has_biases)
     check_sizes(cell, states, stack, directions)
     out = x.like((*x.shape[:-1], directions * states[0].shape[-1]))
     gates = x.like((*x.shape[:-1], cell.gates * stack[0].hidden(cell)))
-    copies = (1 if directions == 1 else 2) + (num_layers > 1)
+    copies = (1 if directions == 1 else 2) + (of.num_layers > 1)
     return recur(cell, x, states, stack, out).plus(
-        vector_flops=DROPOUT * out.numel * (num_layers - 1) if dropout and train else 0,
+        vector_flops=DROPOUT * out.numel * (of.num_layers - 1) if of.dropout and of.train else 0,
         workspace=gates.nbytes + copies * out.nbytes,
-        reads=(batch_sizes,),
+        reads=(of.batch_sizes,),
     )
 
 
@@ -231,8 +217,7 @@ def _step(of: Operands, *, cell: Cell) -> Estimate:
 
 
 def _step_back(cell: Cell, call: ForwardCall) -> Estimate:
-    wants = call.wants
-    x, w_ih, w_hh = call["x"], call["w_ih"], call["w_hh"]
+    x, w_ih, w_hh, wants = call["x"], call["w_ih"], call["w_hh"], call.wants
     rows = prod(x.shape[:-1])
     multiply_adds = w_ih.numel * len(wants & {"x", "w_ih"}) + w_hh.numel * len(wants & {"hx", "w_hh"})
     hidden = w_hh.shape[0] // cell.gates
@@ -248,9 +233,158 @@ for _name, _cell in KINDS.items():
     backward(f"aten.{_name}.input", f"aten.{_name}.data")(partial(sequence_back, _cell))
     rule(f"aten.{_name}_cell").derived(_step, cell=_cell)
     backward(f"aten.{_name}_cell")(partial(_step_back, _cell))
-    rule(f"aten.quantized_{_name}_cell", kind="recurrent").derived(
-        _step,
-        lambda work: replace(work, matrix_dtype=INT8),
-        says="One step of a cell with eight-bit weights.",
-        cell=_cell,
+    rule(f"aten.quantized_{_name}_cell").derived(
+        _step, lambda work: replace(work, matrix_dtype=INT8), cell=_cell
     )
+
+
+# As operators of libraries: gates after the matrix products, fused into one kernel; cuDNN, MIOpen, oneDNN.
+
+MODES = tuple(KINDS.values())  # in the order of the libraries' numbers
+GRU_SAVED = 5  # values per hidden unit that the fused GRU keeps for its backward pass
+NOTHING = TensorType((0,), UINT8)
+
+
+def gates(cell: Cell, state: TensorType, bias: TensorType | None) -> Estimate:
+    """Vector work of one step's gates."""
+    biased = 2 * cell.gates if bias else 0
+    return Estimate((), 0, state.numel * (cell.vector + biased), state.numel * cell.transcendentals)
+
+
+def gates_back(cell: Cell, state: TensorType, has_bias: bool) -> Estimate:
+    """Vector work of one step's gates backward, and the sum that is both biases' gradient."""
+    per_unit = cell.vector_back + (cell.gates if has_bias else 0)
+    return Estimate((), 0, state.numel * per_unit, state.numel * cell.transcendentals_back)
+
+
+@takes("input_gates hidden_gates state input_bias? hidden_bias?")
+def fused_cell(of: Operands, *, cell: Cell) -> Estimate:
+    """A step after both matrix products; gates, or values of the GRU, are kept for the backward pass."""
+    state = of.state
+    kept = state.like((*state.shape[:-1], GRU_SAVED * state.shape[-1]))
+    results = (state.like(), kept) if cell is GRU else (state.like(), state.like(), of.input_gates.like())
+    return replace(gates(cell, state, of.input_bias), out=results, reads=(*of,))
+
+
+for _name, _cell in (("lstm", LSTM), ("gru", GRU)):
+    rule(f"aten._thnn_fused_{_name}_cell", kind="elementwise").derived(fused_cell, cell=_cell)
+
+
+@rule("aten._thnn_fused_lstm_cell_backward_impl", kind="elementwise")
+@takes("grad_hy? grad_cy? cx cy workspace")
+def fused_lstm_cell_backward_impl(of: Operands, *, has_bias: bool) -> Estimate:
+    """Gradients of the gates, the cell state and the bias."""
+    gate = of.workspace.like()
+    bias = gate.like(gate.shape[-1:]) if has_bias else None
+    return replace(gates_back(LSTM, of.cx, has_bias), out=(gate, of.cx.like(), bias), reads=(*of,))
+
+
+def with_shared_gradients(grads: Estimate) -> Estimate:
+    """As the `_impl` operator; both products share one gradient, and both biases share another."""
+    gate, state, bias = grads.out
+    return replace(grads, out=(gate, gate, state, bias, bias), writes=tensors_of(grads.out))
+
+
+fused_lstm_cell_backward = Derived(fused_lstm_cell_backward_impl, with_shared_gradients)
+rule("aten._thnn_fused_lstm_cell_backward")(fused_lstm_cell_backward)
+
+
+@rule("aten._thnn_fused_gru_cell_backward", kind="elementwise")
+def fused_gru_cell_backward(grad_hy: TensorType, workspace: TensorType, has_bias: bool) -> Estimate:
+    """Gradients of both products' gates, the state and the biases."""
+    *rows, hidden = grad_hy.shape
+    gate = grad_hy.like((*rows, GRU.gates * hidden))
+    bias = grad_hy.like((GRU.gates * hidden,)) if has_bias else None
+    work = gates_back(GRU, grad_hy, has_bias)
+    return replace(work, out=(gate, gate, grad_hy.like(), bias, bias), reads=(grad_hy, workspace))
+
+
+@rule("aten._thnn_differentiable_lstm_cell_backward", kind="elementwise")
+@takes("grad_hy? grad_cy? input_gates hidden_gates input_bias? hidden_bias? cx cy")
+def differentiable_lstm_cell_backward(of: Operands) -> Estimate:
+    """As the fused one, with the gates computed again."""
+    own = of.named("grad_hy grad_cy cx cy input_gates")
+    grads = fused_lstm_cell_backward(*own, has_bias=of.input_bias is not None)
+    more = of.named("hidden_gates input_bias hidden_bias")
+    return grads.plus(gates(LSTM, of.cx, of.input_bias), reads=more)
+
+
+@rule("aten._thnn_differentiable_gru_cell_backward", kind="elementwise")
+@takes("grad_hy input_gates hidden_gates hx input_bias? hidden_bias?")
+def differentiable_gru_cell_backward(of: Operands) -> Estimate:
+    """As the fused one, with the gates computed again."""
+    grads = fused_gru_cell_backward(of.grad_hy, of.input_gates, of.input_bias is not None)
+    return grads.plus(gates(GRU, of.hx, of.input_bias), reads=of.but("grad_hy input_gates"))
+
+
+def cut(weights: Tensors, each: int) -> list[Layer]:
+    """Layers from a list of `each` weights per layer and direction; an odd number includes a projection."""
+    require(each in (2, 3, 4, 5), f"a layer cannot have {each} weights")
+    return layers_of(weights, len(weights) // each, has_biases=each > 3)
+
+
+@takes("x weight= weight_stride0= * weight_buf? hx cx? mode= bidirectional=")
+def cudnn_rnn(of: Operands, *, in_one_buffer: bool = False) -> Estimate:
+    """As the layer of that mode; the size of cuDNN's reserved memory is not known. MIOpen returns the weights as one."""
+    x, weight, each, weight_buf, hx, cx, mode, bidirectional = of
+    if in_one_buffer:
+        weight_buf = x.like((total(value.numel for value in weight),))
+    out = x.like((*x.shape[:-1], (2 if bidirectional else 1) * hx.shape[-1]))
+    states = (hx,) if cx is None else (hx, cx)
+    estimate = recur(MODES[mode], x, states, cut(weight, each), out)
+    cell_state = TensorType((0,), FLOAT32) if cx is None else cx.like()
+    results = (out, hx.like(), cell_state, NOTHING, weight_buf)
+    return replace(estimate, out=results, writes=(out, *states))
+
+
+rule("aten._cudnn_rnn")(cudnn_rnn)
+rule("aten.miopen_rnn").derived(cudnn_rnn, weight_buf=None, in_one_buffer=True)
+
+
+@rule("aten._cudnn_rnn_backward")
+@takes("x * hx cx? output grad_output? grad_hy? grad_cy? weight_buf reserve")
+def cudnn_rnn_backward(
+    of: Operands, *, weight: Tensors, weight_stride0: int, mode: int, bidirectional: bool, output_mask: Mask
+) -> Estimate:
+    """Back-propagation through time, for the operands in the mask: input, both states, weights."""
+    layers = cut(weight, weight_stride0)
+    names = zip(("x", "hx", "cx", "params"), output_mask, strict=True)
+    wants = frozenset(name for name, wanted in names if wanted)
+    work = recur_back(MODES[mode], of.x, of.hx, layers, 2 if bidirectional else 1, wants)
+    single = where_wanted((of.x, of.hx, of.cx), output_mask[:3])
+    weights = (value.like() for value in weight if output_mask[3])
+    return replace(work, out=(*single, *weights), reads=(*of,))
+
+
+@rule("aten._cudnn_rnn_flatten_weight", kind="movement")
+def cudnn_rnn_flatten_weight(weights: Tensors) -> Estimate:
+    """A copy of all weights into one buffer."""
+    return Estimate((weights[0].like((total(value.numel for value in weights),)),), reads=weights)
+
+
+@rule("aten._use_cudnn_rnn_flatten_weight", kind="query")
+def use_cudnn_rnn_flatten_weight() -> Estimate:
+    """Free: a query of the library."""
+    return free(False, alias=False)
+
+
+@rule("aten.mkldnn_rnn_layer")
+@takes("x weight0 weight1 weight2 weight3 hx_ cx_")
+def mkldnn_rnn_layer(of: Operands, *, mode: int, hidden_size: Dim, has_biases: bool) -> Estimate:
+    """One direction of one layer."""
+    x, w_ih, w_hh, b_ih, b_hh, *states = of
+    layer = Layer(w_ih, w_hh, None, (b_ih, b_hh) if has_biases else ())
+    estimate = recur(MODES[mode], x, tuple(states), [layer], x.like((*x.shape[:-1], hidden_size)))
+    return replace(estimate, out=(*estimate.out, NOTHING))
+
+
+@rule("aten.mkldnn_rnn_layer_backward")
+@takes(
+    "x weight1 weight2 weight3 weight4 hx_ cx_tmp output hy_ cy_ grad_output? grad_hy? grad_cy? * workspace"
+)
+def mkldnn_rnn_layer_backward(of: Operands, *, mode: int, has_biases: bool) -> Estimate:
+    """Back-propagation through time for all operands."""
+    layer = Layer(of.weight1, of.weight2, None, (of.weight3, of.weight4) if has_biases else ())
+    work = recur_back(MODES[mode], of.x, of.hx_, [layer], 1, frozenset(("x", "hx", "params")))
+    operands = of.named("x weight1 weight2 weight3 weight4 hx_ cx_tmp")
+    return replace(work, out=tuple(value.like() for value in operands), reads=(*of,))

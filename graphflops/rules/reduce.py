@@ -1,17 +1,23 @@
-"""Reductions: sums, means, extremes, variances, counts. A reduction of n elements is n operations."""
+"""Reductions: sums, means, extremes, variances, counts; and softmax. A reduction of n elements is n operations.
+
+Work per element of softmax: the maximum 1, its difference 1, the sum 1 and the division 1, and one exponential; log_softmax
+sums 1 and subtracts twice 2 after the maximum 1, with a logarithm per row. A conversion of the element type is one more.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from msgspec.structs import replace
 
 from graphflops.cost import Estimate, free
 from graphflops.dims import Dim, Expr, dim_max, dim_min, prod, same, total
 from graphflops.rules.elementwise import DEFAULT_FLOAT, real_of
+from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import Backward, ForwardCall, backward, require, rule
-from graphflops.rules.shapes import Axes, Shape, Tensors, only_result, reduced
-from graphflops.tensor import BOOL, INT64, UINT8, UINT64, DType, TensorType
+from graphflops.rules.shapes import Axes, Shape, Tensors, axis, only_result, reduced
+from graphflops.tensor import BOOL, FLOAT32, INT64, UINT8, UINT64, DType, TensorType
 
 KIND = "reduction"
 
@@ -86,8 +92,7 @@ for _names, _says, _given in (
     ("amax", "One comparison per element.", {"fold": largest}),
     ("amin", "One comparison per element.", {"fold": smallest}),
     ("argmax argmin", "One comparison per element.", {"result": lambda _: INT64}),
-    ("all any", "One logical operation per element.", {"result": truths}),
-    ("_is_all_true _is_any_true", "One logical operation per element.", {"result": truths}),
+    ("all any _is_all_true _is_any_true", "One logical operation per element.", {"result": truths}),
     ("count_nonzero", "A comparison and an addition per element.", {"result": lambda _: INT64, "each": 2}),
     ("hash_tensor", "One exclusive or per element.", {"result": lambda _: UINT64}),
 ):
@@ -223,3 +228,79 @@ backward("aten.var", "aten.std", "aten.var_mean", "aten.std_mean")(
 )
 # The difference from the result, its exponential and a product.
 backward("aten.logsumexp", "aten.special_logsumexp")(per_element(2, 1, x_and_result))
+
+
+KIND = "softmax"
+
+SOFTMAX = 4  # maximum 1, subtract 1, sum 1, divide 1; and an exponential
+LOG_SOFTMAX = 4  # maximum 1, subtract 1, sum 1, subtract 1; and an exponential
+SAFE = 3  # compare 1, any 1, select 1: fully masked rows become zero
+SOFTMAX_GRADIENT = 4  # multiply 1, sum 1, subtract 1, multiply 1
+LOG_SOFTMAX_GRADIENT = 3  # sum 1, multiply 1, subtract 1; and an exponential
+
+
+@takes("x dim? dtype? mask?")
+def softmax_along(of: Operands, *, per_element: int = SOFTMAX) -> Estimate:
+    """Maximum, difference, exponential, sum and division; the axis need only exist."""
+    x, dim, dtype, mask = of
+    axis(-1 if dim is None else dim, x.rank)
+    out = x.like(dtype=dtype)
+    work = (per_element + (out.dtype != x.dtype)) * x.numel
+    return Estimate((out,), vector_flops=work, transcendentals=x.numel, reads=(x, mask))
+
+
+def rows(x: TensorType, dim: int) -> Dim:
+    """The number of rows along that axis."""
+    return x.like(reduced(x.shape, dim)).numel
+
+
+rule("aten.softmax", "aten.special_softmax")(softmax_along)
+rule("aten._safe_softmax").derived(softmax_along, per_element=SOFTMAX + SAFE)
+rule("aten._masked_softmax").derived(softmax_along, order="x mask dim", per_element=SOFTMAX + 1)
+
+
+@rule("aten._softmax")
+def core_softmax(x: TensorType, dim: int, half_to_float: bool) -> Estimate:
+    """Maximum, difference, exponential, sum and division."""
+    return softmax_along(x, dim, FLOAT32 if half_to_float else None)
+
+
+@rule("aten.log_softmax", "aten.special_log_softmax", "aten._log_softmax")
+def log_softmax(x: TensorType, dim: int, dtype: DType | bool | None = None) -> Estimate:
+    """Maximum, difference, exponential, sum and difference per element, a logarithm per row.
+
+    dtype: of the result; True makes single precision of half.
+    """
+    wanted = (FLOAT32 if dtype else None) if isinstance(dtype, bool) else dtype
+    return softmax_along(x, dim, wanted, per_element=LOG_SOFTMAX).plus(transcendentals=rows(x, dim))
+
+
+@takes("grad_output output mask? * input_dtype?")
+def gradient(of: Operands, *, per_element: int = SOFTMAX_GRADIENT, exponentials: int = 0) -> Estimate:
+    """The product with the result, minus its row sum: four operations; of logarithms three and an exponential."""
+    grad_output, output, mask, input_dtype = of
+    ranks = f"the gradient has {grad_output.rank} axes, the result {output.rank}"
+    require(grad_output.rank == output.rank, ranks)
+    out = grad_output.like(dtype=input_dtype)
+    work, functions = (per_element + (out.dtype != grad_output.dtype)) * out.numel, exponentials * out.numel
+    return Estimate((out,), vector_flops=work, transcendentals=functions, reads=(grad_output, output, mask))
+
+
+_LOG: dict[str, Any] = {"per_element": LOG_SOFTMAX_GRADIENT, "exponentials": 1}
+rule("aten._softmax_backward_data").derived(gradient, order="grad_output output")
+rule("aten._log_softmax_backward_data").derived(gradient, order="grad_output output", **_LOG)
+rule("aten._masked_softmax_backward").derived(gradient, per_element=SOFTMAX_GRADIENT + 1)
+
+
+def _of_forward(**given: Any) -> Backward:
+    """The backward rule of a softmax, from its result."""
+
+    def priced(call: ForwardCall) -> Estimate:
+        out = call.out
+        return gradient(out.like(), out, input_dtype=call["x"].dtype, **given)
+
+    return priced
+
+
+backward("aten.softmax special_softmax _softmax _safe_softmax _masked_softmax")(_of_forward())
+backward("aten.log_softmax", "aten.special_log_softmax", "aten._log_softmax")(_of_forward(**_LOG))

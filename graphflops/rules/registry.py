@@ -6,7 +6,6 @@ import importlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import CodeType
 from typing import Any, TypeVar
 
 from graphflops.base.record import Record
@@ -17,6 +16,7 @@ from graphflops.ops.index import Home
 from graphflops.ops.onnx_attributes import attributes
 from graphflops.ops.operator import means, orders
 from graphflops.ops.table import KINDS
+from graphflops.rules.operands import Derived
 from graphflops.tensor import TensorType
 
 RuleFunction = Callable[..., Estimate]
@@ -349,32 +349,3 @@ def _load_installed() -> bool:
             said = f"rules of the installed package {entry.value} cannot be imported: {error}"
             raise RuleError(said) from error
     return True
-
-
-class Derived:
-    """A rule made of another: the parameters of `base`, some of them given, and `change` of what it returns."""
-
-    def __init__(
-        self,
-        base: Callable[..., Any],
-        change: Callable[[Any], Estimate] | None = None,
-        says: str = "",  # what is counted, in one sentence, where that is not what `base` says
-        # Operands by names of parameters, `_` for one that plays no part; "": as `base` has them.
-        order: str = "",
-        **given: object,
-    ) -> None:
-        self.__wrapped__ = base  # where its parameters are found, and its description
-        self.takes = getattr(base, "takes", {})  # as `operands.Taking`
-        self.change, self.given, self.says = change, given, says or getattr(base, "says", "")
-        self.known = (*given, *getattr(base, "known", ()))
-        self.order = tuple(order.split()) or getattr(base, "order", None)
-
-    @property
-    def __code__(self) -> CodeType:
-        """Where the table of rules finds the parameters' names."""
-        found: CodeType = self.__wrapped__.__code__
-        return found
-
-    def __call__(self, *args: object, _: object = None, **kwargs: object) -> Estimate:
-        estimate: Estimate = self.__wrapped__(*args, **kwargs, **self.given)
-        return estimate if self.change is None else self.change(estimate)

@@ -1,23 +1,26 @@
-"""Resampling: to a size, by a factor, or at the points of a grid.
+"""Pictures sampled between their pixels: resized, at the points of a grid, in boxes, at offsets; and overlaps of boxes.
 
 An interpolated output is a weighted sum of its taps, a multiplication and an addition each; the weights depend on the
-position alone and are not counted. Picking the nearest input is no arithmetic.
+position alone and are not counted. Picking the nearest input is no arithmetic. A bilinear sample is four taps.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
-from graphflops.cost import Estimate
-from graphflops.dims import Dim, dim_max, dim_min, floored_product, meet, prod, total
-from graphflops.rules.operands import Operands, takes
+from graphflops.cost import Estimate, data_dependent
+from graphflops.dims import Dim, dim_max, dim_min, floor_div, floored_product, meet, prod, total
+from graphflops.rules.conv import convolved, downsampled
+from graphflops.rules.lapack import n_log_n
+from graphflops.rules.operands import Derived, Operands, takes
 from graphflops.rules.reduce import operand_gradient
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.shapes import Shape, where_wanted
-from graphflops.tensor import TensorType
+from graphflops.rules.shapes import Shape, only_result, where_wanted
+from graphflops.tensor import INT32, INT64, TensorType
 
 KIND = "resampling"
 
@@ -86,12 +89,6 @@ def upsample_backward(
     return Estimate((grad_output.like(input_size),), vector_flops=added, reads=(grad_output,))
 
 
-def upsampling_gradient(call: ForwardCall) -> Estimate:
-    """Adds each output's gradient to the inputs that it was computed from: as many operations, one where it was copied."""
-    work = call.estimate.vector_flops
-    return replace(operand_gradient(call), vector_flops=call.out.numel if work == 0 else work)
-
-
 for _name, _work in (
     *((f"{kind}{n}d", tapped(0)) for kind in ("nearest", "nearest_exact") for n in (1, 2, 3)),
     ("linear1d", tapped(2)),
@@ -105,7 +102,12 @@ for _name, _work in (
     _key = f"aten.{'_' if 'exact' in _name or '_aa' in _name else ''}upsample_{_name}"
     rule(_key, f"{_key}.vec").derived(upsample, work=_work)
     rule(f"{_key}_backward").derived(upsample_backward, work=_work)
-    backward(_key, f"{_key}.vec")(upsampling_gradient)
+    # Each output's gradient is added to the inputs that it was computed from.
+    backward(_key, f"{_key}.vec")(
+        lambda call: replace(
+            operand_gradient(call), vector_flops=call.estimate.vector_flops or call.out.numel
+        )
+    )
 
 
 # Sampling at the points of a grid, one row of coordinates per output position.
@@ -116,10 +118,8 @@ UNNORMALISE = 4  # operations that turn a coordinate in -1..1 into a position
 
 def taps_of(interpolation_mode: int, spatial: int) -> int:
     """Taps per output: inputs that are weighted and added; none for the nearest mode."""
-    if interpolation_mode == NEAREST:
-        return 0
     taps: int = (2 if interpolation_mode == BILINEAR else 4) ** spatial
-    return taps
+    return 0 if interpolation_mode == NEAREST else taps
 
 
 @rule("aten.grid_sampler grid_sampler_2d grid_sampler_3d _grid_sampler_2d_cpu_fallback")
@@ -136,9 +136,7 @@ def grid_sampler(x: TensorType, grid: TensorType, interpolation_mode: int) -> Es
     return Estimate((out,), vector_flops=work, reads=(x, grid))
 
 
-rule("aten.cudnn_grid_sampler").derived(
-    grid_sampler, says="As `grid_sampler`, bilinear.", order="x grid", interpolation_mode=BILINEAR
-)
+rule("aten.cudnn_grid_sampler").derived(grid_sampler, order="x grid", interpolation_mode=BILINEAR)
 
 
 @rule(
@@ -200,3 +198,112 @@ def cudnn_affine_grid_generator(theta: TensorType, N: Dim, C: Dim, H: Dim, W: Di
 def cudnn_affine_grid_generator_backward(grad: TensorType, N: Dim, C: Dim, H: Dim, W: Dim) -> Estimate:
     """As `affine_grid_generator_backward`."""
     return affine_grid_generator_backward(grad, (N, C, H, W))
+
+
+KIND = "boxes"
+
+
+@takes("grad rois * channel_mapping? argmax? batch_size= channels= height= width= sampling_ratio?")
+def spread(of: Operands, *, work: Dim = 1) -> Estimate:
+    """The gradient of a batch of pictures: as many taps as the forward samples, and the division by their number.
+
+    Of the largest pixel one addition per element; of a window's mean a division, and an addition per pixel.
+    """
+    if of.sampling_ratio is not None:
+        work = SAMPLE * samples(of.sampling_ratio) + 1
+    picture = of.grad.like(of.named("batch_size channels height width"))
+    reads = of.named("grad rois channel_mapping argmax")
+    return Estimate((picture,), vector_flops=work * of.grad.numel, reads=reads)
+
+
+rule("torchvision._roi_align_backward _ps_roi_align_backward _roi_pool_backward")(spread)
+rule("torchvision._ps_roi_pool_backward").derived(spread, work=data_dependent("pixels") + 1)
+
+
+@rule("torchvision._deform_conv2d_backward")
+def deform_conv2d_backward(
+    grad: TensorType, x: TensorType, weight: TensorType, offset: TensorType, mask: TensorType, *others: Any
+) -> Estimate:
+    """The product twice, and the samples three times: again, spread to the inputs and towards the offsets."""
+    operands = (x, weight, offset, mask, others[0])
+    forward = deform_conv2d(*operands, *others[1:])
+    return Estimate(
+        tuple(operand.like() for operand in operands),
+        2 * forward.matrix_flops,
+        3 * forward.vector_flops + grad.numel,
+        reads=(grad, x, weight, offset, mask),
+    )
+
+
+SAMPLE = 2 * 4  # operations of one bilinear sample, adding it to a sum included
+OVERLAP = 13  # two boxes: corners 4, sides 2, clipped 2, area 1, union 2, ratio 1, compared 1
+
+
+def samples(sampling_ratio: Dim) -> Dim:
+    """Samples averaged per output; by default as many as the box has pixels, which only data can tell."""
+    if isinstance(sampling_ratio, int) and sampling_ratio <= 0:
+        return data_dependent("samples")
+    return sampling_ratio * sampling_ratio
+
+
+@takes("x rois * pooled_height= pooled_width= sampling_ratio?")
+def pooled(of: Operands, *, work: Dim = 0, by_position: bool = False, indexed: bool = True) -> Estimate:
+    """One small picture per box: the bilinear samples of each output and a division by their number.
+
+    Without samples an operation per pixel of each output's window, whose size only data can tell.
+    by_position: each output position has channels of its own. indexed: a second result says where each output is from.
+    """
+    x, rois, pooled_height, pooled_width, sampling_ratio = of
+    require(x.rank == 4, f"a batch of pictures has four axes, not {x.rank}")
+    channels = floor_div(x.shape[1], pooled_height * pooled_width) if by_position else x.shape[1]
+    out = x.like((rois.shape[0], channels, pooled_height, pooled_width))
+    each = work if sampling_ratio is None else SAMPLE * samples(sampling_ratio) + 1
+    results = (out, out.like(dtype=INT32)) if indexed else (out,)
+    return Estimate(results, vector_flops=each * out.numel, reads=(x, rois))
+
+
+rule("torchvision.roi_align", "torchvision.qroi_align").derived(pooled, indexed=False)
+rule("torchvision.ps_roi_align").derived(pooled, by_position=True)
+roi_pool = Derived(pooled, work=data_dependent("pixels"))
+rule("torchvision.roi_pool")(roi_pool)
+rule("torchvision.ps_roi_pool").derived(pooled, work=data_dependent("pixels") + 1, by_position=True)
+
+
+@rule("torchvision.nms", "torchvision.qnms")
+def nms(dets: TensorType, scores: TensorType) -> Estimate:
+    """Upper bound: boxes are sorted by score, and the overlap of every pair is computed."""
+    n = dets.shape[0]
+    pairs = floor_div(n * (n - 1), 2)
+    kept = dets.like((data_dependent("nms"),), INT64)
+    return Estimate((kept,), vector_flops=n_log_n(n) + OVERLAP * pairs, reads=(dets, scores))
+
+
+@rule("torchvision.deform_conv2d", product=("x", "weight"))
+def deform_conv2d(
+    x: TensorType, weight: TensorType, offset: TensorType, mask: TensorType, bias: TensorType, *window: Dim
+) -> Estimate:
+    """A convolution of inputs sampled at learned offsets: the product, and one bilinear sample per tap and channel.
+
+    window: stride, padding and dilation along both axes, groups, groups of offsets, whether there is a mask.
+    """
+    stride, padding, dilation, (groups, _, use_mask) = window[:2], window[2:4], window[4:6], window[6:]
+    sizes = downsampled(x.shape[2:], weight.shape[2:], stride, dilation, padding)
+    return deformed(x, weight, offset, mask if use_mask else None, bias, sizes, groups)
+
+
+def deformed(
+    x: TensorType,
+    weight: TensorType,
+    offset: TensorType,
+    mask: TensorType | None,
+    bias: TensorType | None,
+    out_sizes: Iterable[Dim],
+    groups: Dim,
+) -> Estimate:
+    """A convolution with sampled taps; a mask costs one more product per tap."""
+    product = convolved(x, weight, bias, out_sizes, groups)
+    spatial = weight.rank - 2
+    taps = prod(x.shape[:2]) * prod(weight.shape[2:]) * prod(only_result(product).shape[2:])
+    sampling = (2 * 2**spatial + (mask is not None)) * taps
+    work = product.vector_flops + sampling
+    return replace(product, vector_flops=work, reads=(x, weight, offset, mask, bias))

@@ -137,32 +137,19 @@ def strides(x: TensorType) -> Shape:
     return tuple(prod(x.shape[place + 1 :]) for place in range(x.rank))
 
 
-@rule("aten.sym_size", "aten.size")
-def size(x: TensorType, dim: int | None = None) -> Estimate:
-    """The length of an axis, or of all."""
-    return number(*x.shape) if dim is None else number(x.shape[axis(dim, x.rank)])
+def _along(x: TensorType, dim: int | None = None, *, of: Callable[[TensorType], Shape]) -> Estimate:
+    """The length of an axis, or the step in memory along it as if the tensor had no gaps; those of all if none is named."""
+    return number(*of(x)) if dim is None else number(of(x)[axis(dim, x.rank)])
 
 
-@rule("aten.sym_stride", "aten.stride")
-def stride(x: TensorType, dim: int | None = None) -> Estimate:
-    """The step in memory along an axis, or along all, as if the tensor had no gaps."""
-    return number(*strides(x)) if dim is None else number(strides(x)[axis(dim, x.rank)])
-
-
-@rule("aten.sym_numel", "aten.numel")
-def numel(x: TensorType) -> Estimate:
-    """How many elements there are."""
-    return number(x.numel)
-
-
-@rule("aten.dim")
-def dim(x: TensorType) -> Estimate:
-    """How many axes there are."""
-    return number(x.rank)
+rule("aten.sym_size", "aten.size").derived(_along, of=lambda x: x.shape)
+rule("aten.sym_stride", "aten.stride").derived(_along, of=strides)
 
 
 # Answered by the type; questions about memory are answered for a contiguous tensor.
 _ANSWERS: dict[str, Callable[[TensorType], Value]] = {
+    "sym_numel numel": lambda x: x.numel,
+    "dim": lambda x: x.rank,
     "is_complex": lambda x: x.dtype.kind == "complex",
     "is_floating_point": lambda x: x.dtype.kind == "float",
     "is_signed": lambda x: x.dtype.kind not in ("uint", "bool"),
@@ -241,12 +228,6 @@ def functional_assert_async(x: TensorType, *, dep_token: TensorType) -> Estimate
 
 
 # Hints for profilers, debuggers and the caching allocator.
-
-
-@rule("profiler._record_function_enter", "profiler._record_function_enter_new")
-def record_function_enter() -> Estimate:
-    """Free: the result is a handle."""
-    return free(None, alias=False)
 
 
 @rule("profiler._record_function_exit", "aten.record_stream", "aten.retain_grad", "aten._propagate_xla_data")

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from msgspec.structs import replace
 
-from graphflops.cost import Estimate, Value, copied, is_data_dependent
+from graphflops.cost import Estimate, Value, is_data_dependent
 from graphflops.dims import (
     Dim,
     Expr,
@@ -375,9 +375,3 @@ def end_to_end(tensors: Sequence[TensorType], dim: int) -> Shape:
         pairs = enumerate(zip(shape, x.shape, strict=True))
         shape = tuple(a if at == place else meet(a, b) for at, (a, b) in pairs)
     return replaced(shape, place, total(x.shape[place] for x in tensors))
-
-
-def triangle(x: TensorType) -> Estimate:
-    """A copy, zero on one side of a diagonal."""
-    require(x.rank > 1, f"{shown(x.shape)} is not a matrix")
-    return copied(x)

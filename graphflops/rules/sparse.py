@@ -16,9 +16,9 @@ from graphflops.dims import Dim, broadcast, prod, total
 from graphflops.errors import ShapeError
 from graphflops.rules.elementwise import DEFAULT_FLOAT, result_type
 from graphflops.rules.matmul import Number, add_product, flops_of
+from graphflops.rules.reduce import SOFTMAX
 from graphflops.rules.registry import find, rule
-from graphflops.rules.shapes import Shape, Tensors, axes, reduced
-from graphflops.rules.softmax import SOFTMAX
+from graphflops.rules.shapes import Shape, Tensors, axes, reduced, results
 from graphflops.tensor import INT32, INT64, DType, TensorType
 
 KIND = "sparse"
@@ -137,17 +137,11 @@ for _names, _shape in (
 rule("sparse.aten.values", "sparse.aten._values").derived(view, shape=lambda x: (stored(x),), dtype=None)
 
 
-@rule("sparse.aten.sparse_mask")
-def sparse_mask(x: TensorType, mask: TensorType) -> Estimate:
-    """Copies the elements at the indices of another sparse tensor."""
+@rule("sparse.aten.sparse_mask", "sparse.aten.to_dense_backward")
+def sparse_mask(x: TensorType, mask: TensorType, masked_grad: bool | None = None) -> Estimate:
+    """Copies the elements, or their gradients, at the indices of another sparse tensor."""
     out = storing(x.like(), stored(mask))
     return Estimate((out,), reads=(out if x.nonzeros is None else x, mask))
-
-
-@rule("sparse.aten.to_dense_backward")
-def to_dense_backward(grad: TensorType, x: TensorType, masked_grad: bool | None = None) -> Estimate:
-    """Copies the gradients of the stored elements."""
-    return sparse_mask(grad, x)
 
 
 @rule("sparse.aten._nnz")
@@ -244,16 +238,12 @@ def sparse_addmm(
 @rule(*both("aten._sparse_mm_reduce_impl"))
 def sparse_mm_reduce_impl(a: TensorType, b: TensorType, reduce: str) -> Estimate:
     """As _sparse_mm; the second result says which element was chosen, where that is asked for gradients."""
-    product = sparse_mm(a, b)
-    (out,) = product.out
-    is_told = reduce in ("amax", "amin") and (a.requires_grad or b.requires_grad)
-    return replace(product, out=(out, TensorType((a.shape[0], b.shape[1]) if is_told else (0,), INT64)))
+    product, is_told = sparse_mm(a, b), reduce in ("amax", "amin") and (a.requires_grad or b.requires_grad)
+    chosen = TensorType((a.shape[0], b.shape[1]) if is_told else (0,), INT64)
+    return replace(product, out=(*product.out, chosen))
 
 
-@rule(*both("aten._sparse_mm.reduce"))
-def sparse_mm_reduce(a: TensorType, b: TensorType, reduce: str) -> Estimate:
-    """As _sparse_mm; taking the largest or smallest instead of the sum is as much work."""
-    return sparse_mm(a, b)
+rule(*both("aten._sparse_mm.reduce")).derived(sparse_mm_reduce_impl, results(0))
 
 
 @rule(*both("aten.sparse_sampled_addmm"))
@@ -264,9 +254,6 @@ def sparse_sampled_addmm(
     sampled = storing(base, stored(base))
     matrix = flops_of(stored(base) * a.shape[-1], a.dtype)
     return Estimate((sampled.like(),), matrix, 3 * stored(base), reads=(sampled, a, b), writes=(sampled,))
-
-
-# Row and column indices, as dense tensors.
 
 
 @rule("aten._convert_indices_from_coo_to_csr")

@@ -23,7 +23,7 @@ from graphflops.rules.reduce import (
     selected_indices,
 )
 from graphflops.rules.registry import backward, require, rule
-from graphflops.rules.shapes import Shape, Tensors, only_result, reduced
+from graphflops.rules.shapes import Shape, Tensors, only_result, reduced, tensors_of
 from graphflops.tensor import FLOAT32, FLOAT64, INT64, TensorType
 
 KIND = "statistics"
@@ -41,13 +41,13 @@ def median(x: TensorType, dim: int | None = None, keepdim: bool = False) -> Esti
 @rule("aten.kthvalue")
 def kthvalue(x: TensorType, *, dim: int = -1, keepdim: bool = False) -> Estimate:
     """Selection in linear time: one comparison per element."""
-    return indexed(reduction(x, dim, keepdim))
+    return median(x, dim, keepdim)
 
 
 @rule("aten.mode")
 def mode(x: TensorType, dim: int = -1, keepdim: bool = False) -> Estimate:
     """Sorts each lane, then one comparison per element to count runs."""
-    return indexed(replace(reduction(x, dim, keepdim), vector_flops=comparisons(x, dim) + x.numel))
+    return median(x, dim, keepdim).plus(vector_flops=comparisons(x, dim))
 
 
 backward("aten.median", "aten.nanmedian")(amax_backward)
@@ -99,49 +99,30 @@ def histogramdd_bin_edges(of: Operands) -> Estimate:
     return Estimate(out, vector_flops=0 if range else 2 * x.numel, reads=() if range else (x,))
 
 
-@rule("aten._histogramdd_from_bin_cts")
-def histogramdd_from_bin_cts(
-    x: TensorType, bins: Shape, *, weight: TensorType | None = None, density: bool = False
+@rule("aten._histogramdd_from_bin_cts", "aten._histogramdd_from_bin_tensors")
+def histogramdd_from_bins(
+    x: TensorType, bins: Shape | Tensors, *, weight: TensorType | None = None, density: bool = False
 ) -> Estimate:
-    """Each coordinate shifted, scaled and rounded to its bin, and one addition per point."""
-    out = x.like(bins)
-    work = 3 * x.numel + prod(x.shape[:-1]) + DENSITY * out.numel * density
-    return Estimate((out,), vector_flops=work, reads=(x, weight))
+    """Each coordinate shifted, scaled and rounded to its bin, or sought among given edges; one addition per point."""
+    edges = tensors_of(bins)
+    counts = [axis_edges.shape[0] for axis_edges in edges]
+    out, points = x.like([count - 1 for count in counts] if edges else bins), prod(x.shape[:-1])  # type: ignore[arg-type]
+    found = points * total(halvings(count) for count in counts) if edges else 3 * x.numel
+    work = found + points + DENSITY * out.numel * density
+    return Estimate((out,), vector_flops=work, reads=(x, *edges, weight))
 
 
-@rule("aten._histogramdd_from_bin_tensors")
-def histogramdd_from_bin_tensors(
-    x: TensorType, bins: Tensors, *, weight: TensorType | None = None, density: bool = False
-) -> Estimate:
-    """A binary search among the edges per coordinate, and one addition per point."""
-    edges = [axis_edges.shape[0] for axis_edges in bins]
-    out, points = x.like(count - 1 for count in edges), prod(x.shape[:-1])
-    work = points * (total(halvings(count) for count in edges) + 1) + DENSITY * out.numel * density
-    return Estimate((out,), vector_flops=work, reads=(x, *bins, weight))
-
-
-@rule("aten.histogramdd")
-def histogramdd(
-    x: TensorType,
-    bins: int | Shape,
-    range: tuple[float, ...] | None = None,
-    weight: TensorType | None = None,
-    density: bool = False,
-) -> Estimate:
+@rule("aten.histogramdd", "aten.histogramdd.TensorList_bins")
+@takes("x bins= range? weight? density?")
+def histogramdd(of: Operands) -> Estimate:
     """As `histogram` for points of several coordinates, which lie in the last axis."""
+    x, bins, range, weight, density = of
     counts = bins if isinstance(bins, tuple) else (bins,) * whole(x.shape[-1], "coordinates")
+    filled = histogramdd_from_bins(x, counts, weight=weight, density=bool(density))
+    if tensors_of(counts):
+        return replace(filled, out=(*filled.out, *(edges.like() for edges in counts)))
     edges = histogramdd_bin_edges(x, counts, range=range)
-    filled = histogramdd_from_bin_cts(x, counts, weight=weight, density=density)
     return filled.plus(out=filled.out + edges.out, vector_flops=edges.vector_flops)
-
-
-@rule("aten.histogramdd.TensorList_bins")
-def histogramdd_edges(
-    x: TensorType, bins: Tensors, *, weight: TensorType | None = None, density: bool = False
-) -> Estimate:
-    """A binary search among the edges per coordinate, and one addition per point."""
-    filled = histogramdd_from_bin_tensors(x, bins, weight=weight, density=density)
-    return replace(filled, out=(*filled.out, *(edges.like() for edges in bins)))
 
 
 @rule("aten.bincount")

@@ -10,7 +10,7 @@ from graphflops.dims import Dim, dim_max, floor_div, prod, same
 from graphflops.rules.attention import attend
 from graphflops.rules.matmul import flops_of, matmul_into
 from graphflops.rules.operands import Operands, takes
-from graphflops.rules.quantized import DEQUANTIZE, MIN_MAX, QUANTIZE, convert, scaled_mm
+from graphflops.rules.quantized import MIN_MAX, QUANTIZE, convert, dequantize, scaled_mm
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import only_result
 from graphflops.tensor import BFLOAT16, FLOAT32, INT8, INT32, DType, TensorType
@@ -37,9 +37,7 @@ def scaled_product(
     )
 
 
-rule("torchao.int_matmul", product=("a", "b")).derived(
-    matmul_into, says="A product of int8 matrices, accumulated in int32.", order="a b", out_dtype=INT32
-)
+rule("torchao.int_matmul", product=("a", "b")).derived(matmul_into, order="a b", out_dtype=INT32)
 
 
 @rule("torchao.int_scaled_matmul", product=("a", "b"))
@@ -55,8 +53,7 @@ def swizzle_mm(a: TensorType, b: TensorType, a_is_swizzled: bool, b_is_swizzled:
 
 
 rule("torchao.swizzle_scaled_mm", product=("a", "b")).derived(
-    scaled_mm,
-    says="As `_scaled_mm`, of matrices whose tiles may lie in another order.",
+    scaled_mm,  # of matrices whose tiles may lie in another order
     order="a b _ _ scale_a scale_b bias scale_result out_dtype",
 )
 
@@ -187,12 +184,9 @@ def quantize_affine(of: Operands) -> Estimate:
     return convert(of.x, of.output_dtype, QUANTIZE - (of.zero_point is None), of.scale, of.zero_point)
 
 
-@rule("torchao.dequantize_affine", kind="quantisation")
-@takes("x block_size? scale zero_point? input_dtype? quant_min? quant_max? output_dtype?")
-def dequantize_affine(of: Operands) -> Estimate:
-    """Three operations per element, two without zero points; the result is in float32 by default."""
-    dtype = of.output_dtype or FLOAT32
-    return convert(of.x, dtype, DEQUANTIZE - (of.zero_point is None), of.scale, of.zero_point)
+rule("torchao.dequantize_affine", kind="quantisation").derived(
+    dequantize, order="x block_size scale zero_point input_dtype quant_min quant_max output_dtype"
+)
 
 
 @rule("torchao.choose_qparams_affine", kind="quantisation")

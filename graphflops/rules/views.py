@@ -32,10 +32,17 @@ KIND = "view"
 # Other shapes of the same elements.
 
 
-@rule("aten.view _unsafe_view reshape _reshape_alias _mkldnn_reshape", "prims.reshape resize")
-def view(x: TensorType, size: Sequence[Dim]) -> Estimate:
-    """A view with another shape."""
-    return free(same_elements(x, resolved(x, size)))
+def shape_of(size: Sequence[Dim] | TensorType) -> Sequence[Dim]:
+    """The sizes, of a tensor those that it has."""
+    return size.shape if isinstance(size, TensorType) else size
+
+
+@rule(
+    "aten.view _unsafe_view reshape _reshape_alias _mkldnn_reshape view_as reshape_as", "prims.reshape resize"
+)
+def view(x: TensorType, size: Sequence[Dim] | TensorType) -> Estimate:
+    """A view with another shape, which may be that of another tensor."""
+    return free(same_elements(x, resolved(x, shape_of(size))))
 
 
 @rule("aten.view.dtype", "prims.view_of_dtype")
@@ -52,24 +59,12 @@ def view_dtype(x: TensorType, dtype: DType) -> Estimate:
     return free(out if x.stored is None else replace(out, stored=floor_div(x.stored * old, new)))
 
 
-@rule("aten.view_as", "aten.reshape_as")
-def view_as(x: TensorType, other: TensorType) -> Estimate:
-    """A view with the shape of another tensor."""
-    return free(same_elements(x, resolved(x, other.shape)))
-
-
-@rule("aten.flatten")
+@rule("aten.flatten", "aten.ravel")
 def flatten(x: TensorType, start_dim: int = 0, end_dim: int = -1) -> Estimate:
     """A view with neighbouring axes merged."""
     first, last = axis(start_dim, x.rank), axis(end_dim, x.rank)
     require(first <= last, f"flatten from axis {start_dim} to axis {end_dim} goes backwards")
     return free(same_elements(x, (*x.shape[:first], prod(x.shape[first : last + 1]), *x.shape[last + 1 :])))
-
-
-@rule("aten.ravel")
-def ravel(x: TensorType) -> Estimate:
-    """A view with all elements in one axis."""
-    return free(same_elements(x, (x.numel,)))
 
 
 @rule("aten.unflatten")
@@ -100,16 +95,13 @@ def alias(x: TensorType, *unused: object) -> Estimate:
     return free(x)
 
 
-@rule("aten.detach")
-def detach(x: TensorType) -> Estimate:
-    """The tensor itself, without a gradient."""
-    return free(replace(x, requires_grad=False))
-
-
 @rule("aten.requires_grad_")
 def set_requires_grad(x: TensorType, requires_grad: bool = True) -> Estimate:
-    """The tensor itself, with a gradient."""
+    """The tensor itself, with or without a gradient."""
     return free(replace(x, requires_grad=requires_grad))
+
+
+rule("aten.detach").derived(set_requires_grad, order="x", requires_grad=False)
 
 
 @rule("aten.view_as_real")
@@ -130,9 +122,6 @@ def view_as_complex(x: TensorType) -> Estimate:
 def part(x: TensorType) -> Estimate:
     """The real or imaginary parts of every element."""
     return free(x.view(x.shape, real_of(x.dtype)))
-
-
-# Axes in another order.
 
 
 @rule("aten.permute", "prims.transpose")
@@ -173,19 +162,10 @@ def movedim(x: TensorType, source: int | Sequence[int], destination: int | Seque
     return free(x.view(x.shape[moved[at] if at in moved else next(others)] for at in range(x.rank)))
 
 
-# Expanded tensors.
-
-
-@rule("aten.expand", "aten.broadcast_to", "aten._sparse_broadcast_to")
-def expand(x: TensorType, size: Sequence[Dim]) -> Estimate:
+@rule("aten.expand", "aten.expand_as", "aten.broadcast_to", "aten._sparse_broadcast_to")
+def expand(x: TensorType, size: Sequence[Dim] | TensorType) -> Estimate:
     """A view that repeats elements without storing them; reading the result reads the operand once."""
-    return free(expanded(x, size))
-
-
-@rule("aten.expand_as")
-def expand_as(x: TensorType, other: TensorType) -> Estimate:
-    """Repeats up to the shape of another tensor."""
-    return free(expanded(x, other.shape))
+    return free(expanded(x, shape_of(size)))
 
 
 @rule("aten.broadcast_tensors")

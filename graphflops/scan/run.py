@@ -16,10 +16,11 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from queue import Empty, Queue
 from types import FrameType
 from typing import Any, Literal
+
+from msgspec import Struct, field
 
 from graphflops.errors import GraphflopsError, OptionError, shown
 from graphflops.scan import store
@@ -94,11 +95,10 @@ class ScanError(GraphflopsError):
     """The scan cannot go on; what was done is written."""
 
 
-@dataclass(slots=True)
-class Summary:
+class Summary(Struct):
     """What a scan did: rows by status, and how many were there already."""
 
-    by_status: dict[str, int] = field(default_factory=dict)
+    by_status: dict[str, int] = {}
     skipped: int = 0
     interrupted: bool = False
 
@@ -108,18 +108,17 @@ class Summary:
         return self.skipped + sum(self.by_status.values())
 
 
-@dataclass(slots=True)
-class _Table:
+class _Table(Struct):
     """The output as it was when the scan began, and the rows that wait to be written."""
 
     folder: str
     options: str
     limits: str
     # Size and time of change of the file of each row that is still right.
-    done: dict[Key, tuple[int, int]] = field(default_factory=dict)
-    known: dict[Key, int] = field(default_factory=dict)  # by digest and binding, where the row is
+    done: dict[Key, tuple[int, int]] = {}
+    known: dict[Key, int] = {}  # by digest and binding, where the row is
     table: Any = None
-    waiting: list[Result] = field(default_factory=list)
+    waiting: list[Result] = []
     written: float = field(default_factory=time.monotonic)
 
     def tables(self, job: Job) -> Iterator[tuple[TableName, str]]:
@@ -151,9 +150,9 @@ def scan(
     progress(summary, len(jobs))
     known = frozenset(digest for digest, _ in table.known) if not options.rows else frozenset()
     run = _on_cluster(scheduler, known) if scheduler else _here(workers, known)
-    with _finishing(summary), run as results:
+    with _finishing(summary), run as (submit, window, check):
         try:
-            for result in results(todo, summary):
+            for result in _windowed(todo, submit, window, summary, check):
                 row = dict(result.row)
                 if row["status"] == KNOWN:
                     index = table.known.get((row["sha256"], row["binding"]))
@@ -256,19 +255,13 @@ def _here(workers: int, known: frozenset[str]) -> Iterator[Any]:
     """Threads of this process, each with a worker process beside it."""
     with ThreadPoolExecutor(workers) as pool, ended_at_exit():
         try:
-            yield lambda jobs, summary: _windowed(
-                jobs, lambda job: pool.submit(scanned, job, known), 4 * workers, summary
-            )
+            yield lambda job: pool.submit(scanned, job, known), 4 * workers, lambda: None
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _windowed(
-    jobs: Sequence[Job],
-    submit: Callable[[Job], Any],
-    most: int,
-    summary: Summary,
-    check: Callable[[], None] = lambda: None,
+    jobs: Sequence[Job], submit: Callable[[Job], Any], most: int, summary: Summary, check: Callable[[], None]
 ) -> Iterator[Result]:
     """Results as they come, `most` jobs in flight; after Ctrl-C those in flight are finished and no more are begun.
 
@@ -336,8 +329,7 @@ def _on_cluster(address: str, known: frozenset[str]) -> Iterator[Any]:
             if client.status != "running":
                 raise ConnectionError("the scheduler is gone")
 
-        window = max(4 * sum(client.nthreads().values()), 8)
-        yield lambda jobs, summary: _windowed(jobs, submit, window, summary, check)
+        yield submit, max(4 * sum(client.nthreads().values()), 8), check
     except (OSError, TimeoutError, CancelledError, KilledWorker) as error:
         what = type(error).__name__
         raise ScanError(f"{shown(address)}: the cluster is lost ({what}): start the scan again") from None

@@ -8,11 +8,11 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from graphflops.base.patterns import matches_op
+from graphflops.base.record import Record
 from graphflops.base.units import measured, memory, number, parameters, percent
 from graphflops.budget.check import RULES, finding
 from graphflops.budget.limits import Budget, BudgetFile
@@ -23,9 +23,10 @@ from graphflops.render.html.fragment import page as whole
 from graphflops.render.table import Page
 from graphflops.render.tables import Entry, TextTable
 from graphflops.render.text import count_of, safe
+from graphflops.report import HELD
 from graphflops.report.findings import Finding, Findings, ModelFindings
 from graphflops.scan import store
-from graphflops.scan.worker import COSTS, HELD, RESULTS
+from graphflops.scan.worker import COSTS, RESULTS
 
 _COMPARED = ("status", "matrix_flops", "parameters", "read_bytes", "written_bytes", "peak_bytes", "unknown")
 _LINES = 40
@@ -33,8 +34,7 @@ _NAME = 120
 Row = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class RowChange:
+class RowChange(Record, frozen=True):
     """A file at a binding; a side is None where its table does not have it."""
 
     name: str
@@ -48,8 +48,7 @@ class RowChange:
         return abs(int(sides[1] - sides[0]))
 
 
-@dataclass(frozen=True, slots=True)
-class FleetChange:
+class FleetChange(Record, frozen=True):
     """The rows that differ, those with the largest change of FLOPs first; same: how many do not. flops: of all rows."""
 
     rows: tuple[RowChange, ...]
@@ -102,21 +101,15 @@ def _state(change: RowChange) -> str:
 
 def _cells(change: RowChange) -> list[str]:
     ours, theirs = change.before or {}, change.after or {}
-    flops = ours.get("matrix_flops"), theirs.get("matrix_flops")
+    columns = ("matrix_flops", "peak_bytes", "inputs")
+    flops, peaks, inputs = ((ours.get(name), theirs.get(name)) for name in columns)
     held = (theirs.get("parameters") or 0) - (ours.get("parameters") or 0)
-    status = dict.fromkeys(side["status"] for side in (ours, theirs) if side)
-    share = _percent(*flops).strip(" ()%") if None not in flops else ""
-    peaks = ours.get("peak_bytes"), theirs.get("peak_bytes")
-    inputs = ours.get("inputs") or None, theirs.get("inputs") or None
-    return [
-        safe(change.name, _NAME),
-        _state(change) + (", other sizes" if None not in inputs and inputs[0] != inputs[1] else ""),
-        *("" if value is None else number(value) for value in flops),
-        share,
-        _percent(*peaks).strip(" ()%") if None not in peaks else "",
-        f"+{parameters(held)}" if held > 0 else parameters(held) if held else "",
-        " → ".join(status),
-    ]
+    more = f"+{parameters(held)}" if held > 0 else parameters(held) if held else ""
+    status = " → ".join(dict.fromkeys(side["status"] for side in (ours, theirs) if side))
+    state = _state(change) + ", other sizes" * (all(inputs) and inputs[0] != inputs[1])
+    work = ("" if value is None else number(value) for value in flops)
+    shares = [_percent(*pair).strip(" ()%") for pair in (flops, peaks)]
+    return [safe(change.name, _NAME), state, *work, *shares, more, status]
 
 
 def _percent(before: int | None, after: int | None) -> str:
@@ -174,6 +167,7 @@ def _broken(row: Mapping[str, Any], budget: Budget) -> Iterator[Finding]:
 def _compared(row: Mapping[str, Any], limit: Limit, budget: Budget) -> Iterator[Finding]:
     value, most = row[limit.quantity], limit.most
     assert isinstance(most, int)
+    ops = [op for op in row["unknown_ops"] or [] if not any(matches_op(one, op) for one in budget.unknown)]
     if value is None:
         what = "depends on a size without a value, or is past the table's integers"
         yield finding("GF304", f"{limit.quantity} {what}")
@@ -181,11 +175,7 @@ def _compared(row: Mapping[str, Any], limit: Limit, budget: Budget) -> Iterator[
         unit = UNITS[limit.quantity]
         is_, over = (measured(limit.quantity, count, unit) for count in (value, value - most))
         yield finding("GF301", f"{limit.quantity} is {is_}: {over} over the limit of {shown(limit.text)}")
-    elif limit.quantity in COSTS and (
-        ops := [
-            op for op in row["unknown_ops"] or [] if not any(matches_op(one, op) for one in budget.unknown)
-        ]
-    ):
+    elif limit.quantity in COSTS and ops:
         calls = count_of(row["unknown"], "call")
         yield finding("GF303", f"{limit.quantity} lacks {calls} of unknown cost ({', '.join(ops[:3])})")
 

@@ -32,7 +32,7 @@ from graphflops.cost import REPORTED
 from graphflops.dims import Dim
 from graphflops.errors import FileError, GraphflopsError, LimitError, shown
 from graphflops.loading import analyze
-from graphflops.report import Named, Report, Totals
+from graphflops.report import HELD, Named, Report, Totals
 from graphflops.report.contradictions import contradicted, impossible
 from graphflops.report.findings import Finding
 from graphflops.scan.jobs import Binding, Options, Result, fetch, size_of
@@ -240,7 +240,6 @@ Kind = Literal["text", "number", "real", "texts"]
 TableName = Literal["results", "calls", "modules", "findings"]
 
 COSTS: tuple[str, ...] = (*(quantity.name for quantity in REPORTED), "peak_bytes")
-HELD = ("parameters", "parameter_bytes", "buffer_bytes")
 PHASES = ("backward", "optimizer", "step")
 TIMES = ("seconds", "low", "high")
 SEVERITIES = ("error", "warning", "note")
@@ -251,9 +250,7 @@ KEY: dict[str, Kind] = {"sha256": "text", "path": "text", "binding": "text"}
 def _quantities(*prefixes: str) -> dict[str, Kind]:
     """Each cost as a number and as a formula."""
     kinds: tuple[tuple[str, Kind], ...] = (("", "number"), ("_formula", "text"))
-    return {
-        f"{prefix}{name}{suffix}": kind for prefix in prefixes for name in COSTS for suffix, kind in kinds
-    }
+    return {f"{prefix}{name}{end}": kind for prefix in prefixes for name in COSTS for end, kind in kinds}
 
 
 RESULTS: dict[str, Kind] = {

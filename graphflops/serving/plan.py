@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -22,8 +21,7 @@ from graphflops.loading import Model
 from graphflops.memory.ledger import on_device
 from graphflops.planning.plan import divisors
 from graphflops.report import Execution, Report
-from graphflops.serving.engines import Engine, engine_named
-from graphflops.serving.phases import Prefill, Setting, Steps, changed, programs
+from graphflops.serving.engines import Engine, Prefill, Setting, Steps, changed, engine_named, programs
 from graphflops.tensor import dtype_named
 
 BATCHES = (1, 4, 16, 64, 256)
@@ -36,8 +34,7 @@ _FLOAT8 = "float8_e4m3fn"
 _AS_ENGINES_SAY = {"fp8": _FLOAT8, "fp8_e4m3": _FLOAT8, "fp8_e5m2": "float8_e5m2", "bf16": "bfloat16"}
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Serving(Rendered):
+class Serving(Rendered, Record, frozen=True):
     """A decoder as a service on one device, or on several that share each layer."""
 
     report: Report  # of a step on each device

@@ -100,9 +100,7 @@ def token_axis(program: Graph | Report) -> str:
     if isinstance(program, Report):
         entered: list[tuple[str, object]] = [*program.inputs] if "tokens" in items(program) else []
     else:
-        entered = [
-            (entry.name, program.types.get(entry.name)) for entry in program.inputs if entry.role == "user"
-        ]
+        entered = [(one.name, program.types.get(one.name)) for one in program.inputs if one.role == "user"]
     for name, typed in entered:
         if isinstance(typed, TensorType) and typed.rank > 1 and typed.dtype.kind in ("int", "uint"):
             return f"{name}[1]"

@@ -21,17 +21,6 @@ from graphflops.errors import ModelError, OptionError, shown
 from graphflops.report import GraphLevel, Report
 from graphflops.structure import queries
 from graphflops.structure.build import Program
-from graphflops.structure.queries import (
-    Bottlenecks,
-    CriticalPath,
-    Quantity,
-    bottlenecks,
-    cost,
-    critical_path,
-    data_flow,
-    refuse_open,
-    ticks,
-)
 
 TOLERANCE = 5.0  # percent by which a stage may pass an equal share of the cost where that saves bytes
 
@@ -56,7 +45,7 @@ class Stage(NamedTuple):
 class Cuts(NamedTuple):
     """A program in stages. by: what is balanced. whole: the cost of all calls; unknown: calls whose cost is not known."""
 
-    by: Quantity
+    by: queries.Quantity
     stages: tuple[Stage, ...]
     whole: float
     unknown: int
@@ -77,7 +66,7 @@ class _Span(NamedTuple):
 
 
 def cuts(
-    graph: networkx.MultiDiGraph, number: int, by: Quantity = "flops", tolerance: float = TOLERANCE
+    graph: networkx.MultiDiGraph, number: int, by: queries.Quantity = "flops", tolerance: float = TOLERANCE
 ) -> Cuts:
     """The graph of calls in so many stages.
 
@@ -87,11 +76,11 @@ def cuts(
 
     Raises ModelError where there are fewer calls to part than stages, or no costs; OptionError for times without a device.
     """
-    refuse_open(graph, by)
-    flow = data_flow(graph)
+    queries.refuse_open(graph, by)
+    flow = queries.data_flow(graph)
     names = [name for name in flow if graph.nodes[name]["kind"] == "call"]
     every = [name for name, data in graph.nodes(data=True) if data["kind"] == "call"]
-    whole, unknown = cost(graph, every, by)
+    whole, unknown = queries.cost(graph, every, by)
     # The position of each call among those that are cut; of one that depends on no input, that of its first reader.
     place = {name: position for position, name in enumerate(names)}
     for name in reversed(every):
@@ -100,7 +89,7 @@ def cuts(
             place[name] = min(users, default=len(names) - 1)
     costs = [0] * len(names)
     for name in every if names else ():
-        costs[place[name]] += ticks(graph.nodes[name], by)
+        costs[place[name]] += queries.ticks(graph.nodes[name], by)
     most = sum(map(bool, costs))
     if number > most:
         what = f"calls that have a known cost and depend on an input: {most:,}"
@@ -119,7 +108,11 @@ def cuts(
 
 
 def _stage(
-    graph: networkx.MultiDiGraph, of_call: Mapping[str, int], spans: Sequence[_Span], part: int, by: Quantity
+    graph: networkx.MultiDiGraph,
+    of_call: Mapping[str, int],
+    spans: Sequence[_Span],
+    part: int,
+    by: queries.Quantity,
 ) -> Stage:
     nodes = graph.nodes(data="kind")
     calls = [name for name, kind in nodes if kind == "call" and of_call[name] == part]
@@ -129,7 +122,7 @@ def _stage(
         if of_call[span.crossing.maker] <= part < max(of_call[name] for name in span.users):
             crossing.append(span.crossing)
     weights = sum(graph.nodes[name].get("memory", 0) for name in read)
-    return Stage(tuple(calls), cost(graph, calls, by)[0], weights, tuple(crossing))
+    return Stage(tuple(calls), queries.cost(graph, calls, by)[0], weights, tuple(crossing))
 
 
 def _spans(flow: networkx.MultiDiGraph, names: Sequence[str]) -> list[_Span]:
@@ -257,7 +250,7 @@ class Unused(Part, frozen=True):
     """Weights and inputs that nothing reads, and calls that no result depends on."""
 
 
-Found = Union[Part, CriticalPath, Bottlenecks, Cuts]
+Found = Union[Part, queries.CriticalPath, queries.Bottlenecks, Cuts]
 
 
 class Answer(Record, frozen=True):
@@ -312,9 +305,9 @@ def _found(graph: networkx.MultiDiGraph, by: Colour, tolerance: float, **asked: 
     """What a question finds in the graph of calls: a part with the weights that its calls read, or more than a part."""
     match asked:
         case {"path": quantity}:
-            return critical_path(graph, quantity)
+            return queries.critical_path(graph, quantity)
         case {"narrow": _}:
-            return bottlenecks(graph)
+            return queries.bottlenecks(graph)
         case {"unused": _}:
             return Unused("what nothing reads", frozenset(queries.unused(graph)))
         case {"stages": number}:
@@ -339,9 +332,9 @@ def _found(graph: networkx.MultiDiGraph, by: Colour, tolerance: float, **asked: 
 
 def _marks(found: Found) -> Iterator[tuple[str, str | int]]:
     """Nodes that an answer is about, where it is not a part of the graph: each with its stage, or with its status."""
-    if isinstance(found, CriticalPath):
+    if isinstance(found, queries.CriticalPath):
         yield from ((name, "on path") for name in found.calls)
-    elif isinstance(found, Bottlenecks):
+    elif isinstance(found, queries.Bottlenecks):
         yield from ((one.call, "bottleneck") for one in found.found)
     elif isinstance(found, Cuts):
         yield from ((name, place) for place, stage in enumerate(found.stages, 1) for name in stage.calls)

@@ -8,7 +8,7 @@ Costs and sizes as attributes of nodes and edges.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from operator import itemgetter
 from typing import Any, get_args
 
@@ -22,12 +22,13 @@ from graphflops.graph import Input
 from graphflops.ops import operator
 from graphflops.report import GraphLevel, Report, Row
 from graphflops.report.size_names import called
-from graphflops.structure.fold import Fold, Part, Turn, marks
 from graphflops.structure.queries import part as part_of
-from graphflops.structure.wiring import Use, wiring
+from graphflops.structure.wiring import Fold, Part, Turn, Use, wiring
 from graphflops.tensor import TensorType
 
 _NAMED = 3  # operators in the label of a run
+# Statuses of a part of which one call has them.
+_OF_ANY = ("different", "not executed", "changed", "explained", "on path", "bottleneck", "unused")
 
 
 def graph_of(report: Report, level: GraphLevel = "call", depth: int | None = 2) -> networkx.MultiDiGraph:
@@ -58,9 +59,8 @@ class Program:
         graph, found, measures = self.calls, self.found, self.measures
         for name, entry in found.inputs.items():
             typed = found.types.get(entry.name)
-            of_type = {
-                key: value for key, value in measures.tensor(typed).items() if key in ("shape", "dtype")
-            }
+            known = measures.tensor(typed)
+            of_type = {key: known[key] for key in ("shape", "dtype") if key in known}
             label = {"label": entry.target or entry.name, "count": 1}
             if entry.role in ("parameter", "buffer", "constant"):
                 module = entry.target.rpartition(".")[0]
@@ -75,14 +75,9 @@ class Program:
             row = self.report.rows[place]
             where = {"module": row.module, "module_type": row.module_type, "source": row.source}
             memory = {"memory": live[place]} if place in live else {}
-            label = {
-                "label": operator(row.op).word,
-                "kind": "call",
-                "op": row.op,
-                "results": len(row.outputs),
-            }
-            told = {name: text for name, text in where.items() if text}
-            graph.add_node(name, **label, count=1, **told, **measures.row(row), **memory)
+            label = {"label": operator(row.op).word, "kind": "call", "op": row.op}
+            told = {name: text for name, text in where.items() if text} | measures.row(row) | memory
+            graph.add_node(name, **label, results=len(row.outputs), count=1, **told)
         for name, output in found.outputs.items():
             graph.add_node(name, label=output.target or name, kind="output", role=output.role, count=1)
 
@@ -311,3 +306,14 @@ class Measures:
         for row, size in zip(timeline.rows, timeline.live_bytes(sizes), strict=True):
             found[row] = max(size, found.get(row, 0))
         return found
+
+
+def marks(nodes: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """The stage of several calls where it is one; their status: that of all, the most telling, or that they changed."""
+    every = [*nodes]
+    stages = {data.get("stage") for data in every}
+    statuses = {str(data.get("status", "")) for data in every}
+    worst = next((one for one in _OF_ANY if one in statuses), "changed" if statuses & {"new", "gone"} else "")
+    status = worst if len(statuses) > 1 else next(iter(statuses), "")
+    found = {"stage": stages.pop() if len(stages) == 1 else None, "status": status}
+    return {key: mark for key, mark in found.items() if mark}

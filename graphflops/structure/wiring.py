@@ -1,15 +1,25 @@
-"""Which call reads what another one makes, through nested graphs: the edges of a program, call by call."""
+"""Which call reads what another one makes, through nested graphs: the edges of a program, call by call.
+
+Calls folded by the modules that make them: modules within modules, those that repeat as one. The graph of modules takes the
+parts at one depth, the picture those of each box that is opened.
+"""
 
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec import Struct, field
 
 from graphflops.graph import Graph, Input, Node, Output, Ref
 from graphflops.report import Report, Row
 from graphflops.tensor import TensorType, flat
 from graphflops.view import nested_graphs
+
+if TYPE_CHECKING:
+    import networkx
 
 Makers = ChainMap[str, tuple[str, ...]]  # by name of a value: the nodes that make it
 
@@ -166,3 +176,217 @@ class Wiring:
             every = tuple(dict.fromkeys(maker for operand in names for maker in makers.get(operand, ())))
             scope.update((entry.name, every) for entry in given)
         return scope, names
+
+
+_PAGE = 60  # parts, of the default depth
+_DEEPEST = 40  # modules within modules
+_TRIED = 8  # places where a repetition may begin anew
+# What calls of layers that repeat have in common.
+_ALIKE = (
+    "op", "exact", "status", "stage", "flops", "flops_formula", "vector_flops", "bytes", "bytes_formula",
+)  # fmt: skip
+
+
+class Turn(Struct, eq=False):
+    """Calls in order, and the repetitions that they are part of, each with the number of its turn."""
+
+    calls: list[str]
+    repeats: dict[int, int] = field(default_factory=dict)
+
+
+class Part(Struct, eq=False):
+    """Calls of a module that run at one time: a module that is used again later is another part."""
+
+    level: int  # names in the path of the module
+    is_own: bool  # these are calls of a module itself, between those of the modules in it
+    turns: list[Turn]  # those of equal modules in a row; calls at equal places are alike
+    cycle: list[Part] = field(default_factory=list)  # the parts that repeat together
+    above: int = 0  # the parts beside it that it depends on, as bits
+
+    def calls(self) -> Iterator[str]:
+        return (call for turn in self.turns for call in turn.calls)
+
+
+class Fold:
+    """Calls in an order in which values are made before they are read. paths: of their modules.
+
+    reads: the calls that each reads from. forms: equal for calls that are alike. stages: what keeps calls of a module apart.
+    """
+
+    def __init__(
+        self,
+        paths: Mapping[str, str],
+        reads: Mapping[str, Collection[str]],
+        forms: Mapping[str, Hashable],
+        stages: Mapping[str, int],
+    ) -> None:
+        self.path = {call: tuple(path.split(".", _DEEPEST)) if path else () for call, path in paths.items()}
+        self.reads, self.forms, self.stages = reads, forms, stages
+        self.top = Part(0, False, [Turn([*paths])])
+        self.repetitions = 0
+        self.held: dict[Part, list[Part]] = {}
+        self.paths: dict[Part, set[tuple[str, ...]]] = {}
+
+    @staticmethod
+    def of(graph: networkx.MultiDiGraph, names: Iterable[str]) -> Fold:
+        nodes = {name: graph.nodes[name] for name in names}
+        paths = {x: str(data.get("module", "")) * (data.get("kind") == "call") for x, data in nodes.items()}
+        reads = {name: [maker for maker in graph.pred[name] if maker in nodes] for name in nodes}
+        forms = {name: tuple([data.get(key) for key in _ALIKE]) for name, data in nodes.items()}
+        stages = {name: data["stage"] for name, data in nodes.items() if "stage" in data}
+        return Fold(paths, reads, forms, stages)
+
+    def within(self, part: Part) -> list[Part]:
+        """What a module holds: the modules in it and its own calls, each after those that it depends on."""
+        if part not in self.held:
+            first = part.turns[0].calls
+            parts = part.cycle or self._repeated(self._split(first, part.level), part.level)
+            if len(part.turns) > 1 and not part.cycle:
+                place = {call: number for number, call in enumerate(first)}
+                for inner in parts:
+                    _spread(inner, part.turns, place)
+            self.held[part] = parts
+        return self.held[part]
+
+    def at_depth(self, depth: int | None) -> list[Part]:
+        """The parts `depth` levels in. depth None: the deepest with about a page of them."""
+        if depth is not None:
+            return [*self._deeper(self.top, depth)]
+        found = [*self._deeper(self.top, 1)]
+        for tried in range(2, max(map(len, self.path.values()), default=0) + 1):
+            deeper = [*self._deeper(self.top, tried)]
+            if len(deeper) > _PAGE:
+                break
+            found = deeper
+        return found
+
+    def _deeper(self, part: Part, depth: int) -> Iterator[Part]:
+        if part not in self.paths:
+            self.paths[part] = {self.path[call] for call in part.turns[0].calls}
+        is_cut = not part.cycle and all(cut(path, depth) <= part.level for path in self.paths[part])
+        if part.is_own or is_cut:
+            yield part
+        else:
+            for inner in self.within(part):
+                yield from self._deeper(inner, depth)
+
+    def _split(self, calls: Sequence[str], level: int) -> list[Part]:
+        """The calls by the modules of the next level, cut where a module would both lead to and depend on another part."""
+        parts: list[Part] = []
+        of: dict[str, int] = {}
+        latest: dict[Hashable, int] = {}
+        last, read_from = -1, set[int]()
+        for call in calls:
+            path = self.path[call]
+            is_own = len(path) <= level
+            key = (None if is_own else path[level], self.stages.get(call))
+            place = latest.get(key, -1)
+            reads = {of[read] for read in self.reads[call] if read in of}
+            others = reads - {place} if place >= 0 else ()
+            is_circle = any(parts[read].above >> place & 1 for read in others)
+            if place < 0 or (is_own and place != last) or is_circle:
+                place = latest[key] = len(parts)
+                parts.append(Part(level + (not is_own), is_own, [Turn([])]))
+            reads.discard(place)
+            above = 0
+            for read in reads:
+                above |= 1 << read | parts[read].above
+            if place in read_from and above & ~parts[place].above:
+                for part in parts:
+                    part.above |= above if part.above >> place & 1 else 0
+            parts[place].above |= above
+            read_from |= reads
+            parts[place].turns[0].calls.append(call)
+            of[call] = last = place
+        if any(part.above >> place for place, part in enumerate(parts)):
+            parts.sort(key=lambda part: part.above.bit_count())
+        joined: list[Part] = []
+        for part in parts:  # a module that went on elsewhere leaves calls around it side by side
+            stages = {self.stages.get(x.turns[0].calls[0]) for x in (*joined[-1:], part)}
+            if joined and part.is_own and joined[-1].is_own and len(stages) == 1:
+                joined[-1].turns[0].calls += part.turns[0].calls
+            else:
+                joined.append(part)
+        return joined
+
+    def _repeated(self, parts: list[Part], level: int) -> list[Part]:
+        """The parts, those that repeat as one: the longest stretch of equal turns first, then what repeats within a turn."""
+        numbers: dict[Hashable, int] = {}
+        forms = [numbers.setdefault(self._form(part), len(numbers)) for part in parts]
+        places: dict[int, list[int]] = {}
+        for place, form in enumerate(forms):
+            places.setdefault(form, []).append(place)
+        made: list[Part] = []
+        start = 0
+        while start < len(parts):
+            period, times = _repetition(forms, start, places[forms[start]])
+            members = parts[start : start + period * times]
+            start += len(members)
+            if times < 2:
+                made += members
+                continue
+            self.repetitions += 1
+            for number, part in enumerate(members):
+                for turn in part.turns:
+                    turn.repeats[self.repetitions] = number // period
+            around = range(len(members[0].turns))
+            columns = []
+            for n, one in enumerate(members[:period]):
+                turns = [part.turns[turn] for turn in around for part in members[n::period]]
+                columns.append(Part(one.level, one.is_own, turns))
+            columns = self._repeated(columns, level)
+            if len(columns) == 1:
+                made += columns
+                continue
+            turns = [
+                Turn([call for part in members[n : n + period] for call in part.turns[turn].calls])
+                for turn in around
+                for n in range(0, len(members), period)
+            ]
+            made.append(Part(level, False, turns, columns))
+        return made
+
+    def _form(self, part: Part) -> Hashable:
+        """Equal for modules that do the same at the same cost, wired alike inside; numbers in paths may differ."""
+        calls = part.turns[0].calls
+        at = {call: place for place, call in enumerate(calls)}
+        found = []
+        for call in calls:
+            names = ("*" if name.isdecimal() else name for name in self.path[call][part.level - 1 :])
+            found.append((*names, self.forms[call], *(at[read] for read in self.reads[call] if read in at)))
+        return tuple(found)
+
+
+@lru_cache(maxsize=4096)
+def cut(path: tuple[str, ...], depth: int) -> int:
+    """How many names of a path are `depth` levels in; the number of a layer is on the level of its list, as `layers.3`."""
+    levels = 0
+    for place, name in enumerate(path):
+        levels += not (name.isdecimal() and place and not path[place - 1].isdecimal())
+        if levels > depth:
+            return place
+    return len(path)
+
+
+def _spread(part: Part, turns: Sequence[Turn], place: Mapping[str, int]) -> None:
+    """Puts into a part of the first of several turns what stands at equal places of the others."""
+    part.turns = [
+        Turn([turn.calls[place[call]] for call in own.calls], turn.repeats | own.repeats)
+        for turn in turns
+        for own in part.turns
+    ]
+    for inner in part.cycle:
+        _spread(inner, turns, place)
+
+
+def _repetition(forms: Sequence[int], start: int, places: Sequence[int]) -> tuple[int, int]:
+    """Period and number of the turns from a place on that cover most; (1, 1) where nothing repeats."""
+    best = (1, 1)
+    for later in [place for place in places if place > start][:_TRIED]:
+        period, turns = later - start, 1
+        pattern = forms[start:later]
+        while forms[start + turns * period : start + (turns + 1) * period] == pattern:
+            turns += 1
+        if turns > 1 and period * turns > best[0] * best[1]:
+            best = (period, turns)
+    return best

@@ -16,7 +16,7 @@ from graphflops.inductor.library_calls import aligned, image_and_weight, is_of_i
 from graphflops.inductor.lowering import JointGraph, Op
 from graphflops.inductor.plan import Plan, Plans
 from graphflops.kernels.call import ConcreteCall, OpenSizeError, Sizes
-from graphflops.kernels.kernel import SINGLE, Convolution, Kernel, Product
+from graphflops.kernels.kernel import SINGLE, Convolution, Family, Kernel, Product
 from graphflops.kernels.lower import inside_operator
 from graphflops.kernels.rowwise import loss_kernels
 from graphflops.passes.program import PricedCall, PricedGraph, PricedProgram
@@ -221,17 +221,12 @@ class Written:
         # A large one, with another axis innermost.
         across = any(self._bytes(name) >= elements for name in turned)
         slow += across * elements * (_TURNED_ROWS if reductions else _TURNED)
-        if reductions:
-            is_inner = all(op.is_inner for op in reductions)
-            if (
-                is_inner
-                and self._depends(reductions)
-                and _reads_again(reductions, planned, elements, self.joint)
-            ):
-                slow, read = slow + _AGAIN * elements, 2 * read
-            slow += _MOMENTS * elements * (not is_inner and any(op.of_moments for op in reductions))
-            return reduction_kernel(elements, loads, read, written, slow=slow, is_inner=is_inner)
-        return loop_kernel(elements, loads, read, written, slow=slow)
+        is_inner = all(op.is_inner for op in reductions) if reductions else None
+        if is_inner and self._depends(reductions) and _reads_again(reductions, planned, elements, self.joint):
+            slow, read = slow + _AGAIN * elements, 2 * read
+        if not is_inner and any(op.of_moments for op in reductions):
+            slow += _MOMENTS * elements
+        return written_kernel(elements, loads, read, written, slow, is_inner=is_inner)
 
     def _inside(
         self, planned: PlannedKernel, computed_again: Mapping[str, Op]
@@ -366,16 +361,20 @@ def _slow_gradient(concrete: ConcreteCall) -> float:
     return _GRADIENT_OF_FUNCTION * (cost.transcendentals // elements)
 
 
-def loop_kernel(elements: int, loads: float, read: int, written: int, *, slow: float = 0) -> Kernel:
-    """A pointwise kernel. loads: of each element. slow: loads that its slow instructions take as long as."""
-    work = int(elements * (_LOOP + loads) + slow)
-    return Kernel("elementwise", "float32", 0, work, read, written, variant="fused")
-
-
-def reduction_kernel(
-    elements: int, loads: float, read: int, written: int, *, slow: float = 0, is_inner: bool = True
+def written_kernel(
+    elements: int, loads: float, read: int, written: int, slow: float = 0, *, is_inner: bool | None = None
 ) -> Kernel:
-    """A kernel that reduces rows; arguments are those of a pointwise one. is_inner: along the innermost axis."""
-    each = _INNER + _INNER_LOAD * loads if is_inner else _OUTER_LOAD * loads
-    variant = "fused" if is_inner else "fused.outer"
-    return Kernel("reduction", "float32", 0, int(elements * each + slow), read, written, variant=variant)
+    """A pointwise kernel, or one that reduces rows, along the innermost axis or not.
+
+    loads: of each element. slow: loads that its slow instructions take as long as.
+    """
+    each = (
+        _LOOP + loads
+        if is_inner is None
+        else _INNER + _INNER_LOAD * loads
+        if is_inner
+        else _OUTER_LOAD * loads
+    )
+    family: Family = "elementwise" if is_inner is None else "reduction"
+    variant = "fused.outer" if is_inner is False else "fused"
+    return Kernel(family, "float32", 0, int(elements * each + slow), read, written, variant=variant)

@@ -26,18 +26,8 @@ from graphflops.kernels.rowwise import loss_kernels
 from graphflops.passes.gradients import gradient_checkpoints
 from graphflops.passes.program import PricedCall, PricedGraph, PricedProgram
 from graphflops.tensor import TensorType
+from graphflops.time import schedule
 from graphflops.time.exchanges import Exchanges, Launches, awaited_later
-from graphflops.time.schedule import (
-    Costs,
-    backward_seconds,
-    entering_seconds,
-    forward_seconds,
-    library,
-    phase_seconds,
-    recorded_seconds,
-    start_seconds,
-    waits,
-)
 
 _NOTHING = (free(), free(alias=False))  # what a call without results is that runs no kernel at any sizes
 _NAMED: tuple[AttentionKernel, ...] = ("flash", "efficient", "cudnn")  # by operators of their own
@@ -63,7 +53,9 @@ _Sites = list[tuple[PricedCall, _Site]]
 class Launcher:
     """Lowers the calls of a program at given sizes; equal calls are lowered once. costs: CPU seconds by kind of call."""
 
-    def __init__(self, program: PricedProgram, values: Mapping[str, int], runs: Runs, costs: Costs) -> None:
+    def __init__(
+        self, program: PricedProgram, values: Mapping[str, int], runs: Runs, costs: schedule.Costs
+    ) -> None:
         self.program, self.runs, self.costs = program, runs, costs
         self.sizes = Sizes(values)
         self.parameters = {entry.name for entry in program.graph.inputs if entry.role == "parameter"}
@@ -83,7 +75,7 @@ class Launcher:
         """The forward, calls of nested graphs in place of the call that runs them. records: for a backward."""
         self.records = records
         stacks = [call.node.module_stack for call in self.program.main.calls]
-        start = Launches(-1, (), start_seconds(self.costs, stacks))
+        start = Launches(-1, (), schedule.start_seconds(self.costs, stacks))
         return [start, *self._forward(self.program.main, 0, 1, records)]
 
     def backward(self) -> list[Launches]:
@@ -114,7 +106,7 @@ class Launcher:
         for call in calls:
             stack, name, entering = call.node.module_stack, call.node.name, 0.0
             if stack and stack != entered:
-                entering = entering_seconds(self.costs, _entered(entered, stack))
+                entering = schedule.entering_seconds(self.costs, _entered(entered, stack))
                 entered = stack
             layouts, outer = run.layouts if name in inside else around, run.expanded.outer.get(name)
             form: object = layouts.forms.of(call)
@@ -148,7 +140,9 @@ class Launcher:
                 called = self.called[site] = self._called(site, records)
             kernels = called.kernels
             if step is not None and call.row and step.phases[call.row] != step.phases[call.row - 1]:
-                yield Launches(-1, (), phase_seconds(self.costs, step.phases[call.row], len(self.parameters)))
+                yield Launches(
+                    -1, (), schedule.phase_seconds(self.costs, step.phases[call.row], len(self.parameters))
+                )
             if is_followed or exchanges.pending:
                 is_gradient = step is not None and step.phases[call.row] == "backward"
                 is_view = not kernels and call.estimate.alias
@@ -179,10 +173,10 @@ class Launcher:
         host = self._host_inside(call, site.outer, "forward", kernels)
         if host is None:
             if site.is_recorded:
-                host = recorded_seconds(self.costs, operator, kernels or (), len(operands))
+                host = schedule.recorded_seconds(self.costs, operator, kernels or (), len(operands))
             else:
                 kept = records and call.gradient is not None
-                host = forward_seconds(self.costs, operator, kernels or (), records=kept)
+                host = schedule.forward_seconds(self.costs, operator, kernels or (), records=kept)
             if not any(isinstance(value, TensorType) for value in (*operands, *call.estimate.out)):
                 host = 0.0  # Python's arithmetic
             if operator.is_exchange and call.estimate.alias:
@@ -195,7 +189,7 @@ class Launcher:
             host = self.costs["forward.plain_collective"]
         if site.is_on_host:
             host = len(operands) * self.costs["optimizer.tensor"]
-        is_waiting = waits(operator, operands) or (site.moved is not None and site.moved.waits)
+        is_waiting = schedule.waits(operator, operands) or (site.moved is not None and site.moved.waits)
         return Launches(-1, kernels, host, waits=not site.is_on_host and is_waiting)
 
     def _host_inside(
@@ -244,7 +238,7 @@ class Launcher:
             if not self.parameters.isdisjoint(call.uses):
                 read = dict(enumerate(call.tensors(layouts.values)))
                 parameters = sum(read.get(place) in self.parameters for place, _ in call.gradient.gradients)
-            host = backward_seconds(self.costs, call.node.operator, launched, parameters)
+            host = schedule.backward_seconds(self.costs, call.node.operator, launched, parameters)
             host = host if own is None else own
             yield Launches(row, None if kernels is None else launched, host, times)
 
@@ -348,4 +342,4 @@ def _entered(before: str, now: str) -> list[str]:
     """The libraries of the modules that a call is in and the call before, which is in others, was not in."""
     new = now.split(";")
     shared = [*takewhile(lambda pair: pair[0] == pair[1], zip(before.split(";"), new, strict=False))]
-    return [library(entry) for entry in new[len(shared) :]]
+    return [schedule.library(entry) for entry in new[len(shared) :]]

@@ -31,7 +31,7 @@ from graphflops.kernels.kernel import (
 from graphflops.kernels.moved import TO_HOST
 from graphflops.report import Row
 from graphflops.report.timeline import CallTime, TimeBound
-from graphflops.time import predict_attention, predict_products, predict_recurrences, predict_traffic
+from graphflops.time import predict_products, predict_sequences, predict_traffic
 from graphflops.time.bandwidth import Rates, Times
 from graphflops.time.correction import NINE_OF_TEN, correction
 from graphflops.time.predict_products import is_long
@@ -69,7 +69,7 @@ def predict(kernel: Kernel, device: Device) -> Time:
     """The time of a kernel by the model of its family, with constants measured on the device or on a similar one."""
     if isinstance(kernel.sizes, Recurrence):
         # All steps of all layers, one after the other but for what runs beside.
-        taken = predict_recurrences.on_cpu if device.kind == "cpu" else predict_recurrences.seconds
+        taken = predict_sequences.on_cpu if device.kind == "cpu" else predict_sequences.recurrence
         found = taken(kernel.sizes, kernel.dtype, device, lambda product: predict(product, device).seconds)
         return Time(found, found / _RECURRENCE, found * _RECURRENCE, "latency")
     if isinstance(kernel.sizes, Exchange):
@@ -165,7 +165,7 @@ def _modelled(kernel: Kernel, width: float, rates: Rates, device: Device) -> Tim
         case Convolution() as sizes if peak and _on_matrix_units(kernel):
             problem = predict_products.of_convolution(sizes, width, peak, moved)
         case Attention() as sizes if peak:
-            return predict_attention.attention_seconds(sizes, width, moved, peak, rates, device)
+            return predict_sequences.attention_seconds(sizes, width, moved, peak, rates, device)
         case _:
             return predict_traffic.seconds(kernel, width, rates, device)
     found, arithmetic, traffic = predict_products.seconds(problem, rates, device)
@@ -191,8 +191,6 @@ def names_of_constants(kernel: Kernel, width: float) -> list[str]:
     """Names of the tables of constants that may hold those of a kernel, its own first. width: bytes of an element."""
     of_variants: Iterable[tuple[str, ...]] = ((kernel.variant,), ())
     match kernel.sizes:
-        case Convolution() as sizes if kernel.variant == DIRECT and not sizes.is_looped:
-            of_variants = ((DIRECT, sizes.phase), (DIRECT,))
         case Convolution() as sizes:
             kind = predict_products.convolution_kind(sizes, bytes_of(kernel.dtype))
             kinds = (kind, kind.split("_")[0], "dense")[: 2 if kind.startswith("depthwise") else 3]
@@ -216,11 +214,9 @@ def names_of_constants(kernel: Kernel, width: float) -> list[str]:
 
 
 def _on_matrix_units(kernel: Kernel) -> bool:
-    """Whether matrix units do the work; depthwise and direct convolutions have threads for their results."""
+    """Whether matrix units do the work; depthwise convolutions have threads for their results."""
     if isinstance(kernel.sizes, Convolution):
-        is_depthwise = predict_products.convolution_kind(kernel.sizes).startswith("depthwise")
-        is_direct = kernel.variant == DIRECT and not kernel.sizes.is_looped  # one kernel for all groups
-        return not is_direct and not is_depthwise
+        return not predict_products.convolution_kind(kernel.sizes).startswith("depthwise")
     return isinstance(kernel.sizes, (Product, Attention))
 
 

@@ -8,7 +8,7 @@ tile sizes and splits. A convolution may run group by group: chains of conversio
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import prod
+from math import gcd, prod
 
 from msgspec.structs import replace
 
@@ -207,11 +207,11 @@ def convolution_kind(sizes: Convolution, width: float = _NARROW) -> str:
         return f"{'patches' if sizes.is_patches else 'stem'}{last}"
     if not _is_pointwise(sizes):
         return "volume" if len(sizes.filter) > 2 else "wide" if prod(sizes.filter) > _MASKED else "dense"
-    pixels = prod(sizes.result)
     if sizes.image != sizes.result:
         return "pointwise_strided"
-    if not _is_planar(sizes):
+    if sizes.channels_last:
         return "pointwise_last"
+    pixels = prod(sizes.result)
     if pixels % 2 and pixels > 1:
         return "pointwise_odd"
     is_uneven = pixels % 8 and sizes.channels % 64
@@ -234,12 +234,8 @@ def _is_planar(sizes: Convolution) -> bool:
 
 
 def _alignment(sizes: tuple[int, ...], width: float) -> int:
-    """The largest power of two, at most 16, that the bytes of all rows are a multiple of."""
-    found = _ALIGNED
-    for size in sizes:
-        while found > 1 and size * width % found:
-            found //= 2
-    return found
+    """The largest power of two, at most 16, that the bytes of all rows are a multiple of; elements may have half a byte."""
+    return max(gcd(2 * _ALIGNED, *[int(2 * size * width) for size in sizes]) // 2, 1)
 
 
 _GAP = 1.6e-6  # seconds between two kernels of a graph that has several streams

@@ -16,7 +16,6 @@ from graphflops.kernels.beside import sharing_blocks, threads_of_block
 from graphflops.kernels.choices import limits
 from graphflops.kernels.convolution import power_of_two
 from graphflops.kernels.kernel import Chunks, Convolution, Kernel, Rows, Strided, Windows
-from graphflops.kernels.moved import PAIRS
 from graphflops.time import bandwidth
 from graphflops.time.bandwidth import Rates, Times
 from graphflops.time.predict_products import of_convolution
@@ -39,10 +38,6 @@ _LATENCY_BESIDE = frozenset(
 )
 _TENSORS_AROUND = 3  # of the size of its own, which the cache holds too while such a kernel runs
 _MOST_PLACES = 256  # of an axis that are looked at
-_FEW_ELEMENTS = 256
-_SHORTEST = 0.5  # of the floor, where there is one element
-# Few elements with a conversion: a thread loads up to four one after the other, each for a share of the floor.
-_ONE_WAVE, _THREADS, _IN_TURN, _FIRST_TURN, _FURTHER_TURN = 4096, 128, 4, 0.7, 0.29
 _OF_WARP = 2048  # elements of a row that a warp takes as a power of two of them (PersistentSoftmax.cuh)
 _LONGEST = 4096  # elements of a row that one block adds up
 _UNLIMITED = 1e6  # of a multiprocessor and cycle, where a device has no constant
@@ -81,7 +76,7 @@ def seconds(kernel: Kernel, width: float, rates: Rates, device: Device) -> Times
         beside, wait = wait * (1 + missed * (2 if is_scan else 1)), 0.0
     mix = rates.get("mix", _MIX)
     longest = sum(limit**mix for limit in (traffic, elements, work, rows, beside)) ** (1 / mix)
-    return _floor(kernel, rates) + longest + wait, max(elements, work, rows, wait, beside), traffic
+    return rates["floor"] * 1e-6 + longest + wait, max(elements, work, rows, wait, beside), traffic
 
 
 def tiled_seconds(sizes: Convolution, width: float, moved: int, rates: Rates, device: Device) -> Times:
@@ -112,23 +107,12 @@ def _rows_and_wait(kernel: Kernel, rates: Rates, device: Device) -> tuple[float,
         each = min(1.0, columns / _WARP)
     elif is_reduction:  # along an outer axis each thread has a result
         each = 1 / _WARP
-    if is_reduction and kernel.variant in ("", PAIRS):
+    if is_reduction and not kernel.variant:
         columns = in_turn(kernel.sizes) if is_inner else min(columns, _LONGEST)
     if "padded" in rates and columns > _OF_WARP:
         columns /= _WARP  # by a block
     started = kernel.sizes.rows * each * rates.get("row", 0.0) * 1e-9 / (device.multiprocessors or 1)
     return started, columns * rates.get("column", 0.0) * 1e-9
-
-
-def _floor(kernel: Kernel, rates: Rates) -> float:
-    """Seconds of the shortest kernel; one of few elements computes few addresses."""
-    share, is_float = 1.0, "float" in kernel.dtype
-    if isinstance(sizes := kernel.sizes, Strided):
-        share = min(1.0, _SHORTEST + (1 - _SHORTEST) * sizes.elements / _FEW_ELEMENTS)
-        if sizes.has_casts and sizes.elements <= _ONE_WAVE and is_float:  # each thread loads its own in turn
-            turns = min(_IN_TURN, -(-sizes.elements // _THREADS))
-            share = _FIRST_TURN + _FURTHER_TURN * (turns - 1)
-    return rates["floor"] * share * 1e-6
 
 
 def _elements(kernel: Kernel, width: float, rates: Rates) -> float:

@@ -14,7 +14,6 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 
 from graphflops import exporters
 from graphflops.base.limits import next_analysis
@@ -314,8 +313,7 @@ class HistoryPoint(Record, frozen=True):
         return None if cost is None else evaluate(getattr(cost, quantity), cost.values)
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class History(Rendered):
+class History(Rendered, Record, frozen=True):
     """One model at the commits that changed it, the oldest first."""
 
     path: str

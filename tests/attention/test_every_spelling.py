@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 
 from graphflops.analysis import analyze
 from graphflops.attention.affine import AffineDomain
-from graphflops.attention.concrete import ConcreteDomain
+from graphflops.attention.arrays import ArrayDomain
 from graphflops.attention.conditions import COLUMN, ROW, Cases, Residue, SameBlock
 from graphflops.attention.index_propagation import Propagation
-from graphflops.attention.intervals import Interval, IntervalDomain
+from graphflops.attention.intervals import Interval, point
 from graphflops.attention.piecewise import as_truth
 from graphflops.attention.scopes import GraphScopes
 from graphflops.dims import evaluate
@@ -157,11 +157,11 @@ def check_domains(expression: Expression, queries: int, keys: int) -> None:
     for (i, j), sees in np.ndenumerate(seen):
         assert holds(formula.upper, i, j) or not sees
         assert not holds(formula.lower, i, j) or sees
-    concrete = ConcreteDomain()
-    at = np.arange(queries)[:, None], np.arange(keys)[None, :]
-    points = Propagation(concrete, 400).evaluate(scope, mask, at, 2**30)
-    assert points.known is True
-    assert np.array_equal(np.broadcast_to(points.value, seen.shape).astype(bool), seen)
+    arrays = ArrayDomain()
+    at = point(np.arange(queries)[:, None]), point(np.arange(keys)[None, :])
+    points = Propagation(arrays, 400).evaluate(scope, mask, at, 2**30)
+    assert points.is_exact
+    assert np.array_equal(np.broadcast_to(points.low, seen.shape).astype(bool), seen)
     edges = [
         (0, queries - 1, 0, keys - 1),
         (queries // 2, queries - 1, 0, keys // 2),
@@ -169,7 +169,7 @@ def check_domains(expression: Expression, queries: int, keys: int) -> None:
     ]
     for top, bottom, left, right in edges:
         spans = (Interval(np.array([top]), np.array([bottom])), Interval(np.array([left]), np.array([right])))
-        low, high = Propagation(IntervalDomain(concrete), 400).evaluate(scope, mask, spans, 2**30)
+        low, high = Propagation(arrays, 400).evaluate(scope, mask, spans, 2**30)
         part = seen[top : bottom + 1, left : right + 1]
         assert np.all(low <= part.min())
         assert np.all(high >= part.max())

@@ -10,7 +10,8 @@ from graphflops.comparison.compare import compared
 from graphflops.comparison.result import Comparison
 from graphflops.cost import Cost
 from graphflops.dims import symbol
-from graphflops.render.diff.words import headlines, notes
+from graphflops.render.diff.texts import notes
+from graphflops.render.diff.words import headlines
 from graphflops.report import Named, Report, Row, SymbolInfo, Totals
 from graphflops.tensor import FLOAT32, TensorType
 from tests.render.reports import made

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from graphflops.commands.demo import demo
+from graphflops.commands.capture import demo
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from graphflops.errors import FileError
 from graphflops.exporters import load
@@ -264,6 +265,19 @@ def test_an_archive_with_several_programs(tmp_path: Path) -> None:
     assert len(load(path, "model").nodes) == 1
     with pytest.raises(FileError, match="no program x; it holds decode, model"):
         load(path, "x")
+
+
+@pytest.mark.parametrize("name", ["models", "my_models"])
+def test_an_archive_of_any_name(tmp_path: Path, name: str) -> None:
+    """The folder in an archive has the name of the file that torch saved."""
+    tables = {f"{name}/data/weights/model_weights_config.json": b'{"config": {}}'}
+    path = save(tmp_path / f"{name}.pt2", program(), f"{name}/models/model.json", tables)
+    assert len(load(path).nodes) == 1
+    torch.export.save(torch.export.export(torch.nn.Linear(3, 2), (torch.ones(4, 3),)), path)
+    graph = load(path)
+    assert [entry.name for entry in graph.inputs] == ["p_weight", "p_bias", "input"]
+    assert graph.contents is not None
+    assert graph.contents("p_weight") is not None
 
 
 def test_joint_graphs(tmp_path: Path) -> None:

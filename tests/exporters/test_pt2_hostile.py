@@ -223,6 +223,22 @@ def test_a_reference_out_of_a_nested_graph(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("is_list", [True, False])
+def test_a_list_of_a_nested_graph_that_returns_one_tensor(tmp_path: Path, is_list: bool) -> None:
+    """torch 2.13 runs such a file, and hands on the first row in the place of all of the tensor."""
+    types, flag = {"a": meta(2), "b": meta(2)}, {"is_single_tensor_return": True}
+    inner = graph([tensor("a")], [call("aten.relu", tensor("a"), out="b")], [tensor("b")], types, **flag)
+    operands = {"as_bool": False}, {"as_graph": {"name": "body", "graph": inner}}, tensor("x")
+    target = "torch.ops.higher_order.wrap_with_set_grad_enabled"
+    path = save(
+        tmp_path / "a.pt2", program([call(target, *operands, is_hop_single_tensor_return=not is_list)])
+    )
+    if is_list:
+        refused(path, "(higher_order.wrap_with_set_grad_enabled): returns a list, its graph one tensor")
+    else:
+        assert len(load(path).nodes) == 1
+
+
 @pytest.mark.parametrize(
     ("fields", "says"),
     [

@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from msgspec.structs import astuple
 
 from graphflops.devices import HOPPER
 from graphflops.dims import evaluate, symbol
 from graphflops.execution.strides import row_major
 from graphflops.kernels.beside import (
     _is_read_by_blas,
-    _merged,
     column_sum_buffers,
+    merged,
     reduction_buffers,
     reduction_bytes,
 )
@@ -55,26 +54,21 @@ def test_matrices_that_blas_reads(shape: tuple[int, int], strides: tuple[int, in
 
 
 @pytest.mark.parametrize(
-    ("shape", "strides", "axes", "reduced", "kept"),
-    [  # size, stride in the operand, stride in the result
-        ((4, 6, 8), None, {1, 2}, [(48, 1, 0)], [(4, 48, 1)]),
-        ((4, 6, 8), None, {0}, [(4, 48, 0)], [(48, 1, 1)]),
-        ((4, 6, 8), None, {1}, [(6, 8, 0)], [(8, 1, 1), (4, 48, 8)]),
-        ((4, 6, 8), None, {0, 2}, [(8, 1, 0), (4, 48, 0)], [(6, 8, 1)]),
-        ((4, 6, 8), None, {0, 1, 2}, [(192, 1, 0)], []),
-        ((4, 6, 8), None, set(), [], [(192, 1, 1)]),
-        ((4, 1, 8), None, {2}, [(8, 1, 0)], [(4, 8, 1)]),
-        ((4, 6), (1, 4), {0, 1}, [(24, 1, 0)], []),  # in the order of strides
-        ((4, 6), (1, 5), {0, 1}, [(4, 1, 0), (6, 5, 0)], []),
-        ((4, 6), (10, 1), {0, 1}, [(6, 1, 0), (4, 10, 0)], []),
-        ((4, 6), (1, 4), set(), [], [(6, 4, 1), (4, 1, 6)]),  # in the order of the result
-        ((2, 3, 4), (12, 4, 1), {0}, [(2, 12, 0)], [(12, 1, 1)]),
-        ((2, 3, 4), (3, 1, 6), {2}, [(4, 6, 0)], [(6, 1, 1)]),
+    ("shape", "steps", "order", "expected"),
+    [  # size, and the stride in each tensor
+        ((4, 6, 8), [(48, 8, 1)], (2, 1), [(48, (1,))]),
+        ((4, 6, 8), [(48, 8, 1)], (2, 1, 0), [(192, (1,))]),
+        ((4, 6, 8), [(48, 8, 1)], (2, 0), [(8, (1,)), (4, (48,))]),
+        ((4, 6, 8), [(48, 8, 1), (8, 0, 1)], (2, 0), [(8, (1, 1)), (4, (48, 8))]),
+        ((4, 1, 8), [(8, 8, 1), (8, 0, 1)], (2, 0), [(32, (1, 1))]),
+        ((4, 6), [(1, 4)], (0, 1), [(24, (1,))]),
+        ((4, 6), [(1, 5)], (0, 1), [(4, (1,)), (6, (5,))]),
+        ((4, 6), [(1, 4), (6, 1)], (1, 0), [(6, (4, 1)), (4, (1, 6))]),  # together in one of them alone
+        ((4, 6), [(6, 1)], (), []),
     ],
 )
-def test_axes_that_lie_together(shape: Shape, strides: Any, axes: set[int], reduced: Any, kept: Any) -> None:
-    found = _merged(shape, strides or row_major(shape), axes)
-    assert tuple([*map(astuple, each)] for each in found) == (reduced, kept)
+def test_axes_that_lie_together(shape: Shape, steps: Any, order: Shape, expected: Any) -> None:
+    assert merged(shape, steps, order) == expected
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -14,9 +14,6 @@ from graphflops.kernels.kernel import Rows, Strided
 from graphflops.kernels.lower import forward_kernels
 from tests.support import t
 from tests.time.one_call import forward, made, one_call, pointwise
-
-if TYPE_CHECKING:
-    from graphflops.kernels.kernel import Pass
 
 
 def channels_last(*shape: int) -> tuple[int, ...]:
@@ -45,40 +42,6 @@ def test_channels_with_several_filters_each_have_a_kernel_where_they_are_innermo
     found = problem((2, 8, 8, 8), (filters, 1, 3, 3), (1, 1), (1, 1), (1, 1), 8, last=last)
     assert found.is_channels_last is last
     assert found.is_each is expected
-
-
-@pytest.mark.parametrize(
-    ("image", "batch", "weight", "phase", "expected"),
-    [
-        ((5, 5), 1, (16, 8, 1, 1), "weight_gradient", True),
-        ((5, 5), 1, (16, 8, 1, 1), "input_gradient", False),
-        ((5, 5), 1, (16, 8, 1, 1), "forward", False),
-        ((5, 5), 2, (16, 8, 1, 1), "weight_gradient", False),  # two images
-        ((4, 5), 1, (16, 8, 1, 1), "weight_gradient", False),  # an even number of positions
-        ((1, 1), 1, (16, 8, 1, 1), "weight_gradient", False),
-        ((99, 99), 1, (16, 8, 1, 1), "weight_gradient", False),  # a large image
-        ((5, 5), 1, (8, 8, 1, 1), "weight_gradient", False),  # as many results as channels
-        ((5, 5), 1, (8192, 4096, 1, 1), "weight_gradient", False),  # too many elements
-        ((5, 5), 1, (16, 8, 3, 3), "weight_gradient", False),
-    ],
-)
-def test_the_weight_of_one_small_image_has_a_block_for_each_element(
-    image: tuple[int, int], batch: int, weight: tuple[int, ...], phase: Pass, expected: bool
-) -> None:
-    sides = (1, 1) if weight[2] == 3 else (0, 0)
-    found = problem((batch, weight[1], *image), weight, (1, 1), sides)
-    assert replace(found, phase=phase).is_weight_of_one_image is expected
-
-
-def test_only_whole_rows_of_plain_images_have_a_block_for_each_element() -> None:
-    x, weight = (1, 8, 5, 5), (16, 8, 1, 1)
-    for found in (
-        problem(x, weight, last=True),
-        problem(x, weight, dtype="float32"),
-        problem((1, 8, 9, 9), weight, (2, 2)),
-        problem((1, 16, 5, 5), weight, (1, 1), (0, 0), (1, 1), 2),
-    ):
-        assert not replace(found, phase="weight_gradient").is_weight_of_one_image
 
 
 def test_what_each_pass_reads_and_writes() -> None:
@@ -111,20 +74,6 @@ def test_numbers_by_which_kernels_are_chosen() -> None:
     assert [alignment_of(size) for size in (1, 2, 6, 12, 8, 16)] == [1, 2, 2, 4, 8, 8]
     for dtype, aligned in (("bfloat16", 8), ("float32", 4), ("float64", 2)):
         assert problem((2, 8, 6, 6), (16, 8, 3, 3), dtype=dtype).conv.alignment == aligned
-
-
-@pytest.mark.parametrize(
-    ("x", "weight", "groups"),
-    [
-        ((1, 800, 3, 3), (1250, 800, 1, 1), 1),  # a million elements are too many
-        ((1, 16, 3, 3), (32, 8, 1, 1), 2),  # groups
-    ],
-)
-def test_weights_that_have_no_block_for_each_element(
-    x: tuple[int, ...], weight: tuple[int, ...], groups: int
-) -> None:
-    found = problem(x, weight, (1, 1), (0, 0), (1, 1), groups)
-    assert not replace(found, phase="weight_gradient").is_weight_of_one_image
 
 
 def test_conversions_of_images() -> None:

@@ -10,11 +10,11 @@ import pytest
 
 from graphflops.execution.strides import row_major
 from graphflops.kernels.attention import attention, attention_backward
-from graphflops.kernels.buffers import _axes
+from graphflops.kernels.beside import reduced_axes
 from graphflops.kernels.convolution import Convolution, Layout
 from graphflops.kernels.gradient_formulas import axes_of
 from graphflops.kernels.gradients import _gather_backward
-from graphflops.kernels.images import pooling, pooling_backward
+from graphflops.kernels.images import pooling
 from graphflops.kernels.kernel import (
     Attention,
     Exchange,
@@ -25,7 +25,7 @@ from graphflops.kernels.kernel import (
     Strided,
 )
 from graphflops.kernels.kernel import Convolution as Sizes
-from graphflops.kernels.moved import _written_rows, collective_backward
+from graphflops.kernels.moved import _written_rows, collective
 from graphflops.kernels.products import product_backward, recurrent
 from graphflops.tensor import BFLOAT16, TensorType
 from tests.one_call import g
@@ -251,7 +251,7 @@ def test_an_attention_of_unknown_sizes_moves_what_it_costs() -> None:
 def test_images_of_one_axis_are_pooled_without_a_batch(shape: tuple[int, ...]) -> None:
     call = one_call("aten.max_pool1d.default", g(*shape), (2,))
     assert [kernel.family for kernel in pooling(call)] == ["pool"]
-    assert [kernel.family for kernel in pooling_backward(call)][-1] == "pool"
+    assert [kernel.family for kernel in pooling(call, is_backward=True)][-1] == "pool"
 
 
 @pytest.mark.parametrize(
@@ -276,7 +276,7 @@ def test_axes_along_which_an_operand_lies(name: str, operand: Any, rank: int, ax
     [(None, 3, {0, 1, 2}), ((), 2, {0, 1}), (1, 3, {1}), (-1, 3, {2}), ((0, -1), 3, {0, 2}), (0, 0, set())],
 )
 def test_axes_of_an_argument(given: Any, rank: int, axes: set[int]) -> None:
-    assert _axes(given, rank) == axes
+    assert reduced_axes(given, rank) == axes
 
 
 def test_rows_that_a_scatter_has_written() -> None:
@@ -290,11 +290,12 @@ def test_rows_that_a_scatter_has_written() -> None:
 
 @pytest.mark.parametrize(
     ("name", "results", "gradient"),
-    [("wait_tensor", (1,), Space()), ("all_reduce", (), Space()), ("all_reduce", (1,), None)],
+    [("wait_tensor", (1,), Space(estimate=None)), ("all_reduce", (), Space(estimate=None))],
 )
 def test_exchanges_that_nothing_takes_back(name: str, results: Any, gradient: Any) -> None:
-    call: Any = Space(operator=Space(name=name), results=results, gradient=gradient)
-    assert collective_backward(call) == []
+    more = {"results": results, "gradient": gradient, "operands": (), "cost": None, "backward_cost": None}
+    call: Any = Space(operator=Space(name=name), estimate=None, **more)
+    assert collective(call, is_backward=True) == []
 
 
 def test_a_recurrent_layer_without_tensors_runs_nothing() -> None:

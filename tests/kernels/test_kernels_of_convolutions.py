@@ -134,26 +134,6 @@ def test_long_windows_of_sequences_are_kernels_for_each_group(taps: int, is_each
 
 
 @pytest.mark.parametrize(
-    ("side", "channels", "results", "is_found"),
-    [
-        (3, 8, 16, True),
-        (11, 8, 16, True),  # 121 positions
-        (13, 8, 16, False),  # 169 are more than 144
-        (1, 8, 16, False),
-        (3, 1000, 1001, False),  # a million elements
-        (3, 999, 1000, True),
-    ],
-)
-def test_the_weight_of_one_small_image(
-    side: int, channels: int, results: int, is_found: bool, takes: Any
-) -> None:
-    takes("converted")
-    one = problem(channels, results, batch=1, side=side, taps=1, phase=WEIGHT)
-    assert one.is_weight_of_one_image is is_found
-    assert (one.kernels(7)[0].variant == "direct") is is_found
-
-
-@pytest.mark.parametrize(
     ("taken", "is_last", "expected"),
     [  # operands in channels-last, groups one after the other
         ("as_it_lies", False, (False, False)),

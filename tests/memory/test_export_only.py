@@ -8,7 +8,7 @@ import pytest
 
 from graphflops import analyze
 from graphflops.execution.export_only import without_whole_slices
-from graphflops.execution.python_frame import has_fact
+from graphflops.execution.source_lines import has_fact
 from graphflops.graph import Graph, Input, Node, Output, Ref
 from graphflops.passes.attention import facts_of
 from graphflops.passes.bind import bind

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import graphflops
-from graphflops.execution.source_lines import runs_in_turns, statements
+from graphflops.execution.source_lines import statements
 from tests.memory.test_frames import WIDTH, LiveBytes
 
 # ruff: noqa: E702, E701, RUF100 (several statements a line: what is tested)
@@ -384,7 +384,6 @@ def test_a_strict_export_says_the_same(module: nn.Module) -> None:
 )
 def test_the_statements_of_a_line(text: str, ends: list[tuple[str, ...]]) -> None:
     assert [statement.runs_last for statement in statements(text)] == ends
-    assert runs_in_turns(text) == (len(ends) > 1 or text.startswith("for"))
 
 
 @pytest.mark.parametrize(
@@ -426,16 +425,6 @@ def test_a_line_that_opens_a_statement_binds_what_it_says(text: str, names: tupl
     (found,) = statements(text)
     assert not found.is_piece
     assert found.targets == names
-
-
-def test_one_of_several_results_is_taken() -> None:
-    assert statements("query = query.max(dim=3).values")[0].takes_first
-    assert statements("query = query.max(dim=3)[0]")[0].takes_first
-    assert not statements("values, indices = query.max(dim=3)")[0].takes_first
-
-
-def test_variables_read_as_tensors_are_no_tuples() -> None:
-    assert statements("y = x + f(z, w[0], outputs.last) * v.sin()")[0].names == {"f", "x", "z", "v"}
 
 
 def test_what_no_line_tells_is_said() -> None:

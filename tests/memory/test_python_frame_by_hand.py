@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from graphflops.execution.python_frame import Frame, called_by, has_dtype, is_alike, is_next_turn
+from graphflops.execution.frames import Frame, _is_alike
 from graphflops.execution.source_lines import CodeLine, statements
 from graphflops.graph import Node, Ref
-from graphflops.tensor import FLOAT32
 
 ADD = Node("y", "aten.add.Tensor", (Ref("x"), Ref("z")), outputs=("y",))
 SUM = Node("y", "aten.sum.default", (Ref("x"),), outputs=("y",))
@@ -44,32 +43,34 @@ def test_a_line_begins_with_its_first_statement() -> None:
 def test_statements_of_a_line_run_in_turns() -> None:
     found = frame("a = f(x); b = g(a)")
     for place, part in enumerate((1, 0, 1), 4):
-        found.start(found.line, place)
+        found.start_next(place)
         assert (found.part, found.first, found.opened) == (part, place, 10)
     found.start(line("c = h(b)", 11), 7)
-    assert (found.part, found.opened, len(found.parts), found.runs_in_turns) == (0, 11, 1, False)
+    assert (found.part, found.opened, len(found.parts)) == (0, 11, 1)
 
 
 @pytest.mark.parametrize(
-    ("text", "ran", "called", "module", "ends"),
+    ("text", "ran", "called", "inside", "child", "ends"),
     [
-        ("x = x + self.layer(x)", 1, "layers.0", "layers.1", True),
-        ("x = x + self.layer(x)", 0, "layers.0", "layers.1", False),  # it has not added yet
-        ("x = x + self.layer(x)", 1, "layers.0", "norm", False),
-        ("x = x + self.layer(x)", 1, "", "layers.1", False),  # it has called none
-        ("x = x + self.layer(x)", 1, "", "", False),
-        ("x = self.a(x) + self.b(x) + x", 1, "a", "a", False),  # it adds twice
-        ("x = self.a(x) + self.b(x) + x", 2, "a", "a", True),
-        ("a = f(x); b = g(a)", 1, "f", "f", False),  # another statement follows
-        ("self.layer(x) + x", 1, "layers.0", "layers.1", False),  # a piece of a statement
+        ("x = x + self.layer(x)", 1, "layer", "", "layer", True),
+        ("x = x + self.layer(x)", 0, "layer", "layer", "layer", False),  # it has not added yet
+        ("x = self.a(x) + self.b(x) + x", 1, "a", "", "a", False),  # it adds twice
+        ("x = self.a(x) + self.b(x) + x", 2, "a", "", "a", True),
+        ("x = layer(x)", 1, "layers.0", "layers.0", "layers.0", False),
+        ("x = layer(x)", 1, "layers.0", "layers.0", "head", True),
+        ("x = self.drop(self.norm(x))", 0, "norm", "norm", "drop", False),
+        ("x = self.run(layer, x)", 0, "layers.0", "layers.0", "layers.1", True),  # the next one in a list
+        ("x = self.run(layer, x)", 0, "layers.0", "layers.0", "norm", False),
+        ("x = [layer(x) for layer in self.layers]", 0, "layers.0", "layers.0", "layers.1", False),
+        ("self.layer(x) + x", 1, "layers.0", "", "layers.1", False),  # a piece of a statement
     ],
 )
-def test_a_turn_ends_where_what_it_began_with_is_called_again(
-    text: str, ran: int, called: str, module: str, ends: bool
+def test_a_turn_ends_where_the_next_module_is_called(
+    text: str, ran: int, called: str, inside: str, child: str, ends: bool
 ) -> None:
     found = frame(text)
-    found.ran, found.called = ran, called
-    assert found.ends_turn(module) is ends
+    found.ran, found.called, found.inside = ran, called, inside
+    assert found.is_done(RELU, child) is ends
 
 
 def test_the_last_operator_of_a_statement_is_counted_each_time() -> None:
@@ -103,83 +104,26 @@ def test_a_statement_ends_when_all_that_it_runs_has_run(
 ) -> None:
     found = frame("x = self.act(x) + z; y = x.sum()")
     found.ran, found.inside = ran, inside
-    assert found.ends_statement(node, child) is is_done
+    assert found.is_done(node, child) is is_done
 
 
 @pytest.mark.parametrize(
-    ("opened", "text", "number", "ran", "inner", "goes_on"),
+    ("opened", "text", "number", "goes_on"),
     [
-        ("x = f(x,", ")", 12, 0, "", True),
-        ("x = f(x,", "y = g(x)", 12, 0, "", False),
-        ("x = f(x,", ")", 8, 0, "", False),  # of a statement above
-        ("x = self.act(", "x = self.act(", 10, 0, "", False),  # it is on that line
-        ("self.act(x)", ".view(4)", 11, 0, "", True),  # pieces of an expression
-        ("self.act(x)", "+ self.b(x)", 11, 0, "", True),
-        ("self.act(x)", "self.b(x)", 11, 0, "", False),
-        ("self.act(x)", "y = g(x)", 11, 0, "", False),
-        ("self.act(x)", "+ self.b(x)", 9, 0, "", False),
-        ("x = f(x)", "+ self.b(x)", 11, 0, "", False),  # a whole statement
+        ("x = f(x,", ")", 12, True),
+        ("x = f(x,", "y = g(x)", 12, False),
+        ("x = f(x,", ")", 8, False),  # of a statement above
+        ("x = self.act(", "x = self.act(", 10, False),  # it is on that line
+        ("self.act(x)", ".view(4)", 11, True),  # pieces of an expression
+        ("self.act(x)", "+ self.b(x)", 11, True),
+        ("self.act(x)", "self.b(x)", 11, False),
+        ("self.act(x)", "y = g(x)", 11, False),
+        ("self.act(x)", "+ self.b(x)", 9, False),
+        ("x = f(x)", "+ self.b(x)", 11, False),  # a whole statement
     ],
 )
-def test_whether_an_expression_goes_on(
-    opened: str, text: str, number: int, ran: int, inner: str, goes_on: bool
-) -> None:
-    found = frame(opened)
-    found.ran = ran
-    assert found.goes_on(line(text, number), inner) is goes_on
-
-
-@pytest.mark.parametrize(
-    ("ran", "called", "inner", "goes_on"),
-    [(0, "act", "", True), (1, "act", "", False), (0, "act", "act", False), (0, "act", "gate", True)],
-)
-def test_an_open_statement_comes_back_to_its_first_line(
-    ran: int, called: str, inner: str, goes_on: bool
-) -> None:
-    """Unless it has run all that it spells, or calls the module again."""
-    found = frame("x = self.act(")
-    found.line, found.ran, found.called = line("self.gate(x)", 11), ran, called
-    assert found.goes_on(line("x = self.act(", 10), inner) is goes_on
-
-
-def test_weights_are_held_beside_a_value_and_returned_with_the_last() -> None:
-    found = frame("x = f(x)")
-    found.weights = ["w"]
-    found.bind_beside("x")
-    assert (found.beside, found.returned, found.bound) == ({"x": ("w",)}, ["w"], {"x"})
-    found.weights = []
-    found.bind_beside("y")
-    assert (found.beside["y"], found.returned, found.unsure) == ((), ["w"], {})
-    found.weights = ["v"]
-    found.bind_beside("x")  # a loop's turn: a function returns no turn's alone
-    assert (found.beside["x"], found.returned) == (("v",), [])
-
-
-def test_a_statement_with_operands_on_later_lines_may_bind_a_tuple() -> None:
-    found = frame("x = self.act(")
-    found.weights = ["w"]
-    found.bind_beside("x")
-    assert found.unsure == {"x": []}
-    assert found.let_go_beside("x", 5) == ()
-    assert (found.unsure, found.beside) == ({"x": [(("w",), 5)]}, {})
-    found.start(line("y = x[0]", 12), 4)
-    found.replaced, found.variables = {"x": ("z", 7)}, {"z": ("v",)}
-    assert [*found.beside_of_tuples(["x"])] == [(("w",), 5), (("v",), 7)]
-    assert (found.unsure, found.replaced, found.variables) == ({}, {}, {})
-
-
-@pytest.mark.parametrize(("text", "is_told"), [("y = x + 1", False), ("y = z + 1", True), ("f(", False)])
-def test_a_variable_read_as_a_tensor_is_no_tuple(text: str, is_told: bool) -> None:
-    """It is read by another name where the statement does not mention it."""
-    found = frame(text)
-    found.unsure = {"x": [(("w",), 5)]}
-    assert [*found.beside_of_tuples(["x"])] == [(("w",), 5)] * is_told
-
-
-def test_what_is_surely_held_beside_a_value_is_let_go_at_once() -> None:
-    found = frame("x = f(x)", beside={"x": ("w",)})
-    assert (found.let_go_beside("x", 5), found.beside) == (("w",), {})
-    assert found.let_go_beside("x", 5) == ()
+def test_whether_an_expression_goes_on(opened: str, text: str, number: int, goes_on: bool) -> None:
+    assert frame(opened).goes_on(line(text, number)) is goes_on
 
 
 def test_a_line_of_another_file_function_or_module_is_of_another_run() -> None:
@@ -211,29 +155,7 @@ def test_a_function_begins_again_at_its_first_line() -> None:
     ],
 )
 def test_modules_are_alike_in_two_parts_of_a_list(one: str, other: str, alike: bool) -> None:
-    assert is_alike(one, other) is alike
-
-
-@pytest.mark.parametrize(
-    ("text", "before", "now", "is_next"),
-    [
-        ("x = layer(x)", "layers.0", "head", True),
-        ("x = layer(x)", "layers.0", "layers.0", False),
-        ("x = self.drop(self.norm(x))", "norm", "drop", False),
-        ("x = self.layers[i](x)", "layers.0", "layers.1", True),
-    ],
-)
-def test_a_loop_calls_another_module_in_its_next_turn(
-    text: str, before: str, now: str, is_next: bool
-) -> None:
-    (statement,) = statements(text, "self")
-    assert is_next_turn(statement, before, now) is is_next
-
-
-def test_whether_a_function_is_the_forward_of_a_module() -> None:
-    found = frame("x = f(x)")
-    assert found.is_module
-    assert not replace(found, line=replace(line(""), function="helper")).is_module
+    assert _is_alike(one, other) is alike
 
 
 CAST = Node("y", "aten.to.dtype", (Ref("x"),), outputs=("y",))
@@ -266,32 +188,13 @@ def test_what_a_statement_calls_and_what_it_runs_last(
     text: str, node: Node, child: str, spells: bool, ends: bool
 ) -> None:
     (statement,) = statements(text, "self")
-    assert statement.role(node, child) == (spells, ends)
+    assert statement.role(node.op, child) == (spells, ends)
 
 
 def test_after_the_last_statement_of_a_line_comes_the_first() -> None:
     """In a loop's next turn: the sum is of the second, the relu begins again."""
     found = frame("x = torch.relu(x); y = x.sum()")
-    found.start(found.line, 4)
+    found.start_next(4)
     assert found.part == 1
-    assert found.ends_statement(RELU, "")
-    assert not found.ends_statement(SUM, "")
-
-
-@pytest.mark.parametrize(
-    ("node", "converts"),
-    [
-        (Node("y", "aten.softmax.int", (Ref("x"), -1), outputs=("y",)), False),
-        (Node("y", "aten.softmax.int", (Ref("x"), -1, FLOAT32), outputs=("y",)), True),
-        (Node("y", "aten.to.dtype", (Ref("x"), FLOAT32), outputs=("y",)), False),
-    ],
-)
-def test_a_softmax_that_converts_its_operand(node: Node, converts: bool) -> None:
-    assert has_dtype(node) is converts
-
-
-def test_the_module_that_a_line_calls_is_that_of_the_line_below_it() -> None:
-    inner, deeper = (CodeLine("a.py", "forward", 1, "x = f(x)", module) for module in ("norm", "norm.scale"))
-    outer = CodeLine("b.py", "forward", 7, "x = self.norm(x)", "")
-    lines = [outer, inner, deeper]
-    assert [called_by(lines, depth) for depth in range(3)] == ["norm", "norm.scale", ""]
+    assert found.is_done(RELU, "")
+    assert not found.is_done(SUM, "")

@@ -43,7 +43,6 @@ LITERALS = {
 MASKS = "says what masks become in each operator, by canonical name"
 COLLECTIONS = {
     "attention/affine.py": MASKS,
-    "attention/concrete.py": MASKS,
     "attention/elementwise.py": MASKS,
     "attention/flex_problem.py": MASKS,
     "attention/intervals.py": MASKS,

@@ -124,12 +124,12 @@ def test_backward_of_fused_attention_recomputes_the_scores() -> None:
         ("query", 3),
         ("value", 2),
         ("key value", 4),
-        ("attn_mask", 2),
+        ("mask", 2),
     ],
 )
 def test_only_wanted_gradients_are_counted(wants: str, products: int) -> None:
     x, mask = heads(1, 2, 8, 16), t(8, 8)
-    estimate = gradient(SDPA, wants, query=x, key=x, value=x, attn_mask=mask)
+    estimate = gradient(SDPA, wants, query=x, key=x, value=x, mask=mask)
     assert estimate.matrix_flops == products * 2 * 2 * 8 * 8 * 16
     assert len(estimate.out) == len(wants.split())
 

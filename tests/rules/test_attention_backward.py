@@ -90,8 +90,8 @@ PACKED = {"query": TOKENS, "key": TOKENS, "value": TOKENS, "is_causal": True}
             "aten._flash_attention_forward",
             PACKED
             | {
-                "cum_seq_q": OFFSETS,
-                "cum_seq_k": OFFSETS,
+                "offsets_q": OFFSETS,
+                "offsets_k": OFFSETS,
                 "max_q": 4,
                 "max_k": 4,
                 "dropout_p": 0.0,
@@ -101,20 +101,20 @@ PACKED = {"query": TOKENS, "key": TOKENS, "value": TOKENS, "is_causal": True}
         (
             "aten._cudnn_attention_forward",
             PACKED
-            | {"attn_bias": None, "cum_seq_q": OFFSETS, "cum_seq_k": OFFSETS, "max_q": 4, "max_k": 4}
+            | {"mask": None, "offsets_q": OFFSETS, "offsets_k": OFFSETS, "max_q": 4, "max_k": 4}
             | {"compute_log_sumexp": True, "dropout_p": 0.0},
         ),
         (
             "torch_attn._varlen_attn",
-            PACKED | {"cu_seq_q": OFFSETS, "cu_seq_k": OFFSETS, "max_q": 4, "max_k": 4},
+            PACKED | {"offsets_q": OFFSETS, "offsets_k": OFFSETS, "max_q": 4, "max_k": 4},
         ),
         (
             "aten._efficient_attention_forward",
-            {"query": ROWS_FIRST, "key": ROWS_FIRST, "value": ROWS_FIRST, "bias": None, "cu_seqlens_q": None}
+            {"query": ROWS_FIRST, "key": ROWS_FIRST, "value": ROWS_FIRST, "mask": None, "offsets_q": None}
             | {
-                "cu_seqlens_k": None,
-                "max_seqlen_q": 4,
-                "max_seqlen_k": 4,
+                "offsets_k": None,
+                "max_q": 4,
+                "max_k": 4,
                 "dropout_p": 0.0,
                 "custom_mask_type": 1,
             },

@@ -17,8 +17,7 @@ from graphflops.devices import complete, device
 from graphflops.dims import symbol
 from graphflops.errors import GraphflopsError, ModelError, OptionError
 from graphflops.fitting.cells import KvCache
-from graphflops.serving.engines import engine_named, engines
-from graphflops.serving.phases import Prefill, _open
+from graphflops.serving.engines import Prefill, _open, engine_named, engines
 
 pytest.importorskip("torch")
 

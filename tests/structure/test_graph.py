@@ -13,7 +13,7 @@ from graphflops.errors import OptionError
 from graphflops.graph import Graph, Input, Node, Output, Ref
 from graphflops.report import Report
 from graphflops.structure.build import Program
-from graphflops.structure.fold import cut
+from graphflops.structure.wiring import cut
 from tests.support import t
 
 SAMPLES = Path(__file__).parents[2] / "samples"

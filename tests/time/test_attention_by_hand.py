@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from graphflops.kernels.kernel import Attention
 from graphflops.time import bandwidth
-from graphflops.time.predict_attention import attention_seconds
+from graphflops.time.predict_sequences import attention_seconds
 from tests.time.toy_device import FAST, device
 
 PEAK = 4e9

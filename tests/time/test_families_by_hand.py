@@ -48,7 +48,6 @@ FLASH_SIZES = Attention(2, 4, 4, 8, 8, 64)
         (kernel("convolution", replace(ONE_TAP, channels_last=True)),
          "pointwise_last.forward pointwise_last pointwise.forward pointwise dense.forward dense"),
         (kernel("convolution", DEPTHWISE), "depthwise_last.forward depthwise_last depthwise.forward depthwise"),
-        (kernel("convolution", CONV, variant="direct"), "direct.forward direct"),
         (kernel("attention", FLASH_SIZES), "flash.narrow.forward flash.forward flash attention"),
         (kernel("attention", replace(FLASH_SIZES, queries=1), variant="masked"),
          "flash.masked.decoding flash.narrow.decoding flash.decoding flash attention"),

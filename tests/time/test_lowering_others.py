@@ -255,7 +255,6 @@ def test_gradients_of_views() -> None:
     size = 4 * 4 * 64
     assert backward("aten.expand.default", g(4, 64), (4, 64)) == []
     assert backward("aten.expand.default", g(4, 64), (1, 4, 64)) == []
-    assert made(backward("aten.expand.default", g(4, 1), (4, 7))) == [pointwise(4 * 7, 4 * 28, 4 * 4)]
     (summed,) = backward("aten.expand.default", g(4, 1), (4, 64))
     assert (summed.family, summed.read_bytes, summed.written_bytes) == ("reduction", size, 4 * 4)
     assert backward("aten.reshape.default", g(4, 64), (64, 4)) == []

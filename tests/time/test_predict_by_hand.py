@@ -70,16 +70,6 @@ def test_cycles_of_elements(kernel: Kernel, rates: dict[str, float], cycles: flo
     assert seconds(kernel, known) == pytest.approx(cycles / 4e6, rel=1e-3)
 
 
-def test_the_floor_is_shorter_for_few_elements() -> None:
-    known = with_rates("elementwise", {**TRAFFIC, "floor": 1e6}, bandwidth=1e15)
-    assert seconds(pointwise(8), known) == pytest.approx(1)
-    assert seconds(pointwise(8, Strided(128, 1, 2)), known) == pytest.approx(0.5 + 0.5 * 128 / 256)
-    assert seconds(pointwise(8, Strided(512, 1, 2)), known) == pytest.approx(1)
-    for elements, share in ((1, 0.7), (128, 0.7), (129, 0.7 + 0.29), (512, 0.7 + 3 * 0.29), (4096, 1.57)):
-        assert seconds(pointwise(8, Strided(elements, 1, 2, 0.0, True)), known) == pytest.approx(share)
-    assert seconds(pointwise(8, Strided(4097, 1, 2, 0.0, True)), known) == pytest.approx(1)
-
-
 def test_rows_are_started_by_their_warps() -> None:
     rows = {**TRAFFIC, "row": 1e6, "column": 1e6}  # milliseconds
     for family, share in (("softmax", 3 / 32), ("scan", 1)):  # of a warp that a row takes

@@ -84,31 +84,6 @@ def test_elements_of_what_is_read_or_written(width: float, read: int, written: i
     assert took(one, {"elements": 0.5}, clock_hz=1e6, width=width)[0] == pytest.approx(elements * 2 / 4e6)
 
 
-@pytest.mark.parametrize(
-    ("elements", "has_casts", "dtype", "share"),
-    [
-        # From half of the floor, with one element, to all of it, with 256; with a conversion by the loads of a thread.
-        (0, False, "float32", 0.5),
-        (64, False, "float32", 0.5 + 0.5 * 64 / 256),
-        (256, False, "float32", 1.0),
-        (257, False, "float32", 1.0),
-        (64, True, "int64", 0.5 + 0.5 * 64 / 256),  # of floating-point numbers only
-        (64, True, "bfloat16", 0.7),
-        (128, True, "float32", 0.7),
-        (129, True, "float32", 0.7 + 0.29),
-        (384, True, "float32", 0.7 + 2 * 0.29),
-        (385, True, "float32", 0.7 + 3 * 0.29),
-        (4096, True, "float32", 0.7 + 3 * 0.29),
-        (4097, True, "float32", 1.0),
-        (4096, False, "float32", 1.0),
-    ],
-)
-def test_the_floor_of_few_elements(elements: int, has_casts: bool, dtype: str, share: float) -> None:
-    one = kernel(Strided(elements, 1, 2, 0.0, has_casts), dtype=dtype)
-    assert took(one, {"floor": 1e6})[0] == pytest.approx(share, rel=1e-6)
-    assert took(kernel(None), {"floor": 1e6})[0] == pytest.approx(1)
-
-
 def depthwise(
     phase: Any = "forward",
     image: tuple[int, ...] = (8, 8),
@@ -224,8 +199,6 @@ def test_how_often_a_depthwise_convolution_repeats_its_work(
         # Of a reduction short rows share a warp, along an outer axis all do; others have a warp each.
         ("reduction", "", Rows(64, 8), 64 * 8 / 32, 8),
         ("reduction", "", Rows(64, 32), 64, 32),
-        ("reduction", "pairs", Rows(64, 8), 64 * 8 / 32, 8),
-        ("reduction", "pairs", Rows(64, 2**20), 64, 4096),  # the longest that a block adds up
         ("reduction", "", Rows(64, 8, False), 64 / 32, 8),
         ("reduction", "", Rows(64, 4096, False), 64 / 32, 4096),
         ("reduction", "", Rows(64, 4097, False), 64 / 32, 4096),

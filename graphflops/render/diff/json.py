@@ -28,7 +28,7 @@ from graphflops.report.as_json import Tool, left_out, printable
 from graphflops.version import __version__
 
 SCHEMA: Literal[1] = 1
-_FORMS = {
+_FORMS: dict[type, Form] = {
     Comparison: Form(names={"dtypes": "parameter_dtypes", "unchanged": "unchanged_modules"}, always=True),
     Fact: Form(first=("kind", "what"), always=True),
     ModuleChange: Form(

@@ -6,14 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from graphflops.base.units import measured
 from graphflops.comparison.causes import added, summed
-from graphflops.comparison.result import HELD, WORK, Comparison, Figure, GroupChange
+from graphflops.comparison.result import WORK, Comparison, Figure, GroupChange
 from graphflops.cost import REPORTED
-from graphflops.render.diff.figures import NAMES, before_after, delta, share
-from graphflops.render.diff.words import fact_words, path_of, tag, type_of
+from graphflops.render.diff.words import NAMES, before_after, delta, fact_words, path_of, share, tag, type_of
 from graphflops.render.formats import UNLIMITED
 from graphflops.render.tables import Entry, TextTable
 from graphflops.render.text import formula, safe, shortened
-from graphflops.report import Grouping
+from graphflops.report import HELD, Grouping
 
 LINES = 25  # default number of lines of a table
 _FORMULA = 60

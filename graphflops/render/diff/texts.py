@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from graphflops.comparison.causes import summed
 from graphflops.comparison.result import Cause, Comparison, Figure, Fold, GroupChange, ModuleChange, Resized
-from graphflops.render.diff.figures import NAMES, delta, signed
+from graphflops.render.diff import words
 from graphflops.render.diff.tables import BRIEF, both, figure_of, tables
-from graphflops.render.diff.words import compared_at, fact_words, headlines, notes, path_of, tag, type_of
 from graphflops.render.document import escaped, fitted, rows, written
 from graphflops.render.table import Page
 from graphflops.render.tables import Entry, TextTable
 from graphflops.render.text import count_of, listed, safe, short_type, told_apart
-from graphflops.report import Grouping
+from graphflops.report import HELD, Grouping
+from graphflops.report.size_names import alike, collapsed, pattern_of
 
 VISIBLE = 12  # lines that a reader sees before anything is unfolded
 _NARROWEST = 12  # columns of the words, however narrow the screen
@@ -36,17 +36,17 @@ def causes(comparison: Comparison, lines: int, room: int | None = None) -> Itera
     figures = [both(cause.figures, cause.backward) for cause in found]
     beside = _beside(figures)
     entries = []
-    words = [cause_words(cause, room) for cause in shown]
-    labels = {} if room is None else told_apart(words, max(room, _NARROWEST))
-    for cause, text, part in zip(shown, words, figures, strict=False):
+    said = [cause_words(cause, room) for cause in shown]
+    labels = {} if room is None else told_apart(said, max(room, _NARROWEST))
+    for cause, text, part in zip(shown, said, figures, strict=False):
         label = labels.get(text, text)
         alarming = any(fold.first.after_unknown for fold in cause.folds)
         entries.append(Entry([label, *_cells(comparison, part, beside)], path=label, alarming=alarming))
     if len(shown) < len(found):
         label = f"… {len(found) - len(shown):,} more changes"
         entries.append(Entry([label, *_cells(comparison, summed(figures[len(shown) :]), beside)], path=label))
-    heads = ("what changed", "FLOPs", "% of all", *((BRIEF.get(beside) or NAMES[beside],) if beside else ()))
-    yield TextTable(heads, entries)
+    named = [BRIEF.get(beside) or words.NAMES[beside]] if beside else []
+    yield TextTable(("what changed", "FLOPs", "% of all", *named), entries)
 
 
 def cause_words(cause: Cause, room: int | None = None) -> str:
@@ -60,7 +60,7 @@ def _forms(cause: Cause) -> list[str]:
     if len(cause.folds) == 1:
         forms = [_fold_words(cause.folds[0])]
         if cause.sizes and cause.sizes[0].noun:
-            forms.append(f"{path_of(cause.folds[0])}: {listed(map(_size, cause.sizes), _SIZES)}")
+            forms.append(f"{words.path_of(cause.folds[0])}: {listed(map(_size, cause.sizes), _SIZES)}")
         return forms
     depth = len(cause.place.split(".")) if cause.place else 0
     names: dict[str, None] = {}
@@ -86,8 +86,8 @@ def _followed(cause: Cause) -> list[str]:
     shapes = ((fold, [fact for fact in fold.first.facts if fact.kind == "shape"]) for fold in cause.folds)
     begins = (fold for fold, facts in shapes if all(fact.what == "result" for fact in facts))
     first = next(begins, cause.folds[0])
-    others = [path_of(fold) for fold in cause.folds if fold is not first]
-    begun = f"{path_of(first)}: {_size(cause.sizes[0])}"
+    others = [words.path_of(fold) for fold in cause.folds if fold is not first]
+    begun = f"{words.path_of(first)}: {_size(cause.sizes[0])}"
     elsewhere = count_of(len(others), "more place")
     return [f"{_fold_words(first)}; then in {listed(others, 2)}", f"{begun}; then in {elsewhere}"]
 
@@ -95,9 +95,10 @@ def _followed(cause: Cause) -> list[str]:
 def _fold_words(fold: Fold) -> str:
     """`blocks.0-15.up (x16, Linear): weight [192, 64] → [256, 64]`."""
     times = f"x{len(fold.members):,}" if len(fold.members) > 1 else ""
-    about = ", ".join(part for part in (times, type_of(fold.first) if fold.first.path else "") if part)
-    name = " ".join(part for part in (tag(fold.first), path_of(fold), f"({about})" if about else "") if part)
-    said = fact_words(fold.first, fold.figures.get("masked_flops"), most=2)
+    about = ", ".join(part for part in (times, words.type_of(fold.first) if fold.first.path else "") if part)
+    parts = (words.tag(fold.first), words.path_of(fold), f"({about})" if about else "")
+    name = " ".join(filter(None, parts))
+    said = words.fact_words(fold.first, fold.figures.get("masked_flops"), most=2)
     unknown = (fold.first.after_unknown - fold.first.before_unknown) * len(fold.members)
     if unknown > 0:
         said.append(f"{count_of(unknown, 'call')} of unknown cost more")
@@ -123,12 +124,47 @@ def _cells(comparison: Comparison, figures: Mapping[str, Figure], beside: str) -
     whole = (comparison.totals.get("step") or comparison.totals["forward"])["matrix_flops"].before_value
     part = "0.0" if not flops.differs else ""
     if flops.delta is not None and whole:
-        part = signed(100 * flops.delta / whole) if flops.delta else "0.0"
-    cells = [delta("matrix_flops", flops), part]
+        part = words.signed(100 * flops.delta / whole) if flops.delta else "0.0"
+    cells = [words.delta("matrix_flops", flops), part]
     if beside:
-        text = delta("read_bytes" if beside == "traffic" else beside, figure_of(beside, figures))
+        text = words.delta("read_bytes" if beside == "traffic" else beside, figure_of(beside, figures))
         cells.append(text if figure_of(beside, figures).differs else "")
     return cells
+
+
+def compared_at(comparison: Comparison) -> list[str]:
+    """The sizes that the two are compared at, in one line."""
+    known = {size.stated: size for size in comparison.sizes if size.value is not None}
+    groups = alike(known, lambda name: (known[name].value, known[name].assumed))
+    at = [
+        f"{safe(pattern_of(names), 40)} = {size.at(size.value or 0):,}{' (assumed)' if size.assumed else ''}"
+        for names in groups
+        for size in [known[names[0]]]
+    ]
+    return [f"compared at {listed(at, 8)}"] if at else []
+
+
+def notes(comparison: Comparison) -> list[str]:
+    """Notes: the sizes compared at, changed growth, and modules of which only the path changed."""
+    unset = [size.stated for size in comparison.sizes if size.value is None and size.before != size.after]
+    lines = compared_at(comparison)
+    if unset:
+        names = listed((safe(name, 40) for name in collapsed(unset)), 8)
+        lines.append(f"without one value for both: {names}")
+    other = [name for name in words.NAMES if name not in ("matrix_flops", "macs", *words.PARTS)]
+    lines += words.growths(comparison, other)
+    sizes = {size.name: size for size in comparison.sizes}
+    for entry in comparison.crossings:
+        if entry.quantity in ("matrix_flops", "peak_bytes"):
+            sides = ("less", "more") if entry.more else ("more", "less")
+            at = f"{safe(sizes[entry.size].stated, 40)} = {sizes[entry.size].at(entry.at):,}"
+            before, after = f"{sides[0]} than before below {at}", f"{sides[1]} from there on"
+            lines.append(f"{words.NAMES[entry.quantity]}: {before}, {after}")
+    if comparison.renumbered:
+        paths = ([safe(path, 80) or "the model" for path in pair] for pair in comparison.renumbered)
+        pairs = listed((f"{before} → {after}" for before, after in paths), 4)
+        lines.append(f"only the path differs: {pairs}")
+    return lines
 
 
 _FIGURES = 34  # columns of a terminal that the figures beside a cause take
@@ -143,7 +179,7 @@ def table(
     With `verbose`, or any choice of a table, every total and the modules, operators or source lines that changed follow.
     """
     page = Page(width, color)
-    first, *others = headlines(comparison, verbose=verbose)
+    first, *others = words.headlines(comparison, verbose=verbose)
     page.line((first, "bold"))
     brief = not (verbose or by or top) and depth is None
     identical = brief and comparison.same and not comparison.export
@@ -172,7 +208,7 @@ def markdown(
 
     One line where nothing differs. Of an export the answer alone, unless more is asked for. limit: characters.
     """
-    first, *others = headlines(comparison, verbose=verbose)
+    first, *others = words.headlines(comparison, verbose=verbose)
     lines = [f"**{escaped(first)}**"]
     brief = not (verbose or by or top) and depth is None
     said = [f"- {escaped(line)}" for line in others]
@@ -196,9 +232,8 @@ def markdown(
 
 def within(lines: Sequence[str], limit: int | None) -> str:
     """The lines as one text of at most `limit` characters; the last line says how many had to be left out."""
-    text = fitted(
-        [(f"{line}\n", 1) for line in lines], limit, lambda count: f"\n… {count:,} more lines left out\n"
-    )
+    each = [(f"{line}\n", 1) for line in lines]
+    text = fitted(each, limit, lambda count: f"\n… {count:,} more lines left out\n")
     return text if limit is None else text[: max(limit, 0)]
 
 
@@ -238,4 +273,4 @@ _OF_MODULES = (
 )  # fmt: skip
 
 
-_HELD = ("peak_bytes", "device_bytes", "parameters", "parameter_bytes", "buffer_bytes")
+_HELD = ("peak_bytes", "device_bytes", *HELD)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
+from graphflops.base.record import Record
 from graphflops.base.units import HUGE_BITS
 from graphflops.cost import CONVENTIONS, QUANTITIES, REPORTED, Cost
 from graphflops.dims import Dim, Expr
@@ -21,13 +22,15 @@ from graphflops.open_sizes import of_report
 from graphflops.render import summary
 from graphflops.render.html.fragment import inert
 from graphflops.render.ledger import Ledger, Tree, TreeModule, placed
-from graphflops.render.memory import device_of, memory_of, picoseconds
+from graphflops.render.memory import SECOND, device_of, memory_of
 from graphflops.render.text import count_of, formula, operator_name, safe, short_type, shortened
-from graphflops.report import Report, Row, SymbolInfo
+from graphflops.report import HELD, Report, SymbolInfo
 from graphflops.report.size_names import pattern_of
 
 LARGEST = 1_500_000  # bytes of data in a page
 _OTHERS = "(other operators)"
+_COLUMNS = ("node", "op", "module", "place", "source", "dtype", "time", "kind", "calls")
+_TIME = _COLUMNS.index("time")
 _PRETTY = 300  # characters of a formula shown
 _LONGEST_FORMULA = 10_000  # characters of a formula that the page evaluates
 _SAFE_INTEGER = 2**53  # from here on JavaScript reads a number in JSON inexactly
@@ -37,8 +40,7 @@ _FITS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class PageSize:
+class PageSize(Record, frozen=True):
     """An input field of the page for a size."""
 
     shown: str  # the name that people read
@@ -68,8 +70,7 @@ class PageSize:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class PageChange:
+class PageChange(Record, frozen=True):
     """A module that changed, or several with the same change; figures in the sizes that the page shows."""
 
     status: str
@@ -199,26 +200,19 @@ def _side(
 ) -> dict[str, Any]:
     calls = _Calls(report, ledger, tree, layout, number, parts, most)
     axes = of_report(report).axes
-    phases = {
-        name: [*(getattr(totals.cost, quantity.name) for quantity in REPORTED), totals.peak_bytes]
-        for name, totals in summary.phases(report).items()
-    }
+    totals, unknown = [], [*report.coverage.unknown_ops.items()][:50]
+    for name, phase in summary.phases(report).items():
+        costs = [*(getattr(phase.cost, quantity.name) for quantity in REPORTED), phase.peak_bytes]
+        totals.append([name, *(parts.formula(cost, report, pretty=True) for cost in costs)])
     return {
         "headline": summary.headline(report),
         "path": safe(report.origin.path, 200),
         "sha256": safe(report.origin.sha256, 64),
-        "totals": [
-            [name, *(parts.formula(quantity, report, pretty=True) for quantity in quantities)]
-            for name, quantities in phases.items()
-        ],
+        "totals": totals,
         "peak_at": summary.located(report, (report.step() or report.totals).peak_node),
-        "held": [
-            parts.formula(n, report) for n in (report.parameters, report.parameter_bytes, report.buffer_bytes)
-        ],
+        "held": [parts.formula(getattr(report, name), report) for name in HELD],
         "coverage": [getattr(report.coverage, name) for name in ("nodes", "counted", "free", "unknown")],
-        "unknown_ops": [
-            [parts.shown(operator_name(op)), n] for op, n in list(report.coverage.unknown_ops.items())[:50]
-        ],
+        "unknown_ops": [[parts.shown(operator_name(op)), times] for op, times in unknown],
         "phases": ledger.phases,
         "kinds": calls.kinds,
         "calls": {name: cells for name, cells in calls.columns.items() if name != "time" or report.device},
@@ -247,52 +241,37 @@ class _Calls:
     ) -> None:  # fmt: skip
         self.report, self.ledger, self.parts = report, ledger, parts
         self.kinds: list[list[Any]] = []
-        self.columns: dict[str, list[Any]] = {
-            name: [] for name in ("node", "op", "module", "place", "source", "dtype", "time", "kind", "calls")
-        }
         self.entry_of: list[int] = []
-        self._kinds: dict[Any, int] = {}
-        # Every row is put in its entry, the entries of folded rows after those that stand before them.
-        folded = self._folded(most)
+        name, folded, lines = parts.name, self._folded(most), list[list[int]]()
+        known: dict[int, int] = {}  # the place of the cost of each kind
         rest: dict[tuple[Any, ...], tuple[int, Counter[int]]] = {}
-        time = self.columns["time"]
+        # Every row is put in its entry, the entries of folded rows after those that stand before them.
         for row, kind in zip(report.rows, ledger.of, strict=True):
-            place = layout.home[number][tree.by_path[row.module]]
+            place, op = layout.home[number][tree.by_path[row.module]], operator_name(row.op)
+            cost, dtype, time = ledger.kinds[kind], row.matrix_dtype, round(row.seconds * SECOND)
             if folded.get(kind, 1) > 0:
                 if kind in folded:
                     folded[kind] -= 1
-                self._add_call(row, place, kind)
+                if kind not in known:
+                    known[kind] = self._cost(cost.state, cost.forward, cost.backward)
+                self.entry_of.append(len(lines))
+                where = (name(row.node), name(op), name(row.module), place, name(row.source))
+                lines.append([*where, name(dtype), time, known[kind], 1])
                 continue
-            state, op = ledger.kinds[kind].state, operator_name(row.op)
-            if (op, place, row.matrix_dtype, state) not in rest and len(rest) > most:
+            if (op, place, dtype, cost.state) not in rest and len(rest) > most:
                 op, place = _OTHERS, layout.outermost(place)
-            key = (op, place, row.matrix_dtype, state)
+            key = (op, place, dtype, cost.state)
             if key not in rest:
-                rest[key] = len(self.columns["node"]), Counter()
-                names = (-1, place, -1, parts.name(row.matrix_dtype))
-                self._add(-1, parts.name(op), *names, 0, 0, 0)
+                rest[key] = len(lines), Counter()
+                lines.append([-1, name(op), -1, place, -1, name(dtype), 0, 0, 0])
             entry, counts = rest[key]
             counts[kind] += 1
-            time[entry] += picoseconds(row)
+            lines[entry][_TIME] += time
             self.entry_of.append(entry)
         for (*_, state), (entry, counts) in rest.items():
             group = ledger.group(counts)
-            self.columns["kind"][entry] = self._cost(state, group.forward, group.backward)
-            self.columns["calls"][entry] = sum(counts.values())
-
-    def _add_call(self, row: Row, place: int, kind: int) -> None:
-        name = self.parts.name
-        names = name(row.node), name(operator_name(row.op)), name(row.module), place, name(row.source)
-        if kind not in self._kinds:
-            known = self.ledger.kinds[kind]
-            self._kinds[kind] = self._cost(known.state, known.forward, known.backward)
-        self._add(*names, name(row.matrix_dtype), picoseconds(row), self._kinds[kind], 1)
-
-    def _add(self, *cells: int) -> None:
-        if cells[-1]:
-            self.entry_of.append(len(self.columns["node"]))
-        for column, cell in zip(self.columns.values(), cells, strict=True):
-            column.append(cell)
+            lines[entry][-2:] = self._cost(state, group.forward, group.backward), counts.total()
+        self.columns = {head: [line[at] for line in lines] for at, head in enumerate(_COLUMNS)}
 
     def _folded(self, most: int) -> dict[int, int]:
         """For kinds that are partly folded: how many of their calls have an entry of their own."""
@@ -317,8 +296,7 @@ class _Calls:
         return len(self.kinds) - 1
 
 
-@dataclass(slots=True)
-class Layout:
+class Layout(Struct):
     """All places, the parent before the child; and by side where each module's calls and parameters belong.
 
     A place is a module, several equal siblings together, or the rest of a long list: the number of the place around it, -1
@@ -328,7 +306,7 @@ class Layout:
     places: list[tuple[int, tuple[str, str, str], int]]
     home: list[dict[TreeModule, int]]
     # By side and place, those of the modules themselves.
-    parameters: list[list[int]] = field(default_factory=list)
+    parameters: list[list[int]] = []
 
     def outermost(self, place: int) -> int:
         """The enclosing place in the program itself."""

@@ -11,7 +11,7 @@ from graphflops.comparison.result import Comparison, Fold
 from graphflops.dims.solving import affine
 from graphflops.render.diff import words
 from graphflops.render.diff.tables import tables
-from graphflops.render.diff.texts import VISIBLE, causes
+from graphflops.render.diff.texts import VISIBLE, causes, compared_at, notes
 from graphflops.render.diff.words import titles as titles_of
 from graphflops.render.html.data import PageChange, PageSize, page_data, page_size
 from graphflops.render.html.fragment import escaped, scripted, table
@@ -33,14 +33,14 @@ def fragment(found: Comparison) -> str:
 def _lead(found: Comparison) -> list[str]:
     """What the table says first, its causes with their figures; of an export none."""
     said = words.headlines(found)
-    room = VISIBLE - len(said) - len(words.compared_at(found))
+    room = VISIBLE - len(said) - len(compared_at(found))
     told = [
         f"{label}: "
         + ", ".join(f"{cell} {head}" for cell, head in zip(cells, grid.heads[1:], strict=True) if cell)
         for grid in (() if found.export else causes(found, room))
         for label, *cells in (entry.cells for entry in grid.entries)
     ]
-    return [*said, *told, *words.notes(found)]
+    return [*said, *told, *notes(found)]
 
 
 def html(found: Comparison) -> str:
@@ -82,11 +82,9 @@ def _sizes(found: Comparison) -> Iterator[PageSize]:
         ]
         for side, name in enumerate(own):
             told[side].add(name or "")
-        lines = [affine(each) if each is not None else None for each in (size.before_as, size.after_as)]
-        named = zip(own, lines, strict=True)
-        symbols = [
-            {} if name is None else {name: (1, 0) if line is None else line[1:]} for name, line in named
-        ]
+        lines = [None if each is None else affine(each) for each in (size.before_as, size.after_as)]
+        scales = [(1, 0) if line is None else line[1:] for line in lines]
+        symbols = [{name: scale} if name is not None else {} for name, scale in zip(own, scales, strict=True)]
         shown = affine(size.computed[size.axis]) if size.axis else None
         slope, offset = (1, 0) if shown is None else shown[1:]
         low, high = (None if end is None else slope * end + offset for end in (size.minimum, size.maximum))
@@ -139,8 +137,7 @@ def _moved(found: Comparison) -> Report:
         return paths[path]
 
     rows = tuple(row._replace(module=renamed(row.module)) for row in old.rows)
-    new = found.new.rows
-    lines = followed((old.rows[ours].source, new[theirs].source) for ours, theirs in found.calls.items())
+    lines = followed(old, found.new, found.calls)
     return replace(
         old,
         rows=tuple(row._replace(source=lines.get(row.source, row.source)) for row in rows),

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
+from graphflops.base.record import Record
 from graphflops.base.units import memory, number, seconds
 from graphflops.derived.resize import Point, Sweep
 from graphflops.render import serving as of_serving
@@ -18,6 +18,7 @@ from graphflops.render import summary
 from graphflops.render.derived import cells
 from graphflops.render.html.data import page_data, sizes_of
 from graphflops.render.html.fragment import escaped, fragment, scripted, wide
+from graphflops.render.memory import SECOND
 from graphflops.render.picture.svg import fitted
 from graphflops.render.tables import listing
 from graphflops.render.text import count_of, safe
@@ -44,13 +45,12 @@ _QUANTITIES: tuple[tuple[str, Callable[[Point], int | None], Callable[[int], str
     ("bytes moved", lambda point: point.traffic, memory),
     ("peak memory", lambda point: point.peak_bytes, memory),
 )
-_SECOND = 10**12  # picoseconds, in which times are drawn
 
 
 _TIME: tuple[str, Callable[[Point], int | None], Callable[[int], str]] = (
     "time",
-    lambda point: None if point.time is None else round(point.time.seconds * _SECOND),
-    lambda time: seconds(time / _SECOND),
+    lambda point: None if point.time is None else round(point.time.seconds * SECOND),
+    lambda time: seconds(time / SECOND),
 )
 
 
@@ -134,15 +134,14 @@ def _latencies(plan: Serving) -> str:
     for context, _ in plan.requests[:_MOST_CURVES]:
         cells = [cell for cell in plan.cells if cell.context == context]
         known = [(cell.tokens_per_second, cell.each) for cell in cells]
-        points = {round(many): round(each * _SECOND) for many, each in known if many and each}
+        points = {round(many): round(each * SECOND) for many, each in known if many and each}
         if points:
             curves.append(Curve(f"context {context:,}", tuple(sorted(points.items()))))
     if not curves:
         return ""
     drawn = plot("serving", "time of a token", "tokens a second", curves, _TIME[-1])
-    return (
-        f'<figure class="chart"><figcaption>time of a token by tokens a second</figcaption>{drawn}</figure>'
-    )
+    caption = "<figcaption>time of a token by tokens a second</figcaption>"
+    return f'<figure class="chart">{caption}{drawn}</figure>'
 
 
 _WIDE, _HIGH = 420, 270
@@ -153,16 +152,14 @@ _APART = 42  # units between the labels of two sizes
 _MOST_DOTS = 100  # of one curve; of more points the line alone is drawn
 
 
-@dataclass(frozen=True, slots=True)
-class Curve:
+class Curve(Record, frozen=True):
     """A quantity at several sizes, which ascend."""
 
     label: str
     points: tuple[tuple[int, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Axis:
+class Axis(Record, frozen=True):
     """What of an axis is shown, from 0 to 1: from the least to the largest value, by their logarithms or as they are."""
 
     least: int
@@ -241,10 +238,7 @@ def _upright(values: Sequence[int]) -> tuple[Axis, list[int]]:
 
 def _power(value: int) -> int:
     """The power of ten at or below a value."""
-    power = int(math.log10(max(value, 1)))  # which may be off by one where the value is next to a power
-    if 10**power > max(value, 1):
-        return power - 1
-    return power + 1 if 10 ** (power + 1) <= value else power
+    return len(str(max(value, 1))) - 1
 
 
 def _x(axis: Axis, value: int) -> float:

@@ -67,9 +67,7 @@ def _alignable(points: Points, rows: Sequence[Sequence[int]], boxes: int) -> set
                 if above in points.next or point in ends:
                     fine = points.next.get(above) == point
                 elif (above < boxes) != (point < boxes):
-                    fine = not (
-                        has_box if above >= boxes else any(one < boxes for one in points.below[above])
-                    )
+                    fine = not (has_box if above >= boxes else any(p < boxes for p in points.below[above]))
                 else:
                     fine = True
                 if fine and all(

@@ -7,16 +7,16 @@ What two programs differ in, and where a run differs from its analysis, are stat
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import networkx
+from msgspec import Struct
 
 from graphflops.base.units import numbered, unnumbered
 from graphflops.render.text import count_of, short_type
-from graphflops.structure.build import Program
-from graphflops.structure.fold import Fold, Part, Turn, marks
+from graphflops.structure.build import Program, marks
+from graphflops.structure.wiring import Fold, Part, Turn
 
 if TYPE_CHECKING:
     from graphflops.comparison.result import Comparison
@@ -27,8 +27,7 @@ FIGURES = ("flops", "bytes", "time", "memory", "parameters")
 _WORST = ("unknown", "at least", "exact")
 
 
-@dataclass(slots=True)
-class Item:
+class Item(Struct):
     """One box."""
 
     label: str
@@ -44,12 +43,11 @@ class Item:
         return int(self.facts.get("count", 1))
 
 
-@dataclass(slots=True)
-class Sheet:
+class Sheet(Struct):
     """Boxes in program order; by the places of two, the values that pass from one to the other, with their attributes."""
 
-    items: list[Item] = field(default_factory=list)
-    links: dict[tuple[int, int], dict[str, Mapping[str, Any]]] = field(default_factory=dict)
+    items: list[Item] = []
+    links: dict[tuple[int, int], dict[str, Mapping[str, Any]]] = {}
 
     def link(self, source: int, target: int, facts: Mapping[str, Any]) -> None:
         self.links.setdefault((source, target), {})[str(facts.get("value", ""))] = facts
@@ -313,9 +311,7 @@ def _rewired(
 
 def _pairs(found: Comparison, before: Program, after: Program) -> dict[str, str]:
     """Nodes of the new program by those of the old one: calls, those that only moved within their module, and ends."""
-    names, others = (
-        {place: name for name, place in program.found.calls.items()} for program in (before, after)
-    )
+    names, others = ({place: name for name, place in side.found.calls.items()} for side in (before, after))
     pairs = {names[ours]: others[theirs] for ours, theirs in found.calls.items()}
     free: dict[object, list[str]] = {}
     same = {*pairs.values()}

@@ -7,7 +7,6 @@ one HTML file without network, modules open into their calls.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from pathlib import Path, PurePath
@@ -15,6 +14,7 @@ from typing import Any, Literal
 
 import networkx
 
+from graphflops.base.record import Record
 from graphflops.base.units import memory, number, parameters, percent, seconds
 from graphflops.render.html.fragment import escaped, scripted
 from graphflops.render.picture.layout import Box, Route, layout
@@ -49,8 +49,7 @@ _WIDTHS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Face:
+class Face(Record, frozen=True):
     """What a box shows. share: of the whole, from 0 to 1. out: beside the line that leaves it. about: all its facts."""
 
     lines: tuple[str, ...]
@@ -239,9 +238,8 @@ def faces(sheet: Sheet, by: By, total: float) -> list[Face]:
     leaving: list[dict[str, Mapping[str, Any]]] = [{} for _ in sheet.items]
     for (source, _), values in sheet.links.items():
         leaving[source].update(values)
-    now = [
-        [one for one in all_.values() if one.get("status") != "gone"] or [*all_.values()] for all_ in leaving
-    ]
+    there = ([one for one in own.values() if one.get("status") != "gone"] for own in leaving)
+    now = [some or [*own.values()] for some, own in zip(there, leaving, strict=True)]
     return [face(item, by, total, now[place]) for place, item in enumerate(sheet.items)]
 
 

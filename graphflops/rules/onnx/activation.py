@@ -15,10 +15,10 @@ from graphflops.dims import broadcast, call, differ
 from graphflops.ops import operator
 from graphflops.rules.elementwise import Promotion, elementwise, to_bool
 from graphflops.rules.onnx import values
+from graphflops.rules.reduce import log_softmax, softmax_along
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import axis as axis_of
 from graphflops.rules.shapes import only_result, same_elements
-from graphflops.rules.softmax import log_softmax, softmax_along
 from graphflops.rules.work import WORK, Work
 from graphflops.rules.work import gelu as gelu_work
 from graphflops.rules.work import power as power_work

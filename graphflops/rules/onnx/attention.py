@@ -178,21 +178,24 @@ def projected_attention(
 
 
 def separated(
-    query: TensorType, key: TensorType | None, value: TensorType | None, heads: Dim
-) -> tuple[TensorType, ...]:
-    """Queries, keys and values by head, from any packing."""
+    query: TensorType, key: TensorType | None, value: TensorType | None, heads: Dim, kv_heads: Dim
+) -> tuple[TensorType, TensorType, TensorType]:
+    """Queries, keys and values by head, (batch, heads, rows, width), from any packing; a query without keys holds all."""
     if query.rank == 5:  # (batch, rows, heads, 3, width)
         batch, rows, _, _, width = query.shape
         return (query.like((batch, heads, rows, width)),) * 3
     if key is None:
-        third = floor_div(query.shape[-1], 3)
-        return (by_head(query.like((*query.shape[:-1], third)), heads),) * 3
+        batch, _, rows, width = by_head(query, heads + 2 * kv_heads).shape
+        q, k = (query.like((batch, count, rows, width)) for count in (heads, kv_heads))
+        return q, k, k
+    q = by_head(query, heads)
     if key.rank == 5:  # (batch, rows, heads, 2, width)
         batch, rows, _, _, width = key.shape
-        return (by_head(query, heads), *(key.like((batch, heads, rows, width)),) * 2)
+        return q, *(key.like((batch, kv_heads, rows, width)),) * 2
     require(value is not None, "keys are given without values")
     assert value is not None
-    return by_head(query, heads), *(x if x.rank == 4 else by_head(x, heads) for x in (key, value))
+    k, v = (x if x.rank == 4 else by_head(x, kv_heads) for x in (key, value))
+    return q, k, v
 
 
 @rule("com.microsoft.MultiHeadAttention", product=("query", "key"))
@@ -207,7 +210,7 @@ def multi_head_attention(
 
     A causal query sees the keys at its own position and before it; with a past, all of the past too.
     """
-    q, k, v = separated(of.query, of.key, of.value, num_heads)
+    q, k, v = separated(of.query, of.key, of.value, num_heads, num_heads)
     shared = of.past_sequence_length is not None
     keys = past_rows(of.past_key, of.past_sequence_length, shared) + k.shape[-2]
     causal, aligned = unidirectional != 0, of.past_key is not None

@@ -16,12 +16,12 @@ from graphflops.rules import pool
 from graphflops.rules.conv import convolved, upsampled
 from graphflops.rules.onnx.entries import applied, fused, in_32_bits, require_scales, sizes, unknown
 from graphflops.rules.onnx.reduce import REDUCTIONS, Reduction
-from graphflops.rules.operands import Operands, takes
+from graphflops.rules.operands import Derived, Operands, takes
 from graphflops.rules.pool import adaptive, outputs, windowed
 from graphflops.rules.reduce import indexed
-from graphflops.rules.registry import Derived, require, rule
+from graphflops.rules.registry import require, rule
+from graphflops.rules.resample import deformed
 from graphflops.rules.shapes import shown
-from graphflops.rules.vision import deformed
 from graphflops.rules.work import activation as activation_named
 from graphflops.tensor import TensorType
 

@@ -10,8 +10,9 @@ from msgspec.structs import replace
 from graphflops.cost import Estimate, Value, data_dependent, free
 from graphflops.dims import Dim, Expr, ceil_div
 from graphflops.errors import DimError
-from graphflops.rules import arrangement
-from graphflops.rules.creation import progression
+from graphflops.rules import rearrange
+from graphflops.rules.creation import NORMAL, SCALED, UNIFORM, drawn, progression
+from graphflops.rules.creation import multinomial as draws
 from graphflops.rules.onnx import entries
 from graphflops.rules.onnx.values import (
     Number,
@@ -25,8 +26,6 @@ from graphflops.rules.onnx.values import (
     multiply,
     subtract,
 )
-from graphflops.rules.random import NORMAL, SCALED, UNIFORM, drawn
-from graphflops.rules.random import multinomial as draws
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import axis as place_of
 from graphflops.rules.shapes import larger, only_result, shown, tensors_of
@@ -130,7 +129,7 @@ def one_hot(indices: TensorType, depth: entries.Numbers, values: TensorType, *, 
     """One of two values written per index and class."""
     place, classes = place_of(axis, indices.rank + 1), entries.size(depth)
     known, pair = known_contents(indices), entries.numbers(values)
-    estimate = arrangement.one_hot(indices, place, classes, values.dtype)
+    estimate = rearrange.one_hot_along(indices, place, classes, values.dtype)
     (out,) = tensors_of(estimate.out)
 
     def entry(at: Place) -> Number | None:

@@ -9,9 +9,10 @@ from msgspec.structs import replace
 
 from graphflops.cost import Estimate, picked
 from graphflops.dims import Dim, at_least, ceil_div, differ, dim_min, floor_div, meet, mod, total
-from graphflops.rules.arrangement import bordered, combined, functional
+from graphflops.rules.indexing import combined, functional
 from graphflops.rules.onnx import values
 from graphflops.rules.onnx.entries import Numbers, Outputs, chosen_axes, many, size, sizes, unknown
+from graphflops.rules.rearrange import bordered
 from graphflops.rules.registry import require, require_known, rule
 from graphflops.rules.shapes import Shape, kept_by_onnx_slice, replaced, shown, start_of_slice
 from graphflops.rules.shapes import axis as place_of

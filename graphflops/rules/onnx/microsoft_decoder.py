@@ -152,27 +152,6 @@ NORMED = MEAN_SQUARE + NORMALISE + 1  # a root mean square norm with a weight, p
 CAPPED = 2  # divide 1, multiply 1; and a tanh
 
 
-Three = tuple[TensorType, TensorType, TensorType]
-
-
-def unpacked(
-    query: TensorType, key: TensorType | None, value: TensorType | None, heads: Dim, kv_heads: Dim
-) -> Three:
-    """The three operands by head, (batch, heads, rows, width); a query without keys holds all three."""
-    if key is None:
-        batch, rows, _ = query.shape
-        width = attention.by_head(query, heads + 2 * kv_heads).shape[-1]
-        q, k = (query.like((batch, count, rows, width)) for count in (heads, kv_heads))
-        return q, k, k
-    require(value is not None, "keys are given without values")
-    assert value is not None
-    return (
-        attention.by_head(query, heads),
-        attention.by_head(key, kv_heads),
-        attention.by_head(value, kv_heads),
-    )
-
-
 def prepared(of: Operands, query: TensorType, key: TensorType, do_rotary: int) -> tuple[Estimate, Estimate]:
     """Rotary embedding and root mean square norms of queries and new keys (batch, heads, rows, width).
 
@@ -219,7 +198,7 @@ def group_query_attention(
     That length is the value of `total_sequence_length`; where it is not known, the past and the new rows. A cache
     that is long enough is a buffer, of which only the new rows are written.
     """
-    q, k, v = unpacked(of.query, of.key, of.value, num_heads, kv_num_heads)
+    q, k, v = attention.separated(of.query, of.key, of.value, num_heads, kv_num_heads)
     keys = keys_in_all(of.past_key, k.shape[-2], of.total_sequence_length, sliding_window_cache != 0)
     window = local_window_size if local_window_size > 0 else None
     problem = attention.attention_to(
@@ -241,7 +220,7 @@ def group_query_attention(
 
 def grouped(
     problem: Attention,
-    given: Three,
+    given: tuple[TensorType, TensorType, TensorType],
     pasts: tuple[TensorType | None, TensorType | None],
     keys: Dim,
     parts: tuple[Estimate, ...],

@@ -20,10 +20,10 @@ from graphflops.rules.norm import MEAN_SQUARE, normalised
 from graphflops.rules.onnx.entries import applied, fused, sizes, work
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.quantized import DEQUANTIZE, MIN_MAX, QUANTIZE, weight_only
+from graphflops.rules.reduce import SOFTMAX
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import axis as axis_of
 from graphflops.rules.shapes import only_result
-from graphflops.rules.softmax import SOFTMAX
 from graphflops.rules.work import WORK, Work
 from graphflops.rules.work import activation as activation_named
 from graphflops.tensor import FLOAT8, INT8, UINT8, DType, TensorType

@@ -35,13 +35,12 @@ from graphflops.rules.onnx.entries import (
 from graphflops.rules.onnx.entries import activation as activated
 from graphflops.rules.onnx.movement import joined
 from graphflops.rules.onnx.signal import resize_by_factors
-from graphflops.rules.operands import Operands, takes
+from graphflops.rules.operands import Derived, Operands, takes
 from graphflops.rules.quantized import DEQUANTIZE, MIN_MAX, QUANTIZE, convert
-from graphflops.rules.reduce import reduction
-from graphflops.rules.registry import Derived, find, require, rule
+from graphflops.rules.reduce import SOFTMAX, reduction
+from graphflops.rules.registry import find, require, rule
 from graphflops.rules.shapes import axis as axis_of
 from graphflops.rules.shapes import only_result
-from graphflops.rules.softmax import SOFTMAX
 from graphflops.rules.work import WORK, Work
 from graphflops.tensor import UINT8, DType, TensorType
 

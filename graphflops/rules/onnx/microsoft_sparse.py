@@ -14,12 +14,11 @@ from msgspec.structs import replace
 
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, Expr, dim_min, floor_div, prod
-from graphflops.rules.attention import Attention
-from graphflops.rules.attention_packed import lengths, pack
+from graphflops.rules.attention import Attention, lengths, pack
 from graphflops.rules.matmul import matmul
-from graphflops.rules.onnx.attention import Sizes, biased, by_head
+from graphflops.rules.onnx.attention import Sizes, biased, by_head, separated
 from graphflops.rules.onnx.entries import Outputs, fused, work
-from graphflops.rules.onnx.microsoft_decoder import grouped, keys_in_all, prepared, reshaped_scores, unpacked
+from graphflops.rules.onnx.microsoft_decoder import grouped, keys_in_all, prepared, reshaped_scores
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.quantized import QUANTIZE
 from graphflops.rules.registry import rule
@@ -86,7 +85,7 @@ def paged_attention(
     """Packed rows against the pages of their sequences, which are read; new rows are written into them in place."""
     offsets, tokens, room = of.cumulative_sequence_length, of.query.shape[0], of.block_table.shape[-1]
     query, key, value = (x and x.view((1, *x.shape)) for x in (of.query, of.key, of.value or of.key))
-    q, k, v = unpacked(query, key, value, num_heads, kv_num_heads)
+    q, k, v = separated(query, key, value, num_heads, kv_num_heads)
     # values may share one with keys
     pages = [cache for cache in of.named("key_cache value_cache") if cache is not None]
     room *= pages[0].shape[1]  # rows that one sequence can have
@@ -182,7 +181,7 @@ def dynamic_sparse_attention(
     outputs: Outputs = (True,),
 ) -> Estimate:
     """Every row meets as many keys as may be selected for it, and in one mode those of its window too."""
-    q, k, v = unpacked(of.query, of.key, of.value, num_heads, kv_num_heads)
+    q, k, v = separated(of.query, of.key, of.value, num_heads, kv_num_heads)
     keys = keys_in_all(of.past_key, k.shape[-2], of.total_sequence_length, evicting=False)
     local = dim_min(local_window_size, keys) if attention_mode == "local_plus_selected" else 0
     met = of.selected_indices.shape[-1] + local

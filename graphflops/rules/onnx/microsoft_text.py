@@ -17,9 +17,9 @@ from graphflops.cost import Estimate, Region, data_dependent
 from graphflops.dims import Dim, broadcast, prod
 from graphflops.rules.onnx.entries import said, work
 from graphflops.rules.operands import Operands, takes
+from graphflops.rules.reduce import LOG_SOFTMAX
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import shown
-from graphflops.rules.softmax import LOG_SOFTMAX
 from graphflops.tensor import BOOL, FLOAT32, INT32, INT64, STRING, UINT8, TensorType
 
 KIND = "text"

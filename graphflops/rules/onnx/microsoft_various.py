@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from graphflops.cost import Estimate, data_dependent, free
 from graphflops.dims import Dim, ceil_div, floor_div, meet, prod
-from graphflops.rules import fourier, solve
+from graphflops.rules import fourier, lapack, linalg
 from graphflops.rules.embedding import embedding
 from graphflops.rules.lapack import n_log_n
 from graphflops.rules.onnx import entries
@@ -18,11 +18,11 @@ from graphflops.rules.onnx.indexing import slice_
 from graphflops.rules.onnx.norm import dropout
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.quantized import DEQUANTIZE, QUANTIZE
+from graphflops.rules.reduce import SOFTMAX
 from graphflops.rules.registry import require, rule
+from graphflops.rules.resample import OVERLAP
 from graphflops.rules.shapes import axis as axis_of
 from graphflops.rules.shapes import replaced
-from graphflops.rules.softmax import SOFTMAX
-from graphflops.rules.vision import OVERLAP
 from graphflops.rules.work import WORK, Work
 from graphflops.rules.work import gelu as gelu_work
 from graphflops.tensor import BOOL, FLOAT32, INT32, INT64, STRING, UINT8, UINT32, TensorType
@@ -67,7 +67,9 @@ def unique(x: TensorType) -> Estimate:
     return Estimate(out, vector_flops=x.numel, reads=(x,))
 
 
-rule("com.microsoft.Inverse", kind="linear_algebra").derived(solve.inverse, says="2 n^3 for every matrix.")
+rule("com.microsoft.Inverse", kind="linear_algebra").derived(
+    linalg.factored, says="2 n^3 for every matrix.", made="nn", work=lambda _, n: lapack.inverse(n)
+)
 
 
 @rule("com.microsoft.CDist", kind="distance")

@@ -17,8 +17,8 @@ from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, ceil_div, differ, dim_min
 from graphflops.graph import Opaque
 from graphflops.rules.onnx.entries import Touched, fused, work
+from graphflops.rules.reduce import SOFTMAX
 from graphflops.rules.registry import require, require_known, rule
-from graphflops.rules.softmax import SOFTMAX
 from graphflops.tensor import FLOAT32, INT64, STRING, DType, SequenceType, TensorType
 
 KIND = "classical"

@@ -13,11 +13,11 @@ from msgspec.structs import replace
 from graphflops.cost import Estimate, Value, copied, data_dependent, free
 from graphflops.dims import Dim, broadcast, floor_div, meet, mod, prod
 from graphflops.errors import DimError
-from graphflops.rules import arrangement
-from graphflops.rules.arrangement import columns_to_image, repeated
+from graphflops.rules import rearrange
 from graphflops.rules.onnx import entries, values
 from graphflops.rules.onnx.conv import window_counts
 from graphflops.rules.onnx.values import Number, Place, filled, known_contents, moved
+from graphflops.rules.rearrange import columns_to_image, repeated, triangle
 from graphflops.rules.registry import require, require_known, rule
 from graphflops.rules.shapes import (
     axes,
@@ -27,7 +27,6 @@ from graphflops.rules.shapes import (
     same_elements,
     shown,
     tensors_of,
-    triangle,
 )
 from graphflops.rules.shapes import axis as place_of
 from graphflops.tensor import DTYPES, INT64, DType, TensorType, UnknownType
@@ -257,7 +256,7 @@ def _repeated(x: TensorType, times: Sequence[Dim]) -> Estimate:
 def depth_to_space(x: TensorType, *, blocksize: int) -> Estimate:
     """Channels spread out over a finer grid of positions; the order of channels costs nothing."""
     _require_picture(x, blocksize)
-    return arrangement.depth_to_space(x, blocksize)
+    return rearrange.depth_to_space(x, blocksize)
 
 
 @rule("onnx.SpaceToDepth")
@@ -266,7 +265,7 @@ def space_to_depth(x: TensorType, *, blocksize: int) -> Estimate:
     _require_picture(x, blocksize)
     for length in x.shape[2:]:
         meet(mod(length, blocksize), 0, f"{shown(x.shape[2:])} is not made of blocks of {blocksize}")
-    return arrangement.space_to_depth(x, blocksize)
+    return rearrange.space_to_depth(x, blocksize)
 
 
 def _require_picture(x: TensorType, block: int) -> None:

@@ -20,8 +20,8 @@ from graphflops.rules.onnx.microsoft_decoder import NORMED
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.quantized import MIN_MAX, QUANTIZE
 from graphflops.rules.recurrent import Cell, Layer, recur, recur_back, with_gradients
+from graphflops.rules.reduce import SOFTMAX
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.softmax import SOFTMAX
 from graphflops.rules.work import WORK
 from graphflops.rules.work import activation as activation_named
 from graphflops.tensor import INT8, TensorType

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, Expr, at_least, compare, floor_div, meet
-from graphflops.rules import contraction, cumulative, linalg
+from graphflops.rules import contraction, cumulative, lapack, linalg
 from graphflops.rules import matmul as products
 from graphflops.rules import reduce as shared
 from graphflops.rules.cumulative import distinct, nonzero
@@ -21,10 +21,10 @@ from graphflops.rules.onnx import entries, values
 from graphflops.rules.onnx.values import filled, known_contents, moved
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import require, require_known, rule
+from graphflops.rules.resample import OVERLAP
 from graphflops.rules.shapes import axes as axes_of
 from graphflops.rules.shapes import axis as place_of
 from graphflops.rules.shapes import only_result, replaced, same_elements, shown, tensors_of
-from graphflops.rules.vision import OVERLAP
 from graphflops.tensor import INT64, TensorType
 
 Fold = Callable[[Sequence[values.Number]], values.Number]
@@ -67,7 +67,10 @@ def einsum(*tensors: TensorType, equation: str) -> Estimate:
 
 rule("onnx.MatMul", product=("a", "b"))(products.matmul)
 rule("onnx.Det", kind="linear_algebra").derived(
-    linalg.det, says="Gaussian elimination, and the product of the diagonal."
+    linalg.factored,
+    says="Gaussian elimination, and the product of the diagonal.",
+    made="-",
+    work=lambda _, n: lapack.lu(n, n) + n,
 )
 
 

@@ -18,7 +18,6 @@ from graphflops.cost import Estimate, copied
 from graphflops.dims import Dim, Expr, at_least, floor_div, prod, same
 from graphflops.errors import DimError
 from graphflops.rules import resample
-from graphflops.rules import vision as shared
 from graphflops.rules.fourier import transform, without
 from graphflops.rules.onnx.entries import (
     Numbers,
@@ -151,7 +150,7 @@ def roi_align(
 ) -> Estimate:
     """The bilinear samples of each output, and a division by their number where they are averaged."""
     size = {"pooled_height": output_height, "pooled_width": output_width}
-    estimate = shared.pooled(of.x, of.rois, **size, sampling_ratio=sampling_ratio, indexed=False)
+    estimate = resample.pooled(of.x, of.rois, **size, sampling_ratio=sampling_ratio, indexed=False)
     return replace(estimate, reads=(*of,))
 
 
@@ -160,7 +159,7 @@ def max_roi_pool(x: TensorType, rois: TensorType, *, pooled_shape: tuple[int, ..
     """One comparison per pixel of each output's window, whose size only data can tell."""
     require(len(pooled_shape) == 2, f"a picture is pooled to two sizes, not {len(pooled_shape)}")
     height, width = pooled_shape
-    estimate = shared.roi_pool(x, rois, pooled_height=height, pooled_width=width)
+    estimate = resample.roi_pool(x, rois, pooled_height=height, pooled_width=width)
     return replace(estimate, out=estimate.out[:1])
 
 

@@ -1,0 +1,271 @@
+"""Attention as torch calls it: every kernel has operators of its own, for the forward pass and for its gradients.
+
+Fused kernels recompute the scores: five products for the forward's two, 2.5 times its matrix work where keys
+and values are equally wide. Attention that stores its scores needs four, twice the forward's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from graphflops.cost import Estimate, data_dependent, free
+from graphflops.dims import Dim, ceil_div, dim_max, same
+from graphflops.rules.attention import (
+    OPERANDS,
+    Attention,
+    Given,
+    attend,
+    cudnn,
+    dense,
+    efficient,
+    flash,
+    leading_axes,
+)
+from graphflops.rules.operands import Operands, takes
+from graphflops.rules.registry import ForwardCall, backward, rule
+from graphflops.rules.shapes import Shape
+from graphflops.tensor import BFLOAT16, FLOAT32, FLOAT64, INT64, UINT64, TensorType
+
+KIND = "attention"
+
+
+@rule("aten.scaled_dot_product_attention")
+@takes("query key value mask? dropout_p? is_causal? * enable_gqa?")
+def scaled_dot_product_attention(of: Operands) -> Estimate:
+    """Two products per score, as a fused kernel; `is_causal` aligns the first query with the first key."""
+    rows = (*leading_axes(of.query, of.key, of.value, bool(of.enable_gqa)), of.query.shape[-2])
+    return dense(of.given).forward(of.query.like((*rows, of.value.shape[-1])))
+
+
+@rule("aten._scaled_dot_product_attention_math", "aten._scaled_dot_product_attention_math_for_mps")
+@takes("query key value mask? dropout_p? is_causal? dropout_mask? * enable_gqa?")
+def attention_math(of: Operands) -> Estimate:
+    """The same two products with the scores written, read and returned."""
+    problem = dense(of.given)
+    problem = replace(problem, dropout=problem.dropout or of.dropout_mask is not None)
+    rows = (*leading_axes(of.query, of.key, of.value, bool(of.enable_gqa)), of.query.shape[-2])
+    widths = of.value.shape[-1], of.key.shape[-2]
+    return problem.stored(*(of.query.like((*rows, width)) for width in widths))
+
+
+def result_of(query: TensorType, value: TensorType) -> TensorType:
+    """The result beside a query: its shape and type with the values' width; fp8 operands give bfloat16."""
+    dtype = BFLOAT16 if query.dtype.bits == 8 else query.dtype
+    return query.like((*query.shape[:-1], value.shape[-1]), dtype)
+
+
+def philox(query: TensorType) -> tuple[TensorType, TensorType]:
+    """Seed and offset of the random numbers that dropout drew."""
+    return query.like((), INT64), query.like((), INT64)
+
+
+def padded_sums(query: TensorType, rows: Shape, longest: Dim, wanted: bool) -> TensorType:
+    """Row sums of memory-efficient attention, padded to blocks of 32, kept on demand."""
+    return query.like((*rows, 32 * ceil_div(longest, 32) if wanted else 0), FLOAT32)
+
+
+def flash_state(query: TensorType, heads_rows: Shape, keys: Dim, wants_mask: bool) -> tuple[TensorType, ...]:
+    """State of flash attention's random numbers, an unused result, and what is returned for debugging.
+
+    The latter is by default nothing; its last size is a number of blocks.
+    """
+    dtype = BFLOAT16 if query.dtype.bits == 8 else query.dtype
+    state = query.like((2,), UINT64), query.like((), UINT64)
+    if not wants_mask:
+        return *state, query.like((0,), dtype)
+    block = 128 if not same(dim_max(query.shape[-1], 64), 64) else 256
+    blocks = ceil_div(heads_rows[-1], block)
+    if same(dim_max(keys, 256), 256):
+        blocks = 128 if same(dim_max(keys, 128), 128) else 256
+    return *state, query.like((*heads_rows, blocks), dtype)
+
+
+@rule("aten._scaled_dot_product_flash_attention")
+@takes("query key value * dropout_p? is_causal? return_debug_mask? q_descale? k_descale? v_descale?")
+def flash_attention(of: Operands) -> Estimate:
+    """Two products per score; row sums are kept for the backward pass. Of eight-bit operands the scales are read too."""
+    query, keys = of.query, of.key.shape[-2]
+    state = flash_state(query, query.shape[:-1], keys, bool(of.return_debug_mask))
+    row_sums, sizes = query.like(query.shape[:-1], FLOAT32), (None, None, query.shape[-2], keys)
+    scales = of.named("q_descale k_descale v_descale")
+    return dense(of.given).forward(result_of(query, of.value), row_sums, *sizes, *state, reads=scales)
+
+
+@rule("aten._scaled_dot_product_cudnn_attention", "aten._scaled_dot_product_fused_attention_overrideable")
+@takes("query key value mask? * compute_log_sumexp? dropout_p? is_causal?")
+def cudnn_attention(of: Operands) -> Estimate:
+    """Two products per score; row sums are kept for the backward pass."""
+    query, per_row = of.query, (*of.query.shape[:-1], 1)
+    if of.compute_log_sumexp is None:  # the operator that others put theirs in place of
+        per_row = per_row[:-1] if query.rank > 3 else (1, *per_row[:-1])
+    results = (result_of(query, of.value), query.like(per_row, FLOAT32), None, None)
+    sizes = query.shape[-2], of.key.shape[-2]
+    return dense(of.given).forward(*results, *sizes, *philox(query), None)
+
+
+@rule("aten._scaled_dot_product_flash_attention_for_cpu")
+@takes("query key value * mask? dropout_p? is_causal?")
+def flash_attention_for_cpu(of: Operands) -> Estimate:
+    """Two products per score; row sums are kept for the backward pass."""
+    row_sums = of.query.like(of.query.shape[:-1], FLOAT64 if of.query.dtype == FLOAT64 else FLOAT32)
+    return dense(of.given).forward(result_of(of.query, of.value), row_sums)
+
+
+@rule("aten._scaled_dot_product_efficient_attention")
+@takes("query key value mask? * compute_log_sumexp= dropout_p? is_causal?")
+def efficient_attention(of: Operands) -> Estimate:
+    """Two products per score; row sums, padded to blocks of 32, are kept on demand."""
+    *rows, longest, _ = of.query.shape
+    row_sums = padded_sums(of.query, tuple(rows), longest, of.compute_log_sumexp)
+    return dense(of.given).forward(result_of(of.query, of.value), row_sums, *philox(of.query))
+
+
+@rule("aten._triton_scaled_dot_attention")
+def triton_attention(q: TensorType, k: TensorType, v: TensorType, dropout_p: float = 0.0) -> Estimate:
+    """Two products per score."""
+    return attend(q, k, v, dropout_p=dropout_p).forward(result_of(q, v))
+
+
+@rule("aten._fused_sdp_choice", kind="query")
+def fused_sdp_choice() -> Estimate:
+    """Which implementation would run, a number that depends on the machine: free."""
+    return free(data_dependent("sdp_choice"), alias=False)
+
+
+# Rows before heads, or packed. `out` is a result that is given, so that only the row sums are returned.
+
+
+def _returned(estimate: Estimate, out: TensorType | None) -> Estimate:
+    sums = estimate.out[1:2]
+    return estimate if out is None else replace(estimate, out=sums, writes=(out, *sums))
+
+
+@takes(
+    "query key value offsets_q? offsets_k? * max_q= max_k= dropout_p? is_causal? left? right? window_size? "
+    "return_debug_mask? seqused_k? alibi_slopes? block_table? q_descale? k_descale? v_descale? out?"
+)
+def flash_attention_forward(of: Operands) -> Estimate:
+    """Two products per score; keys and values in pages are read as far as the longest sequence reaches.
+
+    Written into a given result, only the row sums are returned.
+    """
+    query, key, value, offsets, longest, heads = (
+        of.query,
+        of.key,
+        of.value,
+        of.offsets_q,
+        of.max_k,
+        of.query.shape[-2],
+    )
+    sequences, rows_each = query.shape[:2] if offsets is None else (offsets.numel - 1, of.max_q)
+    if of.block_table is not None:
+        key, value = (x.like((sequences, longest, *x.shape[-2:])) for x in (key, value))
+    elif of.offsets_k is None:
+        longest = key.shape[1]
+    per_row = (sequences, heads, rows_each) if offsets is None else (heads, query.shape[0])
+    state = flash_state(query, (sequences, heads, rows_each), longest, bool(of.return_debug_mask))
+    more = of.named("seqused_k alibi_slopes block_table q_descale k_descale v_descale")
+    problem, reads = flash({**of.given, "key": key, "value": value}), (offsets, of.offsets_k, *more)
+    results = (result_of(query, value), query.like(per_row, FLOAT32), *state)
+    return _returned(problem.forward(*results, reads=reads), of.out)
+
+
+rule("aten._flash_attention_forward")(flash_attention_forward)
+rule("aten._flash_attention_forward_no_dropout_inplace", "torch_attn._varlen_attn_out").derived(
+    flash_attention_forward, order="out query key value offsets_q offsets_k"
+)
+rule("torch_attn._varlen_attn").derived(
+    flash_attention_forward,
+    lambda found: replace(found, out=(found.reads[0].like(), *found.out[1:3])),
+)
+
+
+@rule("aten._efficient_attention_forward")
+@takes(
+    "query key value mask? offsets_q? offsets_k? * max_q? max_k? dropout_p? custom_mask_type= compute_log_sumexp? "
+    "window_size? seqlen_k?"
+)
+def efficient_attention_forward(of: Operands) -> Estimate:
+    """Two products per score; row sums, padded to blocks of 32, are kept on demand."""
+    query, offsets = of.query, of.offsets_q
+    longest_q = query.shape[1] if offsets is None or of.max_q is None else of.max_q
+    longest_k = of.key.shape[1] if of.max_k is None else of.max_k
+    sequences = query.shape[0] if offsets is None else offsets.shape[0] - 1
+    row_sums = padded_sums(query, (sequences, query.shape[-2]), longest_q, bool(of.compute_log_sumexp))
+    out = (result_of(query, of.value), row_sums, *philox(query), longest_q, longest_k)
+    return efficient(of.given).forward(*out, reads=of.named("offsets_q offsets_k seqlen_k"))
+
+
+@takes(
+    "query key value mask? offsets_q? offsets_k? * max_q= max_k= compute_log_sumexp? dropout_p? is_causal? "
+    "seqused_k? block_table? out?"
+)
+def cudnn_attention_forward(of: Operands) -> Estimate:
+    """Two products per score; row sums are kept for the backward pass; keys and values may be in pages."""
+    query, key, value = of.query, of.key, of.value
+    if of.block_table is not None:  # of a pool of pages what the longest sequences could touch is read
+        key, value = (x.like((of.block_table.shape[0], of.max_k, *x.shape[-2:])) for x in (key, value))
+    row_sums = query.like((*query.shape[:-1], 1), FLOAT32) if of.compute_log_sumexp else None
+    out = result_of(query, value)
+    results = (out, row_sums, *of.named("offsets_q offsets_k max_q max_k"), *philox(query), None)
+    problem = cudnn({**of.given, "key": key, "value": value})
+    found = problem.forward(*results, reads=of.named("offsets_q offsets_k seqused_k block_table"))
+    return _returned(replace(found, writes=(out, row_sums)), of.out)
+
+
+rule("aten._cudnn_attention_forward")(cudnn_attention_forward)
+rule("aten._cudnn_attention_forward_no_dropout_inplace").derived(
+    cudnn_attention_forward,
+    order="out query key value offsets_q offsets_k max_q max_k is_causal",
+    mask=None,
+    compute_log_sumexp=True,
+)
+
+
+# Gradients: operators of a joint graph, and of forward calls. Five products: the scores again, and one for each of the
+# probabilities' and the operands' gradients; where the probabilities are stored, four.
+
+
+@takes(
+    "* query key value mask? offsets_q? offsets_k? max_k? dropout_p? is_causal? left? right? window_size? "
+    "custom_mask_type? grad_input_mask? bias_requires_grad? out?"
+)
+def gradients(of: Operands, *, problem: Callable[[Given], Attention]) -> Estimate:
+    """Five products, the scores being recomputed; a mask's gradient is found on demand."""
+    wants_mask = of.bias_requires_grad if of.grad_input_mask is None else of.grad_input_mask[3]
+    wants = {*OPERANDS, *(("mask",) if wants_mask else ())}
+    found = problem(of.given).backward(wants, result_of(of.query, of.value))
+    if of.bias_requires_grad is not None:  # without a bias its gradient is a placeholder
+        placeholder = of.query.like((), FLOAT32) if of.mask is None else of.mask.like()
+        return replace(found, out=(*found.out[:3], placeholder))
+    return found if of.grad_input_mask is not None else replace(found, out=found.out[:3])
+
+
+def gradient(call: ForwardCall, problem: Callable[[Given], Attention], *, fused: bool = True) -> Estimate:
+    """The gradients of the wanted operands of a call, in the order of the parameters."""
+    found = problem(call.arguments).backward(call.wants, call.out, fused=fused)
+    return replace(found, out=tuple(each for each in found.out if each is not None))
+
+
+for _problem, _forward, _backward in (
+    (
+        dense,
+        "aten.scaled_dot_product_attention _scaled_dot_product_flash_attention _scaled_dot_product_cudnn_attention "
+        "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_efficient_attention "
+        "_scaled_dot_product_fused_attention_overrideable",
+        "aten._scaled_dot_product_flash_attention_backward _scaled_dot_product_cudnn_attention_backward "
+        "_scaled_dot_product_flash_attention_for_cpu_backward _scaled_dot_product_efficient_attention_backward "
+        "_scaled_dot_product_fused_attention_overrideable_backward",
+    ),
+    (flash, "aten._flash_attention_forward", "aten._flash_attention_backward"),
+    (flash, "torch_attn._varlen_attn", "torch_attn._varlen_attn_backward"),
+    (cudnn, "aten._cudnn_attention_forward", "aten._cudnn_attention_backward"),
+    (efficient, "aten._efficient_attention_forward", "aten._efficient_attention_backward"),
+):
+    rule(_backward).derived(gradients, problem=_problem)
+    backward(_forward)(lambda call, problem=_problem: gradient(call, problem))  # type: ignore[misc]
+backward("aten._scaled_dot_product_attention_math", "aten._scaled_dot_product_attention_math_for_mps")(
+    lambda call: gradient(call, dense, fused=False)
+)
