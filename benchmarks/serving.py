@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from graphflops import serve
-from graphflops.capturing.float8 import to_float8
+from graphflops.capturing.configurations import to_float8
 
 ROWS = Path(__file__).parent / "measured" / "serving.csv"
 # Layers, hidden size, heads, heads of keys, size of the MLP, vocabulary, size of a head.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Union
+from typing import TYPE_CHECKING, Any, Literal, Union
 
-from msgspec import field, structs
+from msgspec import Struct, field, structs
 from msgspec.structs import replace
 
 from graphflops.base.record import Record
@@ -14,11 +14,10 @@ from graphflops.ops import Op, operator
 from graphflops.tensor import DType, OptionalType, SequenceType, TensorType, UnknownType, mapped
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     import networkx
 
-    from graphflops.cost import Value
 
 InputRole = Literal["user", "parameter", "buffer", "constant", "token", "object", "state"]
 OutputRole = Literal["user", "loss", "gradient", "mutation", "token"]
@@ -169,14 +168,22 @@ class Origin(Record, frozen=True):
     sha256: str = ""
 
 
-class EagerRun(Record, frozen=True):
-    """What one eager run of a program's module held, as a capture records it."""
+class EagerRun(Record, frozen=True, dict=True):
+    """What one eager run of a program's module held, as a capture records it: the object in its file."""
 
-    values: tuple[str, ...]  # those that calls make, in program order
-    # Of each the place among `values` of the last that is made while its memory is held; -1 for those in `left_out`.
+    format: int
+    producer: str
+    values: tuple[str, ...]  # tensors that the program's calls make, in its order
+    # Of each, the place in `values` of the last made while its memory is held; -1: eager execution does not make it.
     until: tuple[int, ...]
-    left_out: frozenset[str]  # those which only an export makes
-    attentions: Mapping[str, str]  # by value, what it hides without the export's mask: `none` or `causal`
+    attentions: dict[
+        str, Literal["none", "causal"]
+    ]  # by value, what it hides where eager execution makes no mask
+
+    @cached_property
+    def left_out(self) -> frozenset[str]:
+        """Values which only an export makes."""
+        return frozenset(name for name, last in zip(self.values, self.until, strict=True) if last < 0)
 
 
 class Group(Record, frozen=True):
@@ -194,8 +201,8 @@ class Mesh(Record, frozen=True):
     rank: int = 0
 
 
-class Storage(NamedTuple):
-    """Memory of a recorded step."""
+class Storage(Struct, array_like=True):
+    """Memory of a recorded step, changed only while it is recorded; the array in its file."""
 
     name: str  # of the parameter, buffer or input, else of the first value in it
     kind: StorageKind
@@ -241,8 +248,6 @@ class Graph(Record, frozen=True, eq=False, dict=True):
     captures: tuple[str, ...] = ()
     # Where types are derived, what the file says of some values, maybe out of date; None where `types` has all.
     declared: Mapping[str, object] | None = None
-    # What the format itself can tell of the results of a call that no rule types, given its operands.
-    fallback_types: Callable[[Node, Sequence[Value]], Sequence[Value]] | None = None
     notes: tuple[Note, ...] = ()  # what the reader noticed
     # By name of an input that no user gives: what it holds, read when asked for (of masks); None if not at hand.
     contents: Callable[[str], Stored | None] | None = None

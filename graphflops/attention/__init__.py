@@ -8,7 +8,7 @@ numbers and `conditions`, with `constants`: forms of stored tensors), or numpy a
 (`arrays`, of `intervals`, with `elementwise`).
 
 How pairs are counted: what hides pairs is a `Restriction` (`scopes`), a tensor or a function, with its meaning in each
-domain. Those of tensors come from `hidden_pairs`, those of score and mask functions from `flex` and `flex_problem`;
+domain. Those of tensors come from `hidden_pairs`, those of score and mask functions from `flex`;
 `user_masks` is what the user states. They are counted in closed form (`conditions`, `rectangles`), or by evaluation
 (`arrays`, `rectangles`), once for equal masks (value numbers in `hidden_pairs`).
 """

@@ -88,9 +88,6 @@ class AffineDomain(Domain[Known]):
         inside = where_not_negative(index + -begin)
         return inside if end is None else inside & where_not_negative(index * -1 + (end - 1))
 
-    def reshaped(self, at: Indices, shape: Sequence[Dim], source: Sequence[Dim]) -> None:
-        return None
-
     def choose(self, condition: Known, yes: Known, no: Known) -> Known:
         holds = as_truth(condition)
         if holds in (TRUE, FALSE):

@@ -48,9 +48,6 @@ class ArrayDomain(Domain[Interval]):
     def score(self) -> Interval:
         return Interval(-_MOST_SCORE, _MOST_SCORE)
 
-    def is_unknown(self, value: Interval) -> bool:
-        return False
-
     def literal(self, number: Any) -> Interval:
         return self.unknown(None) if isinstance(number, Expr) else point(number)
 

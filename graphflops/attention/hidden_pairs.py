@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec import Struct, field
 
@@ -45,14 +45,6 @@ _NO_MASKS = ("product", "softmax")
 _KEYS_UP_TO, _KEYS_FROM, _FIRST_KEYS = (1, -1), (-1, 1), (0, -1)  # directions of conditions
 
 
-class Formula(NamedTuple):
-    """A mask in the affine domain."""
-
-    value: Known
-    lost: bool  # whether concrete evaluation may give more
-    open: bool  # whether part of it is unknown in any evaluation
-
-
 class Hiding(Struct, dict=True):
     """The masks of a program. stated: the user masks, by input name."""
 
@@ -75,13 +67,11 @@ class Hiding(Struct, dict=True):
         """Names of the inputs that a caller passes in."""
         return {entry.name for entry in self.view.graph.inputs if entry.role == "user"}
 
-    def formula(self, name: str, before: int) -> Formula:
+    def formula(self, name: str, before: int) -> Known:
         """The value of that name, which may broadcast, at a query and a key, as the call at that place finds it."""
-        typed, affine = self.view.types.get(name), self.affine
-        if typed is None:
-            return Formula(affine.domain.unknown(None), lost=False, open=True)
-        at = (*[None] * (typed.rank - 2), ROW, COLUMN)
-        return Formula(affine.evaluate(self.scope, Ref(name), at, before), affine.lost, affine.open)
+        typed = self.view.types.get(name)
+        axes = 0 if typed is None else typed.rank - 2
+        return self.affine.evaluate(self.scope, Ref(name), (*[None] * axes, ROW, COLUMN), before)
 
     def of_spelled(self, group: Spelled) -> Hidden:
         """The pairs that the masks of a spelled-out attention hide."""
@@ -125,7 +115,7 @@ class Hiding(Struct, dict=True):
             number = call.argument("a")
         is_choice = name in ("where", "masked_fill") and condition
         if is_choice and isinstance(number, Ref):
-            number = number_of(self.formula(number.name, call.place).value)
+            number = number_of(self.formula(number.name, call.place))
         if not is_choice or not isinstance(number, (int, float)) or number > HIDING:
             return []
         return [self.restriction(call, condition, "keep" if keeps else "drop", shape)]
@@ -146,9 +136,11 @@ class Hiding(Struct, dict=True):
     def evaluated(self, restrictions: Sequence[Restriction], queries: Dim, keys: Dim) -> Hidden:
         """The pairs that several masks hide together, in closed form or by evaluation."""
         self.scope.constants.used.clear()
-        truth, found = TRUE, [self.formula(each.value.name, each.before) for each in restrictions]
-        for each, formula in zip(restrictions, found, strict=True):
-            truth = truth & each.truth(formula.value)
+        # lost: whether evaluation may give more. open: whether part of a mask is unknown in any evaluation.
+        truth, lost, is_open = TRUE, False, False
+        for each in restrictions:
+            truth = truth & each.truth(self.formula(each.value.name, each.before))
+            lost, is_open = lost or self.affine.lost, is_open or self.affine.open
         names = tuple([each.value.name for each in restrictions])
         inputs = self.inputs(names) if self.stated else ()
         stated = {name: self.stated[name] for name in inputs if name in self.stated}
@@ -162,7 +154,7 @@ class Hiding(Struct, dict=True):
             visible, told = doubled_visible(truth.upper, queries, keys)
         doubled, exact = pairs - visible, told and truth.exact
         # Evaluation may hide more pairs than the formulas do.
-        if not exact and (not told or any(x.lost for x in found) or not any(x.open for x in found)):
+        if not exact and (not told or lost or not is_open):
             counted = self.enumerated(restrictions, truth.upper, queries, keys)
             doubled, problems, exact = (doubled, 1, False) if counted is None else counted
         for statement in stated.values():

@@ -327,7 +327,8 @@ class Domain(Protocol[V]):
         return self.unknown(None)
 
     def is_unknown(self, value: V) -> bool:
-        """Whether part of a value is not known."""
+        """Whether part of a value is not known, where that decides on what is tried next."""
+        return False
 
     def literal(self, number: Any) -> V:
         """A number, size or truth value of the program."""
@@ -350,6 +351,7 @@ class Domain(Protocol[V]):
 
     def reshaped(self, at: Indices, shape: Sequence[Dim], source: Sequence[Dim]) -> Indices | None:
         """The index before a reshape from shape `source`, given the index after it; None where it is not followed."""
+        return None
 
     def apply(self, function: Function, values: Sequence[V | None]) -> V | None:
         """An elementwise function; None where the domain does not have it."""

@@ -17,10 +17,13 @@ def modules_around(path: str) -> list[str]:
 
 
 def module_at(tree: dict[str, Module], path: str, make: Callable[[Module, str, str], Module]) -> Module:
-    """The module at a path of a tree, made where there is none, as are those around it. make: in one, by name and path."""
+    """The module at a path of a tree. make: gives the one in a module by name and path, made where there is none."""
     if path not in tree:
-        *around, name = path.split(".", DEEPEST - 1)
-        tree[path] = make(module_at(tree, ".".join(around), make), name, path)
+        module, so_far = tree[""], ""
+        for name in path.split(".", DEEPEST - 1):
+            so_far = f"{so_far}.{name}" if so_far else name
+            module = make(module, name, so_far)
+        tree[path] = module
     return tree[path]
 
 

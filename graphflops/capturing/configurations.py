@@ -15,7 +15,7 @@ from torch import nn
 
 from graphflops.base import files
 from graphflops.capturing.name import Name, library, unknown
-from graphflops.capturing.weights import stored
+from graphflops.capturing.weights import computed_in, stored
 from graphflops.errors import FileError, ModelError, OptionError, shown
 
 _LARGEST = 2**22  # bytes of a configuration
@@ -57,7 +57,7 @@ def model_of(name: Name) -> Any:
     else:
         model_class, config = _from_class(transformers, name)
     weights = name.choices.weights
-    said = name.choices.dtype or (weights and stored(weights).computed_in)
+    said = name.choices.dtype or (weights and computed_in(stored(weights)))
     dtype = getattr(torch, said) if said else getattr(config, "dtype", None) or torch.get_default_dtype()
     for part in parts(config):
         part.dtype = dtype

@@ -21,7 +21,8 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from graphflops.base.aligned import matching_blocks
-from graphflops.exporters.eager_record import COMPUTING, FORMAT, Record
+from graphflops.exporters.eager_record import COMPUTING, FORMAT
+from graphflops.graph import EagerRun
 from graphflops.ops import operator
 
 _ATTENTION = torch.nn.functional.scaled_dot_product_attention
@@ -250,7 +251,7 @@ def recorded(
     module: torch.nn.Module,
     inputs: tuple[tuple[Any, ...], Mapping[str, Any]],
     program: torch.export.ExportedProgram,
-) -> Record | None:
+) -> EagerRun | None:
     """What one eager run of a module holds, in terms of its program; None where it does not run without data.
 
     inputs: positional and named ones. Nothing is computed, also where the module and its inputs are real.
@@ -296,7 +297,7 @@ def _flat(program: torch.export.ExportedProgram, args: Any, kwargs: Any) -> list
 
 def _matched(
     program: torch.export.ExportedProgram, eager: Followed, exported: Followed, memory: Mapping[str, int]
-) -> Record | None:
+) -> EagerRun | None:
     # By place in `ours`: the place in `theirs` of the same call.
     blocks = matching_blocks(
         [call.key for call in exported.calls], [call.key for call in eager.calls], _MOST_EQUAL_PAIRS
@@ -331,7 +332,8 @@ def _matched(
     if len(eager.attentions) == len(exported.attentions):
         pairs = zip(exported.attentions, eager.attentions, strict=True)
         attentions = {name: hidden for name, hidden in pairs if hidden}
-    return Record(FORMAT, f"torch {torch.__version__.partition('+')[0]}", values, until, attentions)
+    producer = f"torch {torch.__version__.partition('+')[0]}"
+    return EagerRun(FORMAT, producer, tuple(values), tuple(until), attentions)
 
 
 def _keep_for_readers(

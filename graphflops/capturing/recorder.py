@@ -27,10 +27,9 @@ from graphflops.exporters.step_file import (
     RecordedGroup,
     RecordedInput,
     RecordedStep,
-    RecordedStorage,
     RecordedValue,
 )
-from graphflops.graph import HOST_KINDS, InputRole, Phase
+from graphflops.graph import HOST_KINDS, InputRole, Phase, Storage
 from graphflops.ops import operator
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter, torch._subclasses.FakeTensor)
@@ -51,7 +50,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     def __init__(self, fake: Any, *, keeps: bool = True) -> None:
         super().__init__()
         self.fake, self.keeps = fake, keeps
-        self.storages: list[RecordedStorage] = []
+        self.storages: list[Storage] = []
         self.values: list[RecordedValue] = []
         self.inputs: list[RecordedInput] = []
         self.calls: list[RecordedCall] = []
@@ -235,7 +234,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     def follow(self, storage: Any) -> int:
         number = len(self.storages)
         # What the call that is being noted makes is there from that call on.
-        self.storages.append(RecordedStorage("", "value", len(self.calls), -2, int(storage.nbytes())))
+        self.storages.append(Storage("", "value", len(self.calls), -2, int(storage.nbytes())))
         self.numbers[id(storage)] = weakref.ref(storage, lambda _: self.let_go(number)), number
         return number
 

@@ -31,8 +31,7 @@ from graphflops.errors import GraphflopsError, ModelError, innermost, shown
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
-    from graphflops.exporters.eager_record import Record
-    from graphflops.graph import Graph
+    from graphflops.graph import EagerRun, Graph
 
 _FACTORY = "write a factory of the model and of inputs that it takes, PKG.MOD:FACTORY"
 _ADVICE = Path(__file__).with_name("advice.txt")  # on errors
@@ -42,7 +41,7 @@ class Captured(NamedTuple):
     """A program that torch exported. record: of an eager run of its module, where that runs without data."""
 
     program: Any
-    record: Record | None
+    record: EagerRun | None
 
     def graph(self) -> Graph:
         from graphflops.exporters.eager_record import with_record

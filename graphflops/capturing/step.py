@@ -96,7 +96,8 @@ def _recorded(factory: Callable[..., Any], axes: Mesh, rank: int) -> RecordedSte
             made = factory(mesh=mesh) if wants_mesh else factory()
         step, given = _step(made)
         followed = _Followed()
-        with followed.hooks(None), Recorder(fake, keeps=False):
+        first = Recorder(fake, keeps=False)
+        with followed.hooks(first), first:
             step()  # which makes the state of optimizers, and what wrappers make at first
         recorder = Recorder(fake)
         followed.register(recorder, given)
@@ -106,7 +107,7 @@ def _recorded(factory: Callable[..., Any], axes: Mesh, rank: int) -> RecordedSte
                 stack.enter_context(told(recorder))
             stack.enter_context(recorder)
             step()
-        followed.find_gradients(recorder)
+        followed.find_gradients()
         with unset_fake_temporarily():
             there = groups(mesh) if axes else []
         return recorder.step(rank, [*axes.items()], there)
@@ -169,14 +170,11 @@ class _Followed:
         self.names: dict[int, str] = {}
         self.roots: list[torch.nn.Module] = []
         self.optimizers: list[torch.optim.Optimizer] = []
-        self.depth = 0
-        self.recorder: Recorder | None = None
 
     @contextlib.contextmanager
-    def hooks(self, recorder: Recorder | None) -> Iterator[None]:
-        self.depth, self.recorder = 0, recorder
-        if recorder is not None:
-            recorder.after_backward = lambda: self.find_gradients(recorder)
+    def hooks(self, recorder: Recorder) -> Iterator[None]:
+        self.recorder = recorder
+        recorder.after_backward = self.find_gradients
         modules = torch.nn.modules.module
         with contextlib.ExitStack() as handles:
             handles.enter_context(modules.register_module_forward_pre_hook(self.enter))
@@ -187,13 +185,12 @@ class _Followed:
 
     def enter(self, module: torch.nn.Module, _: Any) -> None:
         """A module begins; the outermost one names those in it."""
-        if not self.depth and id(module) not in self.names:
+        around = self.recorder.around
+        if not around and id(module) not in self.names:
             self.roots.append(module)
             self.name(len(self.roots) - 1)
-        self.depth += 1
-        if self.recorder is not None:
-            around = self.recorder.around[-1][0] if self.recorder.around else ""
-            self.recorder.around.append((self.names.get(id(module), around), type(module).__name__))
+        path = self.names.get(id(module), around[-1][0] if around else "")
+        around.append((path, type(module).__name__))
 
     def name(self, place: int) -> None:
         """Names the modules in a root; those in the roots after the first begin with its class."""
@@ -202,20 +199,16 @@ class _Followed:
         self.names |= {id(one): plain(prefix + name).rstrip(".") for name, one in root.named_modules()}
 
     def leave(self, *_: Any) -> None:
-        self.depth -= 1
-        if self.recorder is not None:
-            self.recorder.around.pop()
+        self.recorder.around.pop()
 
     def update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         if optimizer not in self.optimizers:
             self.optimizers.append(optimizer)
-        if self.recorder is not None:
-            self.find_gradients(self.recorder)
-            self.recorder.is_updating = True
+        self.find_gradients()
+        self.recorder.is_updating = True
 
     def updated(self, *_: Any) -> None:
-        if self.recorder is not None:
-            self.recorder.is_updating = False
+        self.recorder.is_updating = False
 
     def register(self, recorder: Recorder, inputs: list[tuple[str, torch.Tensor]]) -> None:
         for place, root in enumerate(self.roots):
@@ -250,10 +243,10 @@ class _Followed:
         for name, tensor in inputs:
             recorder.before(tensor, "user", name)
 
-    def find_gradients(self, recorder: Recorder) -> None:
+    def find_gradients(self) -> None:
         for root in self.roots:
             for name, parameter in root.named_parameters():
-                recorder.is_gradient(parameter.grad, plain(name))
+                self.recorder.is_gradient(parameter.grad, plain(name))
 
 
 def plain(name: str) -> str:

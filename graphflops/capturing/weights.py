@@ -11,7 +11,6 @@ from typing import IO
 import msgspec
 
 from graphflops.base import files
-from graphflops.base.record import Record
 from graphflops.errors import FileError, shown
 
 _LONGEST = 2**27  # bytes of a header; that of the largest published checkpoint has 15 MB
@@ -34,31 +33,24 @@ _TEXT, _ARRAY = 8, 9
 _COMPUTED = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
-class StoredWeights(Record, frozen=True):
-    """What a header says. bytes_by_type: bytes of the tensors of each element type, as the format calls it."""
+def computed_in(stored: Mapping[str, int]) -> str:
+    """The type of parameters of a model that is loaded from a file: its commonest floating type by bytes.
 
-    bytes_by_type: Mapping[str, int]
-
-    @property
-    def computed_in(self) -> str:
-        """The type of parameters of a model that is loaded from it: its commonest floating type by bytes.
-
-        Of a file that stores integers, float8 or blocks in the main, bfloat16, which libraries unpack them to.
-        """
-        if not self.bytes_by_type:
-            return "float32"
-        commonest = max(self.bytes_by_type, key=lambda name: self.bytes_by_type[name])
-        return _COMPUTED.get(commonest, "bfloat16")
+    Of a file that stores integers, float8 or blocks in the main, bfloat16, which libraries unpack them to.
+    """
+    return _COMPUTED.get(max(stored, key=stored.__getitem__), "bfloat16") if stored else "float32"
 
 
-def stored(path: str) -> StoredWeights:
-    """What the header of a file of weights says. Raises FileError for a file that is neither or contradicts itself."""
+def stored(path: str) -> Mapping[str, int]:
+    """Bytes of the tensors of each element type, as the format calls it, by the header of a file of weights.
+
+    Raises FileError for a file that is neither or contradicts itself.
+    """
     place = shown(path)
     try:
         with files.opened(path) as file:
             head = file.read(8)
-            found = _gguf(file) if head[:4] == b"GGUF" else _safetensors(file, head)
-            return StoredWeights(dict(found))
+            return _gguf(file) if head[:4] == b"GGUF" else _safetensors(file, head)
     except OSError as error:
         raise FileError(f"{place}: {error.strerror}") from None
     except (msgspec.DecodeError, struct.error, ValueError, KeyError, OverflowError) as error:

@@ -10,7 +10,7 @@ from itertools import starmap
 from typing import Any, TypeVar
 
 from graphflops.comparison.align import align
-from graphflops.comparison.calls import aligned, rewired, told
+from graphflops.comparison.calls import Rewired, aligned, rewired, told
 from graphflops.comparison.causes import causes, crossings, folded, growth
 from graphflops.comparison.entries import Trees, attributed, by_operator, by_source, differs, listed, shared
 from graphflops.comparison.export_check import is_export, ledger, under_common_names
@@ -60,16 +60,14 @@ def compared(old: Report, new: Report, uniform: Callable[[str], float | None] = 
     unknown = tuple([UnknownChange(*each) for each in calls_of if each[1] != each[2]])
     inputs = tuple(starmap(InputChange, different_inputs(old, new, sizes)))
     equal = {} if export else aligned(old, new, trees.pairs, trees.numbers)
-    calls = equal | _changed_calls(old, new, modules)
-    said = told(tuple(rewired(old, new, equal, trees.numbers)))
-    wiring = [Remark("rewired", said)] if said else []
+    wiring = rewired(old, new, equal, trees.numbers)
     comparison = Comparison(
         old=old,
         new=new,
         same=False,
         export=export,
         sizes=sizes.sizes,
-        remarks=(*sizes.remarks, *_remarks(old, new, has_modules=has_modules), *wiring),
+        remarks=(*sizes.remarks, *_remarks(old, new, wiring, has_modules=has_modules)),
         unknown=unknown,
         totals=totals,
         dtypes=tuple(_stored(old, new)),
@@ -80,11 +78,11 @@ def compared(old: Report, new: Report, uniform: Callable[[str], float | None] = 
         unchanged=unchanged if has_modules else 0,
         renumbered=tuple(renumbered),
         **_changed([] if export else by_operator(trees), rank, "ops"),
-        **_changed(by_source(trees, calls), rank, "sources"),
+        **_changed(by_source(trees), rank, "sources"),
         folded=tuple(folds),
         causes=tuple(_ranked(causes(folds), rank)),
         ledger=ledger(old, new, sizes, unknown, inputs, uniform) if export else (),
-        calls=calls,
+        calls=equal | _changed_calls(old, new, modules),
     )
     return replace(comparison, same=_is_same(comparison))
 
@@ -239,7 +237,7 @@ def _changed_calls(old: Report, new: Report, modules: Iterable[ModuleChange]) ->
     }
 
 
-def _remarks(old: Report, new: Report, *, has_modules: bool) -> Iterator[Remark]:
+def _remarks(old: Report, new: Report, wiring: Iterable[Rewired], *, has_modules: bool) -> Iterator[Remark]:
     for which, report in (("old", old), ("new", new)):
         if problem := contradicted(report):
             yield Remark("contradiction", f"the {which} side: {problem}")
@@ -269,6 +267,8 @@ def _remarks(old: Report, new: Report, *, has_modules: bool) -> Iterator[Remark]
     if not has_modules:
         what = "one file does not say which module a call is made in"
         yield Remark("no-modules", f"{what}: only totals are compared")
+    if text := told(tuple(wiring)):
+        yield Remark("rewired", text)
 
 
 _FEW = 16  # bits of what a quantizer stores, at most

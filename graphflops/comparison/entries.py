@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from graphflops.base.record import Record
 from graphflops.comparison.align import Pairs, differ, out_of_order
@@ -255,25 +255,39 @@ def by_operator(trees: Trees) -> Iterator[GroupChange]:
     yield from _compared(trees, groups, {name: name for name in groups[0]})
 
 
-def by_source(trees: Trees, calls: Mapping[int, int]) -> Iterator[GroupChange]:
+def by_source(trees: Trees) -> Iterator[GroupChange]:
     """One group for each source line, unchanged ones included; a line is paired with the one that has most of its calls."""
     groups = _grouped(trees, "source")
     # Calls of an export are not aligned, but both name the lines of one source.
-    costly = {ours: theirs for ours, theirs in calls.items() if trees.numbers[0][ours] is not None}
-    pairs = {line: line for line in groups[0]} if trees.export else followed(*trees.reports, costly)
+    pairs = {line: line for line in groups[0]} if trees.export else followed(_aligned(trees))
     yield from _compared(trees, groups, pairs)
 
 
-def followed(old_report: Report, new_report: Report, calls: Mapping[int, int]) -> dict[str, str]:
-    """Lines of the new program by those of the old one where each has most of the other's calls. calls: rows by rows."""
-    pairs = ((old_report.rows[ours], new_report.rows[theirs]) for ours, theirs in calls.items())
-    votes = Counter((ours.source, theirs.source) for ours, theirs in pairs)
+def followed(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Lines of the new program by those of the old one where each has most of the other's calls. pairs: of each call."""
+    votes = Counter(pairs)
     new: dict[str, str] = {}
     old: dict[str, str] = {}
     for (ours, theirs), _ in sorted(votes.items(), key=lambda vote: (-vote[1], vote[0][0] != vote[0][1])):
         new.setdefault(ours, theirs)
         old.setdefault(theirs, ours)
     return {ours: theirs for ours, theirs in new.items() if old[theirs] == ours}
+
+
+def _aligned(trees: Trees) -> Iterator[tuple[str, str]]:
+    """Pairs of source lines of equal calls in paired modules, in order."""
+    old, new = (report.rows for report in trees.reports)
+    for ours, theirs in trees.pairs.new.items():
+        places: dict[int, deque[int]] = {}
+        for index, kind in theirs.calls:
+            places.setdefault(kind, deque()).append(index)
+        for index, kind in ours.calls:
+            if partners := places.get(kind):
+                yield old[index].source, new[partners.popleft()].source
+        if len(ours.calls) == len(theirs.calls):  # changed calls at the same place count too
+            for (index, _), (other, _) in zip(ours.calls, theirs.calls, strict=True):
+                if old[index].op == new[other].op:
+                    yield old[index].source, new[other].source
 
 
 def _grouped(trees: Trees, column: str) -> list[dict[str, Counts]]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import msgspec
 from msgspec.structs import replace
 
@@ -19,38 +17,26 @@ _LARGEST = 2**26  # bytes of a record; that of a decoder of 80 layers has 300 th
 _FOLDERS = ("extra/", "extra_files/")  # where torch puts extra files: since 2.8, and before
 
 
-class Record(msgspec.Struct):
-    """What one eager run of a program's module held."""
-
-    format: int
-    producer: str
-    values: list[str]  # tensors that the program's calls make, in its order
-    # Of each, the place in `values` of the last made while its memory is held; -1: eager execution does not make it.
-    until: list[int]
-    # By value, what an attention hides whose mask eager execution does not make.
-    attentions: dict[str, Literal["none", "causal"]]
-
-
 def file_name(program: str) -> str:
     """The extra file of a program of an archive."""
     return f"{RECORD}{program}.json"
 
 
-def record_in(archive: Archive, program: str) -> Record | str | None:
+def record_in(archive: Archive, program: str) -> EagerRun | str | None:
     """The record of a program in an archive, what is wrong with it, or None where there is none."""
     names = {folder + file_name(program) for folder in _FOLDERS}
     found = [member for member in archive.names if {member, member.partition("/")[2]} & names]
     if len(found) != 1:
         return "there are two" if found else None
     try:
-        return msgspec.json.decode(archive.read(found[0], _LARGEST), type=Record)
+        return msgspec.json.decode(archive.read(found[0], _LARGEST), type=EagerRun)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return "it is not of the documented form"
     except FileError as error:
         return str(error)
 
 
-def with_record(graph: Graph, record: Record | str | None) -> Graph:
+def with_record(graph: Graph, record: EagerRun | str | None) -> Graph:
     """The graph with what a record says of it; with a note where the record contradicts the program, and is ignored."""
     if record is None:
         return graph
@@ -58,20 +44,16 @@ def with_record(graph: Graph, record: Record | str | None) -> Graph:
     if problem:
         text = f"the record of an eager run is ignored, and lines of code are read instead: {problem}"
         return replace(graph, notes=(*graph.notes, Note("GF128", "", text)))
-    assert isinstance(record, Record)
-    left_out = frozenset(name for name, last in zip(record.values, record.until, strict=True) if last < 0)
-    return replace(
-        graph, eager=EagerRun(tuple(record.values), tuple(record.until), left_out, dict(record.attentions))
-    )
+    return replace(graph, eager=record)
 
 
-def _problem(graph: Graph, record: Record) -> str:
+def _problem(graph: Graph, record: EagerRun) -> str:
     if record.format != FORMAT:
         return f"it has format {record.format}, this graphflops reads {FORMAT}"
     places = {name: place for place, name in enumerate(record.values)}
     results = [name for node in graph.nodes for name in node.outputs]
     made = [name for name in results if isinstance(graph.types.get(name or ""), TensorType)]
-    if len(places) < len(record.values) or [name for name in made if name in places] != record.values:
+    if len(places) < len(record.values) or [name for name in made if name in places] != [*record.values]:
         return "its values are not those that the program's calls make, in their order"
     if len(record.until) != len(record.values):
         return "it has not one lifetime for each value"

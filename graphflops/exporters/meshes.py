@@ -23,9 +23,9 @@ from graphflops.exporters.step_file import (
     RecordedGroup,
     RecordedInput,
     RecordedStep,
-    RecordedStorage,
     RecordedValue,
 )
+from graphflops.graph import Storage
 
 LARGEST = 2**20  # devices of a mesh
 _LEAST = 2  # devices of an axis: one device exchanges nothing, so its calls are others
@@ -165,7 +165,7 @@ def _step(tree: _Tree, first: RecordedStep, axes: Mapping[str, int]) -> Recorded
         first,
         axes=[*axes.items()],
         groups=[RecordedGroup(x.name, x.axis, ranks_along(axes, x.axis)) for x in first.groups],
-        storages=[RecordedStorage(named(name), *others) for name, *others in tree.storages],
+        storages=[Storage(named(name), *others) for name, *others in tree.storages],
         values=[RecordedValue(*value) for made in tree.values for value in made],
         inputs=[RecordedInput(number(place), role, named(target)) for place, role, target in tree.inputs],
         calls=calls,

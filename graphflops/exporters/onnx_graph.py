@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from graphflops.errors import FileError, shown
 from graphflops.exporters import onnx_proto, onnx_scope
 from graphflops.exporters.onnx_modules import placed
-from graphflops.exporters.onnx_sizes import Declared, Sizes, inferred, ranges
+from graphflops.exporters.onnx_sizes import Declared, Sizes, ranges
 from graphflops.exporters.onnx_tensors import (
     constant_of,
     memory_of,
@@ -107,7 +107,6 @@ class Program:
             origin=origin,
             name=onnx_proto.checked(proto.name),
             declared=Declared(self.root.declared, self.sizes),
-            fallback_types=inferred,
             notes=tuple(note for notes in self._notes.values() for note in notes),
             contents=lambda name: stored(origin.path, *self._protos.get(name, (None, ""))),
         )
@@ -220,7 +219,6 @@ class Program:
             name=name,
             captures=tuple(body.captures),
             declared=Declared(body.declared, self.sizes),
-            fallback_types=inferred,
         )
         values = (value for node in body.nodes for _, value in node.kwargs)
         inside = sum(self._calls[part] for value in values for part in onnx_proto.graphs_in(value))

@@ -1,77 +1,23 @@
-"""Sizes of an ONNX model's axes, ranges that the file states for names, and element types by onnx's own inference.
+"""Sizes of an ONNX model's axes, and ranges that the file states for names.
 
-torch's exporter states ranges under its own names (`s17`), which the user's names replaced. onnx infers results that no rule
-types. It gets element types and attributes, but no sizes: it is written in C++, and for some operators it reads axes that a
-damaged file's operands do not have, which would end the whole process.
+torch's exporter states ranges under its own names (`s17`), which the user's names replaced.
 """
 
 from __future__ import annotations
 
-import importlib
 import math
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Union
 
-from graphflops.cost import Value, data_dependent
+from graphflops.cost import data_dependent
 from graphflops.dims import Dim, Expr, parse_dim, symbol
 from graphflops.errors import DimError, FileError, shown
 from graphflops.exporters.onnx_proto import checked, require_holdable, type_of
-from graphflops.graph import Node, Type
-from graphflops.ops import operator
-from graphflops.ops.onnx_attributes import VERSIONS
-from graphflops.rules.onnx.entries import CODES
-from graphflops.tensor import OptionalType, SequenceType, TensorType, UnknownType
-
-_SIMPLE = (int, float, str, tuple)
-
-
-def inferred(node: Node, operands: Sequence[Value]) -> list[Value]:
-    """The types that onnx infers for a call's results, None for a result without one; [] if it infers nothing."""
-    called = operator(node.op)
-    if called.base.removeprefix("onnx.") not in VERSIONS:
-        return []  # onnx has no schema of it: importing onnx takes 0.1 s
-    onnx = importlib.import_module("onnx")
-    inference = importlib.import_module("onnx.shape_inference")
-    try:
-        domain = "" if called.dialect == "onnx" else called.dialect
-        schema = onnx.defs.get_schema(called.word, called.version, domain)
-        inputs = [f"i{place}" if operand is not None else "" for place, operand in enumerate(operands)]
-        results = [f"o{place}" for place in range(len(node.outputs))]
-        known = schema.attributes
-        given = {key: value for key, value in node.kwargs if key in known and isinstance(value, _SIMPLE)}
-        proto = onnx.helper.make_node(called.word, inputs, results, domain=schema.domain, **given)
-        pairs = zip(inputs, operands, strict=True)
-        types = {name: _without_sizes(onnx, operand) for name, operand in pairs if name}
-        imports = [onnx.helper.make_opsetid(schema.domain, called.version)]
-        found = inference.infer_node_outputs(schema, proto, types, opset_imports=imports)
-    except Exception:  # noqa: BLE001 its failures do not matter: it is used only where no better type is known
-        return []
-
-    def size(dim: Any, _: int) -> Dim:
-        is_known = dim.HasField("dim_value") and dim.dim_value >= 0
-        return int(dim.dim_value) if is_known else data_dependent("unknown")
-
-    readable: dict[str, Any] = {}
-    for name in found:
-        with suppress(FileError):
-            readable[name] = type_of(found[name], size)
-    return [readable.get(name) for name in results]
-
-
-def _without_sizes(onnx: Any, value: Value) -> Any:
-    helper = onnx.helper
-    if isinstance(value, (TensorType, UnknownType)):
-        return helper.make_tensor_type_proto(CODES[value.dtype] if value.dtype else 0, None)
-    if isinstance(value, SequenceType):
-        return helper.make_sequence_type_proto(_without_sizes(onnx, value.element or UnknownType()))
-    if isinstance(value, OptionalType):
-        return helper.make_optional_type_proto(_without_sizes(onnx, value.element or UnknownType()))
-    raise DimError(f"ONNX has no type for {value}")
-
+from graphflops.graph import Type
+from graphflops.tensor import SequenceType, TensorType, UnknownType
 
 Range = tuple[Union[int, None], Union[int, None]]
 

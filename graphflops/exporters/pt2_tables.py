@@ -178,6 +178,17 @@ def with_aliases(
     the only weight of its type and name in a child of its module (`head.bias` to `head.decoder.bias`), otherwise to the
     only embedding table of its type that is tied already (`shared.weight`).
     """
+    used = _tied(inputs, nodes, types)
+    first: dict[str, str] = {}  # by the one that is used: the first of the group
+    marked = []
+    for entry in inputs:
+        earlier = first.setdefault(used[entry.name], entry.target) if entry.name in used else entry.target
+        marked.append(entry if earlier == entry.target else replace(entry, alias_of=earlier))
+    return tuple(marked)
+
+
+def _tied(inputs: Sequence[Input], nodes: Sequence[Node], types: Mapping[str, object]) -> dict[str, str]:
+    """By member of a tied group, the weight that is used."""
     targets = {entry.name: entry.target for entry in inputs if entry.role in ("parameter", "buffer")}
     owner = {name: target.rpartition(".")[0] for name, target in targets.items()}
     users: dict[str, set[str]] = {}  # by weight, the modules whose calls use it
@@ -188,7 +199,7 @@ def with_aliases(
             tables |= {name} if node.operator.is_embedding else set()
     unused = [name for name in targets if name not in users and owner[name]]
     by_module = {(owner[name], types.get(name)): name for name in reversed(unused)}
-    used: dict[str, str] = {}  # by member of a tied group, the weight that is used
+    used: dict[str, str] = {}
     for name, modules in users.items():
         for module in modules - {owner[name]}:
             alike = by_module.get((module, types.get(name)))
@@ -206,12 +217,7 @@ def with_aliases(
         found = children.get((owner[name], attribute, kind)) or tied.get(kind, [])
         if name not in used and len(found) == 1:
             used[found[0]] = used[name] = found[0]
-    first: dict[str, str] = {}  # by the one that is used: the first of the group
-    marked = []
-    for entry in inputs:
-        earlier = first.setdefault(used[entry.name], entry.target) if entry.name in used else entry.target
-        marked.append(entry if earlier == entry.target else replace(entry, alias_of=earlier))
-    return tuple(marked)
+    return used
 
 
 MAX_PICKLE_BYTES = 64 * 2**20

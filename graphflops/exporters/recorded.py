@@ -39,7 +39,6 @@ from graphflops.graph import (
     Origin,
     Ref,
     Step,
-    Storage,
 )
 from graphflops.ops.operator import operator, orders
 from graphflops.tensor import DTYPES, TensorType, flat
@@ -120,7 +119,7 @@ def graph_of(step: RecordedStep, origin: Origin) -> Graph:
         notes=tuple(_notes(step)),
         step=Step(
             tuple([call.phase for call in step.calls]),
-            tuple([Storage(s.name, s.kind, s.first, s.last, s.bytes) for s in step.storages]),
+            tuple(step.storages),
             Mesh(dict(step.axes), groups, step.rank) if step.axes else None,
             {name: tuple(value.strides) for name, value in values.items()},
             frozenset(views),
@@ -207,8 +206,11 @@ def _check(step: RecordedStep) -> None:
         require(0 <= call.source < len(step.sources), f"call {place} has no source line")
         require(0 <= call.wrapped <= _LARGEST, f"call {place} has {call.wrapped} calls around it")
         require(0 <= call.hooked <= _LARGEST, f"call {place} has {call.hooked} hooks before it")
-        most = max(map(len, orders(step.operators[call.operator])), default=len(call.args))
+        named = orders(step.operators[call.operator])
+        most = max(map(len, named), default=len(call.args))
         require(len(call.args) <= most, f"call {place} has {len(call.args)} operands of {most}")
+        others = {*call.kwargs}.difference(*named) if named else ()
+        require(not others, f"call {place} has an operand {min(others, default='')}, and its operator none")
         are_right = all(_is_right(x, defined) for x in flat((*call.args, *call.kwargs.values())))
         require(are_right, f"call {place} has an argument that is none, or a value that is not made yet")
         for result in call.results:

@@ -15,7 +15,7 @@ from typing import Any, Optional
 import msgspec
 
 from graphflops.errors import FileError
-from graphflops.graph import HOST_KINDS, InputRole, Phase, StorageKind
+from graphflops.graph import HOST_KINDS, InputRole, Phase, Storage, StorageKind
 from graphflops.ops.operator import Op, operator
 from graphflops.tensor import DTYPES, flat
 
@@ -57,16 +57,6 @@ class RecordedValue(msgspec.Struct, array_like=True):
     @property
     def bytes(self) -> int:
         return prod(self.shape) * DTYPES[self.dtype].bits // 8
-
-
-class RecordedStorage(msgspec.Struct, array_like=True):
-    """Memory, from the call that allocates it (-1: before the step) to the last one that finds it held, both included."""
-
-    name: str
-    kind: StorageKind
-    first: int
-    last: int
-    bytes: int
 
 
 class RecordedInput(msgspec.Struct, array_like=True):
@@ -116,7 +106,7 @@ class RecordedStep(msgspec.Struct):
     operators: list[str]
     modules: list[tuple[str, str]]  # path and type
     sources: list[str]
-    storages: list[RecordedStorage]
+    storages: list[Storage]
     values: list[RecordedValue]
     inputs: list[RecordedInput]
     calls: list[RecordedCall]

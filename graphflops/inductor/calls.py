@@ -82,7 +82,7 @@ class ForwardLowering(Lowering):
         """Append what computes the results that have memory of their own."""
         operator, estimate = of.call.node.operator, of.call.estimate
         is_elementwise = (operator.kind in _POINTWISE or operator.name == "one_hot") and len(of.made) == 1
-        # Whether Triton adds such values in memory (needs_fallback_due_to_atomic_add_limitations of inductor, whose
+        # Whether Triton adds such values in memory (needs_fallback_due_to_atomic_add_limitations of inductor; its
         # decomposition of index_add leaves those in bfloat16 alone).
         dtype, is_late = self.typed(of.made[0]).dtype, self.joint.platform.capability >= _ADDS_BFLOAT16
         has_atomic = dtype.is_floating and (dtype != BFLOAT16 or (is_late and operator.name != "index_add"))

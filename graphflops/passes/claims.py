@@ -171,14 +171,13 @@ _KNOWN = (TensorType, SequenceType, OptionalType)
 _MOST_NAMES = 3  # in one diagnostic
 _FEW = 64  # elements of an integer tensor that sizes may be computed from
 _SOURCES = {
-    "inferred": "known from onnx's own shape inference alone",
     "declared": "known from what the file declares alone",
     "unknown": "not known",
 }
 
 
 class FallbackTypes:
-    """Result types of calls whose rule gives none: those that the format infers, else those that the file declares."""
+    """Result types of calls whose rule gives none: those that the file declares."""
 
     def __init__(self, graph: Graph) -> None:
         self.integers: dict[str, int] = {}  # stored ones whose contents are not known, each with their number
@@ -190,28 +189,20 @@ class FallbackTypes:
         self.sources: dict[str, list[str]] = {}  # names of values by where their types come from
         self.outdated: list[str] = []  # values that the file declares with another type
 
-    def of(
-        self, node: Node, operands: Sequence[Value], derived: Sequence[Value], graph: Graph
-    ) -> dict[int, Value]:
+    def of(self, node: Node, derived: Sequence[Value], graph: Graph) -> dict[int, Value]:
         """The best known type of each wanted result that the rule gives none for, by its position.
 
         derived: results of the rule, which may be no more than an element type.
         """
-        infer = graph.fallback_types
-        found = {} if infer is None else dict(enumerate(infer(node, operands)))
         types: dict[int, Value] = {}
         for place, name in enumerate(node.outputs):
             ours = derived[place] if place < len(derived) else None
             if name is None or isinstance(ours, _KNOWN):
                 continue
             declared = (graph.declared or {}).get(name)
-            candidates = {"inferred": found.get(place), "declared": declared}
-            known = [source for source, candidate in candidates.items() if isinstance(candidate, _KNOWN)]
-            vague = [
-                x for x in (ours, *candidates.values()) if isinstance(x, UnknownType) and x.dtype is not None
-            ]
-            source = known[0] if known else "unknown"
-            types[place] = candidates.get(source, vague[0] if vague else UnknownType())  # type: ignore[assignment]
+            vague = [x for x in (ours, declared) if isinstance(x, UnknownType) and x.dtype is not None]
+            types[place] = declared if isinstance(declared, _KNOWN) else (*vague, UnknownType())[0]
+            source = "declared" if isinstance(declared, _KNOWN) else "unknown"
             self.sources.setdefault(source, []).append(name)
         return types
 

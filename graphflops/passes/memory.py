@@ -17,15 +17,7 @@ from graphflops.errors import DimError
 from graphflops.passes.gradients import Checkpoint, checkpoints
 from graphflops.passes.meter import AGAIN, Meter, Reverse
 from graphflops.passes.optimizer import trained_inputs
-from graphflops.passes.program import (
-    CallByCall,
-    MemoryUse,
-    Peak,
-    PricedCall,
-    PricedGraph,
-    PricedProgram,
-    SizesKnown,
-)
+from graphflops.passes.program import CallByCall, MemoryUse, Peak, PricedCall, PricedGraph, PricedProgram
 from graphflops.report import Timeline
 from graphflops.tensor import TensorType
 
@@ -42,23 +34,18 @@ def memory_use(
     execution: what a graph allocates and frees; also told whether its gradients run. kind: how graphs are measured, by
     liveness of the values of their calls where not given.
     """
-    graph = program.graph
-    minimums = {name: entry.minimum for name, entry in graph.symbols.items() if entry.minimum is not None}
-    sizes = SizesKnown(program.binding.examples, minimums)
-    peaks = (kind or Peaks)(sizes, program, execution)
+    peaks = (kind or Peaks)(program, execution)
     forward, timeline, _ = peaks.of(program.main)
     if program.training is None:
         return MemoryUse(forward, timeline)
-    return MemoryUse(forward, timeline, *peaks.of(program.main, graph.seeds))
+    return MemoryUse(forward, timeline, *peaks.of(program.main, program.graph.seeds))
 
 
 class Peaks:
     """Peaks of the graphs of one program; a nested graph that runs at several calls is measured once."""
 
-    def __init__(
-        self, sizes: SizesKnown, program: PricedProgram, execution: Callable[[PricedGraph, bool], CallByCall]
-    ) -> None:
-        self.execution, self.sizes, self.program = execution, sizes, program
+    def __init__(self, program: PricedProgram, execution: Callable[[PricedGraph, bool], CallByCall]) -> None:
+        self.execution, self.program = execution, program
         training = program.training
         self.training = training is not None  # whether nested graphs hold what their gradients read
         # The graph whose results are added up, so that their gradients repeat one number.
@@ -91,7 +78,7 @@ class Peaks:
 
     def meter(self, graph: PricedGraph, execution: CallByCall) -> Meter:
         """A meter at the beginning of a graph. Inputs are live throughout; those of a nested graph are counted around it."""
-        meter = Meter(self.sizes)
+        meter = Meter(self.program)
         for entry in self.program.graph.inputs if graph is self.program.main else ():
             value = execution.values.get(entry.name)
             if entry.role == "user" and isinstance(value, TensorType):

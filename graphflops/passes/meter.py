@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from graphflops.dims import Dim, Expr, Sums, at_least, dim_max, evaluate_all, not_exceeded, symbol, total
 from graphflops.errors import DimError
 from graphflops.graph import Graph
-from graphflops.passes.program import Backward, CallByCall, Peak, PricedCall, SizesKnown
+from graphflops.passes.program import Backward, CallByCall, Peak, PricedCall, PricedProgram
 from graphflops.report import Held, HeldKind, Timeline
 from graphflops.tensor import TensorType
 
@@ -36,8 +36,11 @@ class Meter:
     Memory is taken and dropped by a key: the name of a value, or a number for what has no name of its own.
     """
 
-    def __init__(self, known: SizesKnown) -> None:
-        self.known = known
+    def __init__(self, program: PricedProgram) -> None:
+        # To compare symbolic sizes: an example of each symbol, and its least value.
+        symbols = program.graph.symbols.items()
+        self.hints = program.binding.examples
+        self.minimums = {name: entry.minimum for name, entry in symbols if entry.minimum is not None}
         self.live: Dim = 0
         self.sums: dict[tuple[Dim, Dim, bool], Dim] = {}
         self.marks: dict[Dim, str] = {}
@@ -112,10 +115,10 @@ class Meter:
             return Peak(most, self.marks[most])
         # The largest at the hints first; without an example, at sizes that make the leading term decide.
         marks = [*self.marks]
-        found = evaluate_all(marks, self.known.hints)
+        found = evaluate_all(marks, self.hints)
         if None in found:
             names = {name for mark in marks if isinstance(mark, Expr) for name in mark.symbols}
-            others = evaluate_all(marks, {**dict.fromkeys(names, _SOME_SIZE), **self.known.hints})
+            others = evaluate_all(marks, {**dict.fromkeys(names, _SOME_SIZE), **self.hints})
             found = [other if size is None else size for size, other in zip(found, others, strict=True)]
         sizes = dict(zip(marks, found, strict=True))
         ranked = sorted(marks, key=lambda mark: sizes[mark] or 0, reverse=True)
@@ -134,7 +137,7 @@ class Meter:
             shifted = mark
             if shifts and isinstance(mark, Expr):
                 # Each symbol as its least value plus a symbol: so `64*s*t` covers `64*s` if t >= 1.
-                least = self.known.minimums
+                least = self.minimums
                 shifted = mark.substitute({name: symbol(name) + least.get(name, 1) for name in mark.symbols})
             if not any(at_least(other, shifted) for other in best.values()):
                 best = {m: other for m, other in best.items() if not at_least(shifted, other)}
@@ -147,8 +150,8 @@ class Meter:
         names = sorted(uses)
         most = _MOST_EVALUATED // (len(_SAMPLED) * max(sum(_terms(mark) for mark in self.marks), 1))
         alone = sorted(name for name, _ in uses.most_common(most))
-        least = {name: self.known.minimums.get(name, 1) for name in names}
-        hinted = {name: self.known.hints.get(name, least[name]) for name in names}
+        least = {name: self.minimums.get(name, 1) for name in names}
+        hinted = {name: self.hints.get(name, least[name]) for name in names}
         return [
             {name: max(size, least[name]) if name in varied else hinted[name] for name in names}
             for varied in ({*names}, *({name} for name in alone if len(names) > 1))

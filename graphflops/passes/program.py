@@ -177,13 +177,6 @@ def owners(calls: Sequence[PricedCall], values: Mapping[str, Value]) -> dict[str
     return root
 
 
-class SizesKnown(Record, frozen=True):
-    """Known facts for comparing symbolic sizes: example values, and the least value of each symbol."""
-
-    hints: Mapping[str, int]
-    minimums: Mapping[str, int]
-
-
 class Peak(Record, frozen=True):
     """The most bytes alive at once, and the call with that peak at the hinted sizes."""
 
@@ -260,10 +253,6 @@ class CallByCall:
         """Memory that the gradients of a call need beside what they read and write."""
         return 0 if call.gradient is None else call.gradient.estimate.workspace
 
-    def repeated_bytes(self, call: PricedCall) -> Dim:
-        """The same where the gradient of a call's result repeats one number, of which some kernels want every element."""
-        return self.backward_bytes(call)
-
     def gradient_buffers(
         self, call: PricedCall, is_repeated: bool
     ) -> tuple[Sequence[Dim], Sequence[Sequence[Dim]]]:
@@ -272,7 +261,7 @@ class CallByCall:
         Each kernel computes one gradient, the last one all that are left. is_repeated: whether the gradient of the call's
         result repeats one number.
         """
-        return (), ((self.repeated_bytes(call) if is_repeated else self.backward_bytes(call),),)
+        return (), ((self.backward_bytes(call),),)
 
     def is_last_operand_first(self, call: PricedCall) -> bool:
         """Whether the gradients of a call are computed from its last operand to its first."""

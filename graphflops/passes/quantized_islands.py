@@ -87,13 +87,17 @@ class Islands:
                 self.stored.update(results)
         self.twins: dict[str, Twin] = {}  # the quantized form of values
         self.island_of: dict[int, Island] = {}  # by call
-        barred: set[str] = set()  # values that something else than islands reads
+        self._find()
+
+    def _find(self) -> None:
+        """Find the islands, and those layouts of quantized values that nothing else reads."""
+        barred: set[str] = set()
         for turn in range(_TURNS):
             self.twins.clear()
             self.island_of.clear()
             self._find_twins(barred, has_layouts=turn < _TURNS - 1)
             layouts = [*self.island_of]
-            for place, call in enumerate(calls):
+            for place, call in enumerate(self.calls):
                 island = self._island(place, call) if place not in self.island_of else None
                 if island is not None:
                     parts = (place, *island.absorbed, *island.quantizers)
@@ -349,12 +353,11 @@ class Islands:
         used = [name for call in absorbed if not is_free(call.estimate) for name in call.uses]
         beside = [name for name in used if name not in inside]
         values = [self.twins[name].type if name in end.taken else self.values[name] for name in beside]
-        reads = [*estimate.reads, *(value for value in values if isinstance(value, TensorType))]
+        reads: list[TensorType | Dim] = [value for value in values if isinstance(value, TensorType)]
         if work is not None:
             share = self.elements(place) if node.operator.kind == "gather" else None
-            for twin in map(
-                self.twins.__getitem__, taken
-            ):  # of a table, scales of the elements that are gathered
+            # of a table, scales of the elements that are gathered
+            for twin in map(self.twins.__getitem__, taken):
                 numel = twin.type.numel
                 for x in twin.scales:
                     reads.append(x if share is None or not x.rank else floor_div(x.nbytes * share, numel))
@@ -370,15 +373,9 @@ class Islands:
             if stored or end.absorbed:
                 results[name] = stored or (final,)
         outputs = [x for name in node.outputs for x in results.get(name or "", (name,))]
-        whole = replace(
-            estimate,
-            out=tuple([None if name is None else self.values[name] for name in outputs]),
-            vector_flops=estimate.vector_flops + (work or 0) + total(part.vector_flops for part in parts),
-            transcendentals=estimate.transcendentals + total(part.transcendentals for part in parts),
-            reads=tuple(reads),
-            writes=None,
-            alias=False,
-        )
+        out = tuple([None if name is None else self.values[name] for name in outputs])
+        more = {"vector_flops": work or 0, "out": out, "writes": None, "alias": False}
+        whole = estimate.plus(*parts, reads=tuple(reads), **more)
         return Island(place, frozenset(taken), whole, end.absorbed, end.quantizers, results)
 
 

@@ -213,7 +213,7 @@ class Reconciler:
                     value = with_sizes(value, lambda x: self.named.get(x, x) if isinstance(x, Expr) else x)
             else:
                 if others is None:
-                    others = fallback.of(node, self.resolve(node.args, values), derived, graph)
+                    others = fallback.of(node, derived, graph)
                 value = others[place]
                 if priced.state != "unknown" and value is (graph.declared or {}).get(name):
                     self._alone(node, name)

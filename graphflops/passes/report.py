@@ -38,13 +38,16 @@ def step_memory(program: PricedProgram, step: Step, buffers: Sequence[Dim] = ())
     storages = sorted([memory for memory in step.storages if memory.bytes], key=lambda memory: memory.last)
     changes = [0] * (len(rows) + 1)
     held = []
-    for name, kind, first, last, size in storages:
+    for memory in storages:
+        kind, first, last = memory.kind, max(memory.first, 0), memory.last
         if kind == "host" or kind == "pinned":
             continue
-        held.append(Held(name, "workspace" if kind == "temporary" else kind, max(first, 0), last, size))
+        held.append(
+            Held(memory.name, "workspace" if kind == "temporary" else kind, first, last, memory.bytes)
+        )
         if kind not in ("weight", "buffer", "optimizer"):
-            changes[max(first, 0)] += size
-            changes[last + 1] -= size
+            changes[first] += memory.bytes
+            changes[last + 1] -= memory.bytes
     for moment, needed in enumerate(buffers):
         if isinstance(needed, int) and needed:
             held.append(Held(program.main.calls[moment].node.name, "workspace", moment, moment, needed))

@@ -213,7 +213,9 @@ class Tree:
         by_path = self.by_path = {"": root}
 
         def made(around: TreeModule, name: str, path: str) -> TreeModule:
-            return around.children.setdefault(name, TreeModule(name, path, report.modules.get(path, "")))
+            if name not in around.children:
+                around.children[name] = TreeModule(name, path, report.modules.get(path, ""))
+            return around.children[name]
 
         works = [
             idle or kind.state == "unknown" or bool(kind.forward) or bool(kind.backward)

@@ -193,6 +193,7 @@ def as_strided(x: TensorType, size: Sequence[Dim], stride: Sequence[Dim]) -> Est
     It holds no more elements than lie from its first to its last, and than it has places along axes that do not repeat.
     """
     require(len(size) == len(stride), f"{len(size)} sizes with {len(stride)} strides")
+    require(all(not isinstance(each, int) or each >= 0 for each in stride), f"a negative stride: {stride}")
     span = total((each - 1) * step for each, step in zip(size, stride, strict=True)) + 1
     places = prod(each for each, step in zip(size, stride, strict=True) if step != 0)
     return free(overlapping(replace(x, shape=(dim_min(span, places),), stored=None), size))

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graphflops.dims import evaluate
 from graphflops.errors import FileError, ModelError, RunError, shown
 from graphflops.open_sizes import of_report
 from graphflops.report import Report
-from graphflops.runtime.input_plans import input_plans, opened
+from graphflops.runtime.input_plans import input_plans
 from graphflops.runtime.validation import CheckResult, NodeResult, RunSizes, Validation
 from graphflops.tensor import DType, TensorType
 from graphflops.view import View
@@ -179,19 +178,6 @@ def random_arrays(report: Report, view: View, seed: int = 0) -> dict[str, Any]:
         else:
             made[name] = generator.integers(low, high, shape).astype(dtype)
     return made
-
-
-def arrays_from(path: str) -> dict[str, Any]:
-    """Arrays by name from a `.npz` or `.safetensors` file; nothing in it is unpickled. Raises FileError."""
-    import numpy
-
-    with opened(path):
-        if Path(path).suffix == ".safetensors":
-            from safetensors.numpy import load_file
-
-            return dict(load_file(path))
-        with numpy.load(path, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in arrays.files}
 
 
 def dtype_of(dtype: DType) -> Any:

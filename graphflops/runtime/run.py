@@ -21,10 +21,10 @@ from graphflops.open_sizes import of_report
 from graphflops.report import Report
 from graphflops.runtime.compare import FlopCounterReference, RunComparison
 from graphflops.runtime.execute import Execution, Step
-from graphflops.runtime.input_plans import checked
+from graphflops.runtime.input_plans import checked, stored
 from graphflops.runtime.machine import free_bytes, machine_bytes
 from graphflops.runtime.operators import refuse_unsafe
-from graphflops.runtime.tensors import Weights, dtype_of, inputs_from, random_inputs
+from graphflops.runtime.tensors import Weights, dtype_of, random_inputs
 from graphflops.runtime.validation import Ceilings, Validation
 from graphflops.view import View
 
@@ -41,7 +41,8 @@ def prepared(
     where = device_of(device)
     profile = profile or profile_of(where)
     graph = as_graph(model, model_name)
-    given = inputs_from(inputs, where) if isinstance(inputs, str) else inputs
+    made = partial(torch.as_tensor, device=where)
+    given = stored(inputs, "torch", made) if isinstance(inputs, str) else inputs
     shapes = {name: tuple(tensor.shape) for name, tensor in given.items()} if given else None
     timed: Any = {"device": profile, "execution": "graph"} if profile else {}
     report = analyze(graph, dims=dims, names=names, inputs=shapes, fused=False, **timed)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import math
 import warnings
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ import torch
 from graphflops.errors import FileError, ModelError, shown
 from graphflops.graph import Graph, Input, Stored
 from graphflops.report import Report
-from graphflops.runtime.input_plans import LARGEST, input_plans, opened
+from graphflops.runtime.input_plans import LARGEST, input_plans
 from graphflops.tensor import DType, TensorType
 from graphflops.view import View
 
@@ -146,16 +145,3 @@ def random_inputs(report: Report, view: View, device: torch.device, seed: int = 
             tensor = torch.randint(low, high, shape, generator=generator).to(dtype)
         made[name] = tensor.to(device)
     return made
-
-
-def inputs_from(path: str, device: torch.device) -> dict[str, Any]:
-    """Tensors by name from a `.npz` or `.safetensors` file; nothing in it is unpickled. Raises FileError."""
-    with opened(path):
-        if Path(path).suffix == ".safetensors":
-            from safetensors.torch import load_file
-
-            return dict(load_file(path, device=str(device)))
-        import numpy
-
-        with numpy.load(path, allow_pickle=False) as arrays:
-            return {name: torch.from_numpy(arrays[name]).to(device) for name in arrays.files}

@@ -136,9 +136,9 @@ def _validated_onnx(
     with _needing("onnxruntime"):
         import onnxruntime  # type: ignore[import-untyped]  # noqa: F401
 
-        from graphflops.runtime.input_plans import checked
-        from graphflops.runtime.onnx_run import arrays_from, dtype_of, random_arrays, validate_onnx
-    given = arrays_from(inputs) if isinstance(inputs, str) else inputs
+        from graphflops.runtime.input_plans import checked, stored
+        from graphflops.runtime.onnx_run import dtype_of, random_arrays, validate_onnx
+    given = stored(inputs, "numpy") if isinstance(inputs, str) else inputs
     shapes = {name: tuple(array.shape) for name, array in given.items()} if given else None
     report = analyze(graph, dims=dims, names=names, inputs=shapes, device=profile, fused=False)
     try:

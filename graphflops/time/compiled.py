@@ -222,9 +222,10 @@ class Written:
         across = any(self._bytes(name) >= elements for name in turned)
         slow += across * elements * (_TURNED_ROWS if reductions else _TURNED)
         is_inner = all(op.is_inner for op in reductions) if reductions else None
-        if is_inner and self._depends(reductions) and _reads_again(reductions, planned, elements, self.joint):
+        is_again = is_inner and self._depends(reductions)
+        if is_again and _reads_again(reductions, planned, elements, self.joint):
             slow, read = slow + _AGAIN * elements, 2 * read
-        if not is_inner and any(op.of_moments for op in reductions):
+        if is_inner is False and any(op.of_moments for op in reductions):
             slow += _MOMENTS * elements
         return written_kernel(elements, loads, read, written, slow, is_inner=is_inner)
 

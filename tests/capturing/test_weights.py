@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from graphflops.capturing.weights import stored
+from graphflops.capturing.weights import computed_in, stored
 from graphflops.errors import FileError
 
 
@@ -40,19 +40,19 @@ def test_safetensors(tmp_path: Path) -> None:
         "b": {"dtype": "F32", "shape": [3], "data_offsets": [64, 76]},
     }
     found = stored(safetensors(tmp_path / "a.safetensors", entries))
-    assert found.bytes_by_type == {"BF16": 64, "F32": 12}
-    assert found.computed_in == "bfloat16"
+    assert found == {"BF16": 64, "F32": 12}
+    assert computed_in(found) == "bfloat16"
 
 
 def test_gguf(tmp_path: Path) -> None:
     found = stored(gguf(tmp_path / "a.gguf", [((256, 2), 12), ((10,), 0), ((64,), 1)]))
-    assert found.bytes_by_type == {
+    assert found == {
         "Q4_K": 2 * 144,
         "F32": 40,
         "F16": 128,
     }  # a block of Q4_K: 256 numbers in 144 bytes
-    assert found.computed_in == "bfloat16"
-    assert stored(gguf(tmp_path / "b.gguf", [((64,), 1)])).computed_in == "float16"
+    assert computed_in(found) == "bfloat16"
+    assert computed_in(stored(gguf(tmp_path / "b.gguf", [((64,), 1)]))) == "float16"
 
 
 @pytest.mark.parametrize(

@@ -80,6 +80,15 @@ def at(*place: str | int, value: Any) -> Callable[[Any], None]:
     return put
 
 
+def of_another(operator: str) -> Callable[[Any], None]:
+    """Call 1 of this operator, without keywords."""
+
+    def put(step: Any) -> None:
+        step["operators"][1], step["calls"][1][2] = operator, {}
+
+    return put
+
+
 def more(name: str, value: Any) -> Callable[[Any], None]:
     return lambda step: step[name].append(value)
 
@@ -134,12 +143,13 @@ def more(name: str, value: Any) -> Callable[[Any], None]:
         (more("operators", "aten.mm.default"), "operator 2 is of no call"),
         (at("operators", 1, value="onnx.Identity.13"), "is no operator that torch dispatches"),
         (at("calls", 0, 1, value=[{"v": 0}, 2, "7", 0]), "call 0 has 4 operands of 3"),
+        (at("calls", 1, 2, value={"beta": 2}), "call 1 has an operand beta, and its operator none"),
         (at("calls", 0, 1, 1, value=4), "call 0 gives 64 of 32 elements, by 2 devices"),
         (at("values", 2, 3, value=[1, 1]), "call 1 puts its result in memory of another value"),
         (at("values", 2, 0, value=1), "call 1 puts its result in memory of another value"),
         (at("values", 1, 2, value=[7, 8]), "call 0 gives 56 of 32 elements, by 2 devices"),
         (at("operators", 1, value="aten.add_.Tensor"), "call 1 writes to memory that it is not given"),
-        (at("operators", 1, value="aten.view.default"), "call 1 puts its result in memory of another value"),
+        (of_another("aten.view.default"), "call 1 puts its result in memory of another value"),
     ],
 )
 def test_what_contradicts_itself(tmp_path: Path, change: Callable[[Any], None], problem: str) -> None:

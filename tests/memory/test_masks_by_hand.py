@@ -169,7 +169,8 @@ def test_a_mask_of_nothing_is_not_added() -> None:
 
 
 def record(left_out: str, hides: str = "") -> EagerRun:
-    return EagerRun((), (), frozenset(left_out.split()), {"y": hides} if hides else {})
+    names = tuple(left_out.split())
+    return EagerRun(1, "", names, (-1,) * len(names), {"y": hides} if hides else {})
 
 
 @pytest.mark.parametrize(

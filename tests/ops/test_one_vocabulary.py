@@ -44,7 +44,7 @@ MASKS = "says what masks become in each operator, by canonical name"
 COLLECTIONS = {
     "attention/affine.py": MASKS,
     "attention/elementwise.py": MASKS,
-    "attention/flex_problem.py": MASKS,
+    "attention/flex.py": MASKS,
     "attention/intervals.py": MASKS,
     "attention/program.py": "knows the fused attentions by canonical name",
     "attention/scopes.py": "operators that run a graph once, by canonical name",

@@ -273,7 +273,7 @@ class Group:
 )
 def test_how_far_apart_the_ranks_of_a_collective_are(ranks: Any, stride: int) -> None:
     groups = {} if ranks is None else {"7": Group(*ranks)}
-    call: Any = Space(node=Space(arguments=lambda: {"group_name": 7}))
+    call: Any = Space(node=Space(group="7"))
     one: Any = Space(program=Space(graph=Space(step=Space(mesh=Space(groups=groups)))))
     kernels = (Kernel("copy", "float32"), Kernel("collective", "float32", sizes=Exchange(100, 4)))
     first, last = Launcher._placed(one, call, kernels)

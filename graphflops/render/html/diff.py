@@ -137,7 +137,8 @@ def _moved(found: Comparison) -> Report:
         return paths[path]
 
     rows = tuple(row._replace(module=renamed(row.module)) for row in old.rows)
-    lines = followed(old, found.new, found.calls)
+    new = found.new.rows
+    lines = followed((old.rows[ours].source, new[theirs].source) for ours, theirs in found.calls.items())
     return replace(
         old,
         rows=tuple(row._replace(source=lines.get(row.source, row.source)) for row in rows),

@@ -25,7 +25,6 @@ _NAMES = """float32 uint8 int8 uint16 int16 int32 int64 string bool float16 floa
 bfloat16 float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz uint4 int4 float4_e2m1fn float8_e8m0fnu uint2 int2
 float6_e2m3fn float6_e3m2fn"""
 _BY_CODE: dict[int, DType] = {code: DTYPES[name] for code, name in enumerate(_NAMES.split(), 1)}
-CODES: dict[DType, int] = {dtype: code for code, dtype in _BY_CODE.items()}
 
 
 def onnx_dtype(code: int) -> DType:
