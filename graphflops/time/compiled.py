@@ -281,7 +281,8 @@ class Written:
         beside = [(name, read) for name, read in parts.items() if name not in whole]
         total += sum(min(sum(read.values()), self._bytes(name)) for name, read in beside)
         loads = sum(self._load(name, op) * shares.get(name, 1.0) for name, op in whole.items())
-        return loads + sum(len(read) for read in parts.values()), total
+        loads += sum(len(read) * shares.get(name, 1.0) for name, read in parts.items())
+        return loads, total
 
     def _load(self, name: str, op: Op) -> float:
         """What loading from a tensor takes; a number for each channel is the same for a whole image, channels first."""

@@ -376,7 +376,7 @@ def test_what_is_put_at_indices_goes_to_a_copy_that_nothing_else_has() -> None:
     for op in ("index_copy", "index_add"):
         assert made(plan_of(f"aten.{op}.default", *operands)) == [
             ("pointwise", 4 * 800, 800, 0, "x0", ""),
-            ("pointwise", 4 * 800, 160, 0, "operand x1 x2", "adds"),
+            ("pointwise", 4 * 800, 160, 0, "operand x2 x3", "adds"),
         ]
     sums = t(100, 8, dtype="bfloat16"), 0, t(20, dtype="int64"), t(20, 8, dtype="bfloat16")
     assert [op.kind for op in plan_of("aten.index_add.default", *sums).joint.ops] == ["extern"]

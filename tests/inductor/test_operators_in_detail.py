@@ -167,7 +167,8 @@ def test_an_interpolated_element_adds_to_tables_of_zeros(op: str, shape: Any, ta
 
 
 def test_what_is_added_by_index_is_added_to_a_copy() -> None:
-    plan = plan_of("aten.index_add.default", g(100, 64, **HALF), 0, t(20, **LONG), g(20, 64, **HALF))
+    half = {"dtype": "float16"}
+    plan = plan_of("aten.index_add.default", g(100, 64, **half), 0, t(20, **LONG), g(20, 64, **half))
     assert made(plan) == [
         ("pointwise", 2 * 6400, 6400, 0, "x0", ""),
         ("pointwise", 2 * 6400, 1280, 0, "operand x2 x3", "adds"),

@@ -92,8 +92,8 @@ def test_an_elementwise_call_of_two_results_is_of_a_library() -> None:
     ],
 )
 def test_types_that_are_added_in_memory(dtype: str, capability: tuple[int, int], adds: bool) -> None:
-    operands = t(100, 64, dtype=dtype), 0, t(20, **LONG), t(20, 64, dtype=dtype)
-    program = program_of("aten.index_add.default", *operands)
+    operands = t(100, 64, dtype=dtype), 0, t(20, 64, **LONG), t(20, 64, dtype=dtype)
+    program = program_of("aten.scatter_add.default", *operands)
     plan = Plans(program, replace(HOPPER, capability=capability)).plan(program.main, training=False)
     assert [op.adds for op in plan.joint.ops] == ([False, True] if adds else [False])
     assert plan.joint.ops[0].instructions == 1
