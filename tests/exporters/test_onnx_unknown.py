@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from onnx import parser
 
 from graphflops.analysis import analyze
 from graphflops.dims import symbol
 from graphflops.tensor import TensorType, UnknownType
-from tests.exporters.onnx_files import messages, result
+from tests.exporters.onnx_files import HEAD, messages, result
 from tests.support import t
 
 
@@ -67,6 +68,20 @@ def test_a_loop_whose_trip_count_is_not_known_is_priced(write):
 def test_what_is_joined_of_a_list_that_is_not_known_is_not_free(write):
     text = "g (float[4] x) => (y) { u = d.Unheard(x) q = SequenceConstruct(u, u) y = ConcatFromSequence<axis = 0>(q) }"
     assert [row.state for row in analyze(write(text)).rows] == ["unknown", "free", "unknown"]
+
+
+def test_gradients_have_types_but_a_cost_that_is_not_known(write):
+    text = """g (float[2, 3] x, float[3, 5] w) => (dx, dw) {
+      y = MatMul(x, w)
+      dx, dw = ai.onnx.preview.training.Gradient<xs = ["x", "w"], y = "y">(x, w)
+    }"""
+    head = HEAD.replace('"d": 1', '"ai.onnx.preview.training": 1')
+    report = analyze(write(parser.parse_model(f"{head} {text}")))
+    assert [row.state for row in report.rows] == ["counted", "unknown"]
+    assert [value.type for value in report.rows[1].outputs] == [t(2, 3), t(3, 5)]
+    assert report.diagnostics[0].message.startswith(
+        "its work is that of the calls that lead to y, run backwards"
+    )
 
 
 @pytest.mark.parametrize("sizes", ["0, 4, 8, 16", "2, 0, 8, 16", "2, 4, 0, 16", "2, 4, 8, 0"])

@@ -29,7 +29,6 @@ MOST = 3  # names of operators in one collection
 # File -> why it may hold what the others may not.
 LITERALS = {
     "capturing/eager.py": "reads the calls of a run of torch, which are not yet those of a program",
-    "dims/parser.py": "reads size strings, in which Python and sympy name functions of integers",
     "execution/composed.py": "writes ATen's own functions in ATen's calls",
     "execution/composed_gradients.py": "the same",
     "exporters/onnx_graph.py": "reads ONNX: a Constant is a stored tensor, not a call",

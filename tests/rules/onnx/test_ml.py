@@ -171,3 +171,23 @@ def test_features(op, operands, attributes, shape, dtype) -> None:
 
 def test_a_map_for_every_row() -> None:
     assert price(ML + "ZipMap", X, classlabels_strings=("a",) * 4).out == (SequenceType(None, n),)
+
+
+@pytest.mark.parametrize(
+    "op, states, attributes, flops, roots",
+    [
+        ("Adagrad", 1, {"norm_coefficient": 0.1}, 8, 1),
+        ("Adam", 2, {"norm_coefficient_post": 0.1}, 12, 1),
+        ("Adam", 2, {}, 11, 1),
+        ("Momentum", 1, {"mode": "standard", "norm_coefficient": 0.1}, 7, 0),
+        ("Momentum", 1, {"mode": "nesterov", "norm_coefficient": 0.0}, 7, 0),
+    ],
+)
+def test_optimizers(op, states, attributes, flops, roots) -> None:
+    settings = {**attributes, **({"alpha": 0.9, "beta": 0.1} if op == "Momentum" else {})}
+    pair = (t(3, 4), t(5))
+    estimate = price(f"ai.onnx.preview.training.{op}", t(), t(dtype=INT64), *pair * (2 + states), **settings)
+    assert shapes(estimate) == [(3, 4), (5,)] * (1 + states)
+    assert (estimate.vector_flops, estimate.transcendentals) == (17 * flops, 17 * roots)
+    with pytest.raises(ShapeError, match="operands do not make"):
+        price(f"ai.onnx.preview.training.{op}", t(), t(dtype=INT64), *pair * (1 + states), t(1), **settings)
