@@ -179,7 +179,11 @@ class Scope:
             try:
                 args, kwargs = self.operands(self.arranged(op, node), op.startswith("higher_order."))
                 outputs = self.results(node.outputs)
-                is_list = node.is_hop_single_tensor_return is False and op.startswith(_RETURNED)
+                called = operator(
+                    op
+                )  # a loop asks a graph for a number; others return what their graph returns
+                returns = called.kind == "control" and called.name != "while_loop"
+                is_list = returns and node.is_hop_single_tensor_return is False
                 if is_list and not program.singles.isdisjoint(map(id, args)):
                     raise FileError("returns a list, its graph one tensor: torch would take rows of it")
                 # Calls of old files have no names: that of the first result stands for one, or of the operator.
@@ -279,12 +283,6 @@ class Scope:
             if graph.is_single_tensor_return:
                 self.program.singles.add(id(known))
         return known
-
-
-# Operators that return what a nested graph returns; while_loop and flex_attention ask theirs for a number.
-_RETURNED = tuple(
-    f"higher_order.{name}" for name in ["wrap", "cond", "scan", "map", "invoke", "tag", "hints"]
-)
 
 
 # By field of an InputSpec: the role, and the field of its name in the model.

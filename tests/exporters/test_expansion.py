@@ -178,7 +178,7 @@ def test_twenty_thousand_symbols():
     types = {f"x{i}": t(f"s{i}", 8) for i in many}
     known = Types()
     for typed in types.values():
-        known.tensor(typed.shape, typed.dtype)
+        known.once(typed)
     symbols = known.symbols({}, inputs, types)
     assert [entry.where for entry in symbols.values()] == [(f"x{i}[0]",) for i in many]
 

@@ -29,6 +29,7 @@ MOST = 3  # names of operators in one collection
 # File -> why it may hold what the others may not.
 LITERALS = {
     "capturing/eager.py": "reads the calls of a run of torch, which are not yet those of a program",
+    "dims/parser.py": "reads size strings, in which Python and sympy name functions of integers",
     "execution/composed.py": "writes ATen's own functions in ATen's calls",
     "execution/composed_gradients.py": "the same",
     "exporters/onnx_graph.py": "reads ONNX: a Constant is a stored tensor, not a call",
@@ -52,7 +53,6 @@ COLLECTIONS = {
     "render/chakra.py": "the numbers that Chakra has for collectives, by canonical name",
     "links/cost.py": "the collectives that a network has times of, by canonical name",
     "dims/atoms.py": "functions of sizes, as Python's math has them",
-    "dims/parser.py": "reads size strings, in which Python and sympy name functions of integers",
     "kernels/buffers.py": "temporary tensors of gradients, by canonical name",
     "kernels/beside.py": "says which operands are copied, and how gradients of views lie, by canonical name",
     "execution/layouts.py": "says what strides become in each operator, by canonical name",
