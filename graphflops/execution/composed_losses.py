@@ -15,12 +15,6 @@ def _less(t: Calls, number: float, x: Operand) -> Operand:
     return t.sub_(t.full_like(x, number), x)
 
 
-def _positive(t: Calls, x: Operand) -> Operand:
-    """What is above zero, in place: autograd keeps a copy of what is overwritten."""
-    t.clone(x)
-    return t.clamp_min_(x, 0)
-
-
 composite("l1_loss")(lambda t, x, target, reduction=MEAN: t.reduced(t.abs(t.sub(x, target)), reduction))
 
 
@@ -52,7 +46,7 @@ def hinge_embedding_loss(
     t: Calls, x: Operand, target: Operand, margin: float = 1.0, reduction: int = MEAN
 ) -> Operand:
     zeros = t.zeros_like(x)
-    above = _positive(t, _less(t, margin, x))
+    above = t.clamp_min_(_less(t, margin, x), 0)
     loss = t.add(t.where(t.ne(target, 1), above, zeros), t.where(t.ne(target, -1), x, zeros))
     return t.reduced(loss, reduction)
 
@@ -62,7 +56,7 @@ def margin_ranking_loss(
     t: Calls, input1: Operand, input2: Operand, target: Operand, margin: float = 0.0, reduction: int = MEAN
 ) -> Operand:
     above = t.inside(lambda t: t.add(t.mul(t.neg(target), t.sub(input1, input2)), margin))
-    return t.reduced(_positive(t, above), reduction)
+    return t.reduced(t.clamp_min_(above, 0), reduction)
 
 
 @composite("cosine_embedding_loss")
@@ -74,7 +68,7 @@ def cosine_embedding_loss(
     one, other = [t.add(square, 1e-12) for square in squares]
     cosine = t.div(product, t.sqrt_(t.mul(one, other)))
     zeros = t.zeros_like(cosine)
-    alike, unlike = _less(t, 1, cosine), _positive(t, t.sub(cosine, margin))
+    alike, unlike = _less(t, 1, cosine), t.clamp_min_(t.sub(cosine, margin), 0)
     loss = t.add(t.where(t.eq(target, 1), alike, zeros), t.where(t.eq(target, -1), unlike, zeros))
     return t.reduced(loss, reduction)
 

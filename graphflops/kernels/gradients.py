@@ -306,6 +306,13 @@ def _softmax_backward(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel
     return [*product, moved.softmax_kernel(call, out, f"{name}_backward", 2 * size, size), *cast]
 
 
+def _resampling_backward(call: ConcreteCall) -> list[Kernel]:
+    """Those of grids and of antialiased interpolations are one kernel."""
+    word = call.operator.word
+    is_known = images.is_cubic(word) or "nearest" in word or "linear" in word
+    return images.interpolation_backward(call) if is_known else _other_backward(call)
+
+
 def _other_backward(call: ConcreteCall) -> list[Kernel]:
     """A kernel for each gradient with memory of its own, which share the work and the traffic."""
     assert call.gradient is not None
@@ -327,7 +334,7 @@ _JOINING = frozenset(
     {"cat", "concat", "concatenate", "stack", "hstack", "vstack", "row_stack", "dstack", "column_stack"}
 )
 _SELECTING = frozenset({"median", "nanmedian", "kthvalue", "mode", "cummax", "cummin"})
-_FAMILY_OF_BACKWARD: Mapping[str, Family] = {"dropout": "elementwise", "scan": "scan"}
+_FAMILY_OF_BACKWARD: Mapping[str, Family] = {"resampling": "pool", "dropout": "elementwise", "scan": "scan"}
 _BY_NAME: Mapping[str, moved.Lowering] = by_name(
     {
         "col2im": moved.on_operand(lambda call, x, out: images.columns(call, out, x)),
@@ -348,7 +355,7 @@ _BACKWARD: Mapping[str, moved.Lowering] = {
     "reduction": _reduction_backward,
     "pooling": partial(images.pooling, is_backward=True),
     "loss": rowwise.loss_backward,
-    "resampling": images.interpolation_backward,
+    "resampling": _resampling_backward,
     "scan": _reduction_backward,
     "softmax": _softmax_backward,
     "sort": _selected,

@@ -43,7 +43,9 @@ def chrome_trace(report: Report) -> str:
         raise OptionError("--format chrome-trace: the report has no times: name a device with --device")
     tracks = {_PHASES: "phases", _MODULES: "modules", _CALLS: "calls"}
     spans = timeline(report)
-    tracks |= {track: _of_group(report, group) for group, track in _groups(spans).items()}
+    groups = _groups(spans)
+    named = {track: f"collectives {_along(report, name)}".strip() for name, track in groups.items()}
+    tracks |= named if len(groups) > 1 else dict.fromkeys(named, "collectives")
     process = f"{summary.title(report)} on {safe(report.device, 60)}, predicted"
     names = [meta("thread_name", track, name) for track, name in tracks.items()]
     events = [meta("process_name", 0, process), *names, *_events(report, spans)]
@@ -67,10 +69,10 @@ def _groups(spans: Iterable[Span]) -> dict[str, int]:
     return {name: _COLLECTIVES + place for place, name in enumerate(names)}
 
 
-def _of_group(report: Report, name: str) -> str:
-    """What the track of a group is called: by the axis of the mesh along which its devices lie, where that is known."""
+def _along(report: Report, name: str) -> str:
+    """The axis of the mesh along which a group of devices lies, where it is known; else the name of the group."""
     group = None if report.mesh is None else report.mesh.groups.get(name)
-    return f"collectives {safe(name if group is None else group.axis)}".strip()
+    return safe(name if group is None else group.axis)
 
 
 def _events(report: Report, spans: Sequence[Span]) -> Iterator[dict[str, Any]]:
