@@ -21,6 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec.structs import replace
 
 from graphflops.attention import AttentionUse
+from graphflops.cost import Value
 from graphflops.execution.source_lines import code_lines, has_fact, statements
 from graphflops.execution.strides import Values
 from graphflops.graph import EagerRun, Ref, tensor_type
@@ -37,11 +38,11 @@ def as_run(
     attentions: Iterable[AttentionUse],
     values: Values,
     eager: EagerRun | None = None,
-) -> Sequence[PricedCall]:
-    """The calls that eager execution makes, without masks that it does not build. eager: a run's record."""
+) -> tuple[Sequence[PricedCall], Values]:
+    """The calls that eager execution makes, without masks that it does not build; types of values. eager: a run's record."""
     made, nothing = _masks(calls, eager)
     if not made:
-        return calls
+        return calls, values
     uses = {name: use for use in attentions for name in use.calls}
     instead: dict[str, str] = {}  # by result of a call that goes: the value that takes its place
     kept, unmasked = [], []
@@ -165,36 +166,67 @@ _OPERANDS = ("query", "key", "value")
 
 def with_shared_heads(
     calls: Sequence[PricedCall], unmasked: Iterable[str], values: Values
-) -> Sequence[PricedCall]:
-    """The calls without repeated heads for attentions that lost a mask which only an export has."""
+) -> tuple[Sequence[PricedCall], Values]:
+    """The calls without repeated heads for attentions that lost a mask which only an export has; types of values."""
     makers = {name: call for call in calls for name in call.node.outputs if name is not None}
     names = frozenset(unmasked)
-    gone: set[str | None] = set()  # repeated heads
+    instead: dict[str, PricedCall | None] = {}  # by result of a call that goes: what takes its place
+    types: dict[str, Value] = {}
     found = []
     for call in calls:
         if call.node.name in names:
-            key, value = (_before_repeat(call, name, makers, values) for name in call.uses[1:3])
-            if key and value:
-                gone.update(call.uses[1:3])
-                call = _grouped(call, (key, value), values)
+            owns = [_before_repeat(call, name, makers, values) for name in call.uses[1:3]]
+            known = [own for own in owns if own is not None]
+            if len(known) == len(_OPERANDS) - 1:
+                operands = []
+                for name, (own, cast) in zip(call.uses[1:3], known, strict=True):
+                    instead[name] = None
+                    if cast is not None:
+                        instead[cast.uses[0]] = None
+                        instead[name] = _converted(cast, own, values, types)
+                    operands.append(own if cast is None else name)
+                call = _grouped(call, operands, [types.get(name, values[name]) for name in operands])
         found.append(call)
-    return [call for call in found if gone.isdisjoint(call.node.outputs)] if gone else calls
+    if not instead:
+        return calls, values
+    kept = [instead.get(call.node.outputs[0] or "", call) if call.node.outputs else call for call in found]
+    return [call for call in kept if call is not None], {**values, **types} if types else values
 
 
-def _before_repeat(call: PricedCall, name: str, makers: Mapping[str, PricedCall], values: Values) -> str:
-    """What an operand was before its heads were repeated in the attention's line; "" where they are not."""
+def _before_repeat(
+    call: PricedCall, name: str, makers: Mapping[str, PricedCall], values: Values
+) -> tuple[str, PricedCall | None] | None:
+    """What an operand was before its heads were repeated in the attention's line, and the call that casts it after."""
+    maker = makers.get(name)
+    cast = maker if maker is not None and maker.node.operator.kind == "cast" else None
+    if cast is not None:
+        name = cast.uses[0]
     for operator in _REPEAT:
         maker = makers.get(name)
         if maker is None or maker.node.operator.name != operator or not maker.uses:
-            return ""
+            return None
         if maker.node.python_stack != call.node.python_stack:
-            return ""
+            return None
         name = maker.uses[0]
-    return name if isinstance(values.get(name), TensorType) else ""
+    return (name, cast) if isinstance(values.get(name), TensorType) else None
 
 
-def _grouped(call: PricedCall, own: Sequence[str], values: Values) -> PricedCall:
-    """The attention on keys and values whose heads are shared."""
+def _converted(cast: PricedCall, own: str, values: Values, types: dict[str, Value]) -> PricedCall:
+    """The conversion of an operand without repeated heads; adds the type of its result to `types`."""
+    (result,) = cast.node.outputs
+    before, after = values[own], values[result or ""]
+    assert isinstance(before, TensorType)
+    assert isinstance(after, TensorType)
+    types[result or ""] = replace(after, shape=before.shape, stored=None)
+    args = tuple(Ref(own) if isinstance(given, Ref) else given for given in cast.node.args)
+    gradient = cast.gradient
+    if gradient is not None:
+        gradient = replace(gradient, estimate=replace(gradient.estimate, out=(before.like(),)))
+    return replace(cast, node=replace(cast.node, args=args), uses=(own,), gradient=gradient)
+
+
+def _grouped(call: PricedCall, own: Sequence[str], types: Sequence[Value]) -> PricedCall:
+    """The attention on keys and values whose heads are shared. types: of `own`."""
     names = dict(zip(_OPERANDS[1:], own, strict=True))
     given = {name: Ref(names[name]) if name in names else x for name, x in call.node.arguments().items()}
     given["enable_gqa"] = True
@@ -203,11 +235,7 @@ def _grouped(call: PricedCall, own: Sequence[str], values: Values) -> PricedCall
     if gradient is not None:
         out = list(gradient.estimate.out)
         for index, (place, _) in enumerate(gradient.gradients):
-            if (
-                place in (1, 2)
-                and index < len(out)
-                and isinstance(value := values[own[place - 1]], TensorType)
-            ):
+            if place in (1, 2) and index < len(out) and isinstance(value := types[place - 1], TensorType):
                 out[index] = value.like()
         gradient = replace(gradient, estimate=replace(gradient.estimate, out=tuple(out)))
     return replace(call, node=node, uses=(call.uses[0], *own, *call.uses[3:]), gradient=gradient)

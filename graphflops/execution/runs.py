@@ -209,12 +209,13 @@ class Runs:
             calls = with_fast_paths(given, graph.values, weights, graph.graph.returned, self.fast_paths)
             if calls is given:
                 return self.of(graph)
+        values = graph.values
         if self.is_eager:
             if graph.graph.has_exchanges:
                 calls = in_place(calls)
-            calls = without_whole_slices(calls, graph.values, graph.graph.returned)
-            calls = as_run(calls, self.attentions, graph.values, graph.graph.eager)
-        run = expanded(calls, graph.values)
+            calls = without_whole_slices(calls, values, graph.graph.returned)
+            calls, values = as_run(calls, self.attentions, values, graph.graph.eager)
+        run = expanded(calls, values)
         layouts = Layouts(run.calls, run.values, self.platform, graph.graph.orders)
         return Run(run, layouts, graph.graph)
 

@@ -85,7 +85,7 @@ def ran(priced: Any, eager: EagerRun | None = None, found: Any = None) -> Any:
 )
 def test_masks_that_a_flag_stands_for(found: Any, is_flag: bool) -> None:
     """Nothing is hidden, or what lies above the diagonal of as many queries as keys."""
-    calls = ran(masked(BUILDS, TRIL, mask="n"), None, found)
+    calls, _ = ran(masked(BUILDS, TRIL, mask="n"), None, found)
     assert names(calls) == (["y"] if is_flag else ["m", "n", "y"])
 
 
@@ -103,11 +103,12 @@ def names(calls: Any) -> list[str]:
 )
 def test_masks_that_are_not_built(priced: Any, left: list[str], causal: bool) -> None:
     """What they hide is nothing, or a flag of the attention."""
-    calls = ran(priced)
+    calls, values = ran(priced)
     assert names(calls) == left
     arguments = calls[-1].node.arguments()
     assert (arguments["mask"], arguments["is_causal"]) == (None, causal)
     assert calls[-1].uses == ("q", "k", "v")
+    assert values is priced.main.values
 
 
 @pytest.mark.parametrize(
@@ -119,8 +120,9 @@ def test_masks_that_are_not_built(priced: Any, left: list[str], causal: bool) ->
     ],
 )
 def test_other_calls_run(priced: Any) -> None:
-    calls = ran(priced)
+    calls, values = ran(priced)
     assert calls is priced.main.calls
+    assert values is priced.main.values
 
 
 def test_a_mask_of_data_is_built() -> None:
@@ -128,7 +130,7 @@ def test_a_mask_of_data_is_built() -> None:
     padded = node("n", "aten.mul.Tensor", "m", "p", line=BUILDS)
     ones = node("m", "aten.ones.default", (16, 16), line=BUILDS)
     priced = program(ones, padded, node("y", SDPA, "q", "k", "v", "n"), q=Q, k=Q, v=Q, p=t(16, 16))
-    calls = ran(priced)
+    calls, _ = ran(priced)
     assert names(calls) == ["m", "n", "y"]
     assert calls[-1].node.arguments().get("is_causal") is not True
 
@@ -137,7 +139,7 @@ def test_masks_that_another_call_reads_are_built_for_it() -> None:
     other = node("z", "aten.mul.Tensor", "w", "m")
     ones = node("m", "aten.ones.default", (16, 16), line=NOTHING, dtype=MADE["m"].dtype)
     priced = program(ones, other, node("y", SDPA, "q", "k", "v", "m"), q=Q, k=Q, v=Q, w=t(16, 16))
-    calls = ran(priced)
+    calls, _ = ran(priced)
     assert names(calls) == ["m", "z", "y"]
     assert calls[-1].uses == ("q", "k", "v")
 
@@ -147,7 +149,7 @@ def test_a_mask_of_nothing_is_not_added() -> None:
     zeros = node("m", "aten.zeros.default", (16, 16), line=NOTHING)
     added = node("a", "aten.add.Tensor", "s", "m")
     priced = program(zeros, added, node("y", "aten.softmax.int", "a", -1), s=t(2, 4, 16, 16))
-    calls = ran(priced)
+    calls, _ = ran(priced)
     assert names(calls) == ["y"]
     assert calls[0].uses == ("s",)
     built = program(
@@ -156,14 +158,14 @@ def test_a_mask_of_nothing_is_not_added() -> None:
         node("y", "aten.softmax.int", "a", -1),
         s=t(2, 4, 16, 16),
     )
-    assert names(ran(built)) == ["m", "a", "y"]
+    assert names(ran(built)[0]) == ["m", "a", "y"]
     seen = use()
     seen.calls = ("a",)  # an attention of which pairs are hidden adds its mask
-    assert names(ran(priced, found=seen)) == ["m", "a", "y"]
+    assert names(ran(priced, found=seen)[0]) == ["m", "a", "y"]
     seen.masked_flops = 0
-    assert names(ran(priced, found=seen)) == ["y"]
-    assert names(ran(priced, record("m a"))) == ["y"]  # a run has not added it either
-    assert names(ran(priced, record("m"))) == ["m", "a", "y"]
+    assert names(ran(priced, found=seen)[0]) == ["y"]
+    assert names(ran(priced, record("m a"))[0]) == ["y"]  # a run has not added it either
+    assert names(ran(priced, record("m"))[0]) == ["m", "a", "y"]
 
 
 def record(left_out: str, hides: str = "") -> EagerRun:
@@ -200,7 +202,7 @@ def record(left_out: str, hides: str = "") -> EagerRun:
 def test_a_record_of_a_run_tells_what_it_made(
     priced: Any, eager: EagerRun, left: list[str], causal: bool | None
 ) -> None:
-    calls = ran(priced, eager)
+    calls, _ = ran(priced, eager)
     assert names(calls) == left
     if causal is not None:
         assert calls[-1].node.arguments()["is_causal"] is causal
@@ -218,7 +220,7 @@ def test_only_an_eager_run_leaves_out_what_it_does_not_call(is_eager: bool, left
 
 
 def test_an_attention_that_wants_gradients_keeps_those_of_its_operands() -> None:
-    calls = ran(masked(NOTHING, trained=True))
+    calls, _ = ran(masked(NOTHING, trained=True))
     gradient = calls[-1].gradient
     assert gradient is not None
     assert [place for place, _ in gradient.gradients] == [0, 1, 2]
@@ -240,7 +242,9 @@ def test_places_of_gradients() -> None:
     assert whole == own
 
 
-def shared(*, other_line: bool = False, trained: bool = False, masked: bool = False) -> Any:
+def shared(
+    *, cast: bool = False, other_line: bool = False, trained: bool = False, masked: bool = False
+) -> Any:
     """Keys and values of two heads, repeated for four: an axis more, repeated, and merged, in the line of the attention."""
     nodes, last = [], {}
     line = "y = attend(q, k, v)"
@@ -260,7 +264,12 @@ def shared(*, other_line: bool = False, trained: bool = False, masked: bool = Fa
             ),
         ]
         last[name] = f"{name}3"
-    given = {"q": make(*Q.shape), **few}
+        if cast:
+            nodes.append(
+                node(f"{name}4", "aten.to.dtype", f"{name}3", t(1, dtype="bfloat16").dtype, line=line)
+            )
+            last[name] = f"{name}4"
+    given = {"q": make(*Q.shape, dtype="bfloat16" if cast else "float32"), **few}
     if masked:
         given["m"] = MADE["m"]
     attention = node("y", SDPA, "q", last["k"], last["v"], *(["m"] if masked else ()), line=line)
@@ -270,24 +279,37 @@ def shared(*, other_line: bool = False, trained: bool = False, masked: bool = Fa
 def test_heads_that_are_shared_are_not_repeated() -> None:
     """The calls that repeat them stay for other readers, but the attention reads what was there before."""
     main = shared().main
-    calls = with_shared_heads(main.calls, ["y"], main.values)
+    calls, values = with_shared_heads(main.calls, ["y"], main.values)
     attention = calls[-1]
     assert attention.uses == ("q", "k", "v")
     arguments = attention.node.arguments()
     assert (arguments["key"], arguments["value"], arguments["enable_gqa"]) == (Ref("k"), Ref("v"), True)
     assert {"k3", "v3"}.isdisjoint(names(calls))
-    assert with_shared_heads(main.calls, [], main.values) is main.calls
+    assert values is main.values
+    same, _ = with_shared_heads(main.calls, [], main.values)
+    assert same is main.calls
     main = shared(masked=True).main
-    calls = with_shared_heads(main.calls, ["y"], main.values)
+    calls, _ = with_shared_heads(main.calls, ["y"], main.values)
     assert calls[-1].uses == ("q", "k", "v", "m")
     assert calls[-1].node.arguments()["mask"] == Ref("m")
     main = shared(other_line=True).main
-    assert with_shared_heads(main.calls, ["y"], main.values) is main.calls
+    assert with_shared_heads(main.calls, ["y"], main.values)[0] is main.calls
+
+
+def test_shared_heads_are_converted_before_they_are_repeated() -> None:
+    """As autocast does after: the conversion reads two heads, and its result has two."""
+    main = shared(cast=True).main
+    calls, values = with_shared_heads(main.calls, ["y"], main.values)
+    attention, casts = calls[-1], [call for call in calls if call.node.operator.kind == "cast"]
+    assert attention.uses == ("q", "k4", "v4")
+    assert [call.uses for call in casts] == [("k",), ("v",)]
+    assert [values[name].shape for name in ("k4", "v4")] == [(2, 2, 16, 8), (2, 2, 16, 6)]
+    assert {"k3", "v3"}.isdisjoint(names(calls))
 
 
 def test_gradients_of_shared_heads_are_as_large_as_they() -> None:
     main = shared(trained=True).main
-    calls = with_shared_heads(main.calls, ["y"], main.values)
+    calls, _ = with_shared_heads(main.calls, ["y"], main.values)
     gradient = calls[-1].gradient
     assert gradient is not None
     sizes = {
