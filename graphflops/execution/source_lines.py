@@ -136,6 +136,11 @@ class Statement(Struct, frozen=True):
     # The variables that it binds, one for each element of a tuple; `found[]` for an element of one, `#0` where the name
     # stands on a line above.
     targets: tuple[str, ...] = ()
+    names: frozenset[str] = (
+        frozenset()
+    )  # the variables that it reads as tensors: no `outputs` of `outputs[0]`
+    is_call: bool = False  # it gives what one call does
+    returns: tuple[str, ...] | None = None  # of a return: the variables among several results
     has_loop: bool = False  # inside of an expression: `[layer(x) for layer in layers]`
     given: tuple[str, ...] = ()  # the variables that its first call gets, "" for other operands
     joins: bool = False  # it joins what a variable's list holds
@@ -283,10 +288,16 @@ def _statement(tree: ast.stmt, own: str) -> Statement:
     last: ast.AST = value
     while isinstance(last, ast.Tuple) and last.elts:
         last = last.elts[-1]
+    subscripts = [part for part in parts if isinstance(part, ast.Subscript)]
+    elements = [part.value for part in subscripts if isinstance(part.slice, ast.Constant)]
+    returned = [part.id for part in getattr(value, "elts", ()) if isinstance(part, ast.Name)]
     joined = [part for part, spelled in words.items() if any(word.endswith(_JOINS) for word in spelled)]
     return Statement(
         is_piece=isinstance(tree, (ast.Expr, ast.For)) and not targets,
         targets=targets,
+        names=frozenset(x.id for x in parts if isinstance(x, ast.Name) and x not in elements),
+        is_call=isinstance(value, ast.Call),
+        returns=tuple(returned) if isinstance(tree, ast.Return) else None,
         has_loop=any(isinstance(part, ast.comprehension) for part in parts),
         given=_given(_first_call(value)),
         joins=any(any(_given(part)[:1]) for part in joined),

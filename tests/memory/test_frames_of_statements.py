@@ -427,6 +427,18 @@ def test_a_line_that_opens_a_statement_binds_what_it_says(text: str, names: tupl
     assert found.targets == names
 
 
+def test_variables_read_as_tensors_are_no_tuples() -> None:
+    assert statements("y = x + f(z, w[0], u[:, 0]) * v.sin()")[0].names == {"f", "x", "z", "u", "v"}
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [("return f(x), w, y", ("w", "y")), ("return f(x)", ()), ("w = f(x)", None)],
+)
+def test_a_return_tells_what_is_returned_beside_a_result(text: str, names: tuple[str, ...] | None) -> None:
+    assert statements(text)[0].returns == names
+
+
 def test_what_no_line_tells_is_said() -> None:
     """The keys of `Chains` are bound on a line that runs nothing."""
     x = torch.randn(8, 16, WIDTH)
