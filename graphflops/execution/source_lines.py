@@ -163,9 +163,8 @@ def _role(
     called: frozenset[str], kinds: frozenset[str], runs_last: tuple[str, ...], op: str
 ) -> tuple[bool, bool]:
     last, spelled = tuple(filter(None, runs_last)), operator(op)
-    word, is_cast = spelled.word.strip("_"), spelled.kind == "cast"
-    is_spelled = word in called or spelled.kind in kinds or (is_cast and not _CASTS.isdisjoint(called))
-    return is_spelled, word.startswith(last) or (is_cast and not _CASTS.isdisjoint(last))
+    word = "to" if spelled.kind == "cast" else spelled.word.strip("_")
+    return word in called or spelled.kind in kinds, word.startswith(last)
 
 
 @lru_cache(maxsize=4096)
@@ -291,6 +290,7 @@ def _statement(tree: ast.stmt, own: str) -> Statement:
     subscripts = [part for part in parts if isinstance(part, ast.Subscript)]
     elements = [part.value for part in subscripts if isinstance(part.slice, ast.Constant)]
     returned = [part.id for part in getattr(value, "elts", ()) if isinstance(part, ast.Name)]
+    callees = [part.func for part in parts if isinstance(part, ast.Call)]
     joined = [part for part, spelled in words.items() if any(word.endswith(_JOINS) for word in spelled)]
     return Statement(
         is_piece=isinstance(tree, (ast.Expr, ast.For)) and not targets,
@@ -302,7 +302,7 @@ def _statement(tree: ast.stmt, own: str) -> Statement:
         given=_given(_first_call(value)),
         joins=any(any(_given(part)[:1]) for part in joined),
         called=frozenset(word for spelled in words.values() for word in spelled if word),
-        kinds=frozenset(kind for part in parts for kind in _KINDS.get(type(part), ())),
+        kinds=frozenset(kind for part in parts if part not in callees for kind in _KINDS.get(type(part), ())),
         runs_last=words[last],
         times=sum(words[part] == words[last] for part in parts if part is last or _computes(part)),
     )
@@ -363,7 +363,7 @@ def _words(value: ast.AST, own: str) -> tuple[str, ...]:
         case _:
             return ()
     is_own = isinstance(of, ast.Name) and of.id == own
-    return (f".{word}{number}" if is_own else word + number,)
+    return (f".{word}{number}" if is_own else "to" if word in _CASTS else word + number,)
 
 
 def _computes(part: ast.AST) -> bool:
