@@ -76,7 +76,8 @@ class Frame(Struct):
         is_inside = bool(child) and child == self.inside
         if statement.is_piece or is_inside or self.line.number != self.opened:
             return False
-        if self.ran >= statement.times and statement.runs_last:
+        tensors = [name for name in statement.or_numbers if name in self.variables]
+        if self.ran >= statement.times + len(tensors) and statement.runs_last:
             return True
         is_spelled = statement.role(node.op, child)[0]
         after = self.parts[(self.part + 1) % len(self.parts)]

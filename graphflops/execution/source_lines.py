@@ -148,6 +148,7 @@ class Statement(Struct, frozen=True):
     kinds: frozenset[str] = frozenset()  # of operators that its symbols call
     runs_last: tuple[str, ...] = ()  # the word of what it runs last, "" for what a variable holds
     times: int = 0  # how often that is spelled
+    or_numbers: tuple[str, ...] = ()  # and the variables in `1 + x`, which is one more if that is a tensor
 
     def role(self, op: str, child: str = "") -> tuple[bool, bool]:
         """Whether it spells an operator, or `child`, the module in its own that the call is part of, and runs that last."""
@@ -287,6 +288,8 @@ def _statement(tree: ast.stmt, own: str) -> Statement:
     last: ast.AST = value
     while isinstance(last, ast.Tuple) and last.elts:
         last = last.elts[-1]
+    alike = [part for part in parts if words[part] == words[last] and part is not last]
+    numbers = [part for part in alike if words[last] and not _computes(part)]
     subscripts = [part for part in parts if isinstance(part, ast.Subscript)]
     elements = [part.value for part in subscripts if isinstance(part.slice, ast.Constant)]
     returned = [part.id for part in getattr(value, "elts", ()) if isinstance(part, ast.Name)]
@@ -304,7 +307,8 @@ def _statement(tree: ast.stmt, own: str) -> Statement:
         called=frozenset(word for spelled in words.values() for word in spelled if word),
         kinds=frozenset(kind for part in parts if part not in callees for kind in _KINDS.get(type(part), ())),
         runs_last=words[last],
-        times=sum(words[part] == words[last] for part in parts if part is last or _computes(part)),
+        times=1 + len(alike) - len(numbers),
+        or_numbers=tuple(x.id for part in numbers for x in ast.walk(part) if isinstance(x, ast.Name)),
     )
 
 
