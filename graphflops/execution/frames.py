@@ -258,7 +258,7 @@ class References:
         first = tuple(dict.fromkeys((*results, *made)))
         if len(targets) <= 1:
             return [first for _ in targets]
-        for values in (results, made):
+        for values in (results, made, self.names_read_later(frame)):
             if len(values) == len(targets):
                 return [(value,) for value in values]
         second, products = tuple[str, ...](), 0
@@ -273,9 +273,13 @@ class References:
 
     def read_later(self, frame: Frame) -> list[str]:
         """What a statement makes and later ones read, a tensor and its views once."""
-        names = [name for results in self.results[frame.first : self.last + 1] for name in results]
-        found = {self.memory_of.get(x, x): x for x in names if self.last_read.get(x, -1) > self.last}
+        found = {self.memory_of.get(x, x): x for x in self.names_read_later(frame)}
         return [*found.values()]
+
+    def names_read_later(self, frame: Frame) -> list[str]:
+        """The same with all views, as in `q, k, v = (t.view(2, 8, 4) for t in qkv.chunk(3))`."""
+        names = [name for results in self.results[frame.first : self.last + 1] for name in results]
+        return [name for name in names if self.last_read.get(name, -1) > self.last]
 
     def hold_joined(self, node: Node, place: int) -> None:
         """What a variable's list holds that a call joins lives as long as the variable.

@@ -41,9 +41,8 @@ class Frame(Struct):
     # steps, only the last.
     locals: dict[str, str] = {}
     operands: set[str] = set()  # what a statement reads that opens on a line above
-    beside: tuple[
-        str, ...
-    ] = ()  # what the function that the statement called last returned beside its result
+    # What the function that the statement called last returned beside its result.
+    beside: tuple[str, ...] = ()
     # The variables that it returns beside its own result; False for those of a loop, of which it returns no turn's alone.
     returned: dict[str, bool] = {}
 

@@ -148,7 +148,8 @@ class Statement(Struct, frozen=True):
     kinds: frozenset[str] = frozenset()  # of operators that its symbols call
     runs_last: tuple[str, ...] = ()  # the word of what it runs last, "" for what a variable holds
     times: int = 0  # how often that is spelled
-    or_numbers: tuple[str, ...] = ()  # and the variables in `1 + x`, which is one more if that is a tensor
+    # And of the variable in each `1 + x`, which is one more if it holds a tensor.
+    or_numbers: tuple[str, ...] = ()
 
     def role(self, op: str, child: str = "") -> tuple[bool, bool]:
         """Whether it spells an operator, or `child`, the module in its own that the call is part of, and runs that last."""
@@ -285,7 +286,8 @@ def _statement(tree: ast.stmt, own: str) -> Statement:
     parts = [part for part in ast.walk(value) if not _is_negative(part)]
     words = {part: _words(part, own) for part in parts}
     targets = _targets(tree) or tuple(part.target.id for part in parts if isinstance(part, ast.NamedExpr))
-    last: ast.AST = value
+    turns = len(targets) if isinstance(value, ast.GeneratorExp) else 1  # one for each variable
+    last: ast.AST = getattr(value, "elt", value) if len(targets) > 1 else value
     while isinstance(last, ast.Tuple) and last.elts:
         last = last.elts[-1]
     alike = [part for part in parts if words[part] == words[last] and part is not last]
@@ -307,8 +309,8 @@ def _statement(tree: ast.stmt, own: str) -> Statement:
         called=frozenset(word for spelled in words.values() for word in spelled if word),
         kinds=frozenset(kind for part in parts if part not in callees for kind in _KINDS.get(type(part), ())),
         runs_last=words[last],
-        times=1 + len(alike) - len(numbers),
-        or_numbers=tuple(x.id for part in numbers for x in ast.walk(part) if isinstance(x, ast.Name)),
+        times=turns * (1 + len(alike) - len(numbers)),
+        or_numbers=tuple(_variable(part) for part in numbers),
     )
 
 
@@ -374,6 +376,10 @@ def _computes(part: ast.AST) -> bool:
     """Whether an expression may run an operator: a call, or arithmetic on one; `i + 1` is taken for a number."""
     if not isinstance(part, (ast.BinOp, ast.UnaryOp)):
         return isinstance(part, ast.Call)
-    inner = [below for below in ast.walk(part) if below is not part]
-    has_number = any(isinstance(below, ast.Constant) for below in inner)
-    return not has_number or any(isinstance(below, ast.Call) for below in inner)
+    has_number = any(isinstance(operand, ast.Constant) for operand in ast.iter_child_nodes(part))
+    return not has_number or any(isinstance(below, ast.Call) for below in ast.walk(part))
+
+
+def _variable(part: ast.AST) -> str:
+    """The first variable of an expression; "" for none."""
+    return next((below.id for below in ast.walk(part) if isinstance(below, ast.Name)), "")
