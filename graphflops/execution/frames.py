@@ -236,7 +236,8 @@ class References:
     def let_go(self, frame: Frame) -> None:
         """Forget what the first operand of a call held, if the call reads another value: `x = outputs[0]` leaves no call.
 
-        The variable has got that value on a line in between; it is one that no variable is known to hold, if there is one.
+        The variable has got that value on a line in between, taken to be right after what it held was read last. It is one
+        that no variable is known to hold, if there is one.
         """
         name = next(iter(frame.statement.given), "")
         if not name or not frame.variables:
@@ -247,7 +248,7 @@ class References:
         if read and read.isdisjoint(
             [self.memory_of.get(value, value) for value in frame.variables.get(name, ())]
         ):
-            self.unbind(frame, name, frame.first - 1)
+            self.unbind(frame, name, -1)
             for other in [other for other in frame.variables if other[0] == "#"]:
                 if read.issuperset(self.memory_of.get(value, value) for value in frame.variables[other]):
                     frame.variables[name] = frame.variables.pop(other)
