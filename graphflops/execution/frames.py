@@ -9,9 +9,7 @@ call, the lines of code that were running and the modules they belong to. From t
 - A list or tuple in a variable holds its elements: `torch.cat(features)` does not free what it joins. A cache of keys and
   values, which begins with empty tensors that the first ones are joined to, holds them to the end.
 
-It counts which variable a line binds and reads, never what it is called. An export names the line of each call, not the
-statement. A statement is done when the line changes, or when the operator or module that it runs last has run as often as it
-is spelled; on the same line the next one begins then, as in `a = f(x); b = g(a)`, or a loop's next turn.
+It counts which variable a line binds and reads, never what it is called.
 
 A result of a line from the middle of a statement is taken to live until its function returns. Functions that are not a
 module's forward leave no lines in an export. Of their values, those that are read twice, multiplied with one another or
@@ -20,25 +18,14 @@ joined and given to a module are taken to be in variables; the others are free a
 
 from __future__ import annotations
 
-import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
 from itertools import compress
 
 from msgspec import Struct
 
-from graphflops.execution.source_lines import (
-    CodeLine,
-    Statement,
-    closes,
-    code_lines,
-    continues,
-    has_fact,
-    module_variables,
-    opens,
-    statements,
-)
+from graphflops.execution.python_frame import Frame
+from graphflops.execution.source_lines import CodeLine, code_lines, has_fact, module_variables, opens
 from graphflops.graph import Node
 
 _PASSING = frozenset({"cast", "dropout"})  # kinds of calls that probabilities go through, or are scaled by
@@ -47,7 +34,6 @@ _PASSED_THROUGH = frozenset({"softmax", "dropout"})
 _BATCHED_PRODUCTS = frozenset({"matmul", "bmm", "einsum"})  # of two tensors that were computed
 _JOINS = frozenset({"cat", "stack"})
 _AFTER_SOFTMAX = 3  # products of an attention after its softmax: of the values, with them, and the projection
-_NUMBERED = re.compile(r"(?<![^.])\d+(?![^.])")  # a part of a module's path that is a number
 
 
 class Lifetimes(Struct, frozen=True):
@@ -55,93 +41,6 @@ class Lifetimes(Struct, frozen=True):
 
     until: Mapping[str, int]  # by owner of memory, the position of the last call during which it refers to it
     assumed: frozenset[str]  # those of which the lines do not say it
-
-
-class Frame(Struct):
-    """A function that is running."""
-
-    line: CodeLine
-    opening: Sequence[CodeLine]  # the line of its first call, and the next line of the stack then
-    entered: int  # position of that call
-    own: str = ""  # the variable that holds the module
-    first: int = 0  # position of the first call of the statement
-    parts: Sequence[Statement] = (Statement(),)  # the statements of the line
-    part: int = 0  # the one that runs
-    opened: int = 0  # the number of the line at which the statement began
-    ran: int = 0  # how often the statement has run what it runs last
-    called: str = ""  # the module that the statement called first
-    inside: str = ""  # the module that its last call is part of
-    variables: dict[
-        str, tuple[str, ...]
-    ] = {}  # what each local variable holds; `#N`: what an unknown one does
-    hidden: set[str] = set()  # what functions that the statement calls have made
-    # Those of them that their variables must hold, by operator: of several that one operator has made, as in a loop over
-    # steps, only the last.
-    locals: dict[str, str] = {}
-    operands: set[str] = set()  # what a statement reads that opens on a line above
-
-    @property
-    def statement(self) -> Statement:
-        return self.parts[self.part]
-
-    def start(self, line: CodeLine, place: int) -> None:
-        """Begin a line."""
-        self.parts, self.part, self.opened = statements(line.text, self.own), 0, line.number
-        self.line, self.first, self.ran, self.called, self.inside = line, place, 0, "", ""
-
-    def start_next(self, place: int) -> None:
-        """Begin the next statement of a line, after the last one the first, as in a loop."""
-        self.part = (self.part + 1) % len(self.parts)
-        self.first, self.ran, self.called, self.inside = place, 0, "", ""
-
-    def count(self, node: Node, child: str) -> None:
-        """Note a call that may be what the statement runs last; child: the module that the call is part of."""
-        if not child or child != self.inside:
-            self.ran += self.statement.role(node.op, child)[1]
-        self.called, self.inside = self.called or child, child
-
-    def is_done(self, node: Node, child: str) -> bool:
-        """Whether the statement was done before a call on the same line.
-
-        A loop over modules may call them by a function of its own: the next turn calls the next module in a list.
-        """
-        statement = self.statement
-        is_inside = bool(child) and child == self.inside
-        if statement.is_piece or is_inside or self.line.number != self.opened:
-            return False
-        if self.ran >= statement.times and statement.runs_last:
-            return True
-        is_spelled = statement.role(node.op, child)[0]
-        after = self.parts[(self.part + 1) % len(self.parts)]
-        is_next = child not in ("", self.called) and not statement.has_loop and _is_alike(self.called, child)
-        return not is_spelled and (is_next or after.role(node.op, child)[0])
-
-    def goes_on(self, line: CodeLine) -> bool:
-        """Whether a line is a further piece of the expression that runs, or ends what its first line has opened."""
-        if not self.statement.is_piece:
-            return line.number > self.opened and closes(line.text)
-        if not statements(line.text, self.own)[0].is_piece:
-            return False
-        return self.opened <= line.number < self.line.number or continues(line, self.line)
-
-    def runs(self, line: CodeLine) -> bool:
-        """Whether the line may belong to this run of the function."""
-        own = self.line
-        return own is line or (own.function, own.module, own.file) == (line.function, line.module, line.file)
-
-    def begins_again(self, lines: Sequence[CodeLine], depth: int) -> bool:
-        """Whether a further run of the function begins: after later lines comes its first one, which calls the same module.
-
-        A loop's next turn calls another module; with a module that is called in each turn, a loop is taken for a call.
-        """
-        is_first = self.line.number != lines[depth].number and lines[depth : depth + 2] == self.opening
-        return is_first and not self.goes_on(lines[depth])
-
-
-@lru_cache(maxsize=4096)
-def _is_alike(module: str, other: str) -> bool:
-    """Whether two modules have the same place in two parts of a list."""
-    return _NUMBERED.sub("#", module) == _NUMBERED.sub("#", other)
 
 
 class References:
@@ -158,6 +57,9 @@ class References:
         self.until: dict[str, int] = {}
         self.assumed: dict[str, int] = {}  # by owner of memory that an unknown variable holds: until when
         self.frames: list[Frame] = []
+        # By variable of a function, what it held beside a result and until when, if it is a tuple; those that are.
+        self.beside = defaultdict[tuple[str, int, str], list[tuple[tuple[str, ...], int]]](list)
+        self.tuples: set[tuple[str, int, str]] = set()
         # All frames but the innermost that had hidden values when it began its line.
         self.callers: list[Frame] = []
         self.last = -1  # position of the latest call
@@ -195,6 +97,8 @@ class References:
             if is_passing or node.operator.kind == "softmax":
                 self.distributions.update(self.results[place])
         self.leave(0, len(self.nodes) - 1)
+        for values, last in (held for variable in self.tuples for held in self.beside[variable]):
+            self.hold(values, last)
         self.hold_arguments()
         used = {self.memory_of.get(value, value): place for value, place in self.last_read.items()}
         longer = [name for name, last in self.assumed.items() if last >= self.until[name]]
@@ -258,6 +162,9 @@ class References:
         while len(self.frames) > depth:
             frame = self.frames.pop()
             self.assign(frame)
+            if self.frames:
+                held = [frame.variables.get(name, ()) for name, is_one in frame.returned.items() if is_one]
+                self.frames[-1].beside = tuple(value for values in held for value in values)
             for name in [*frame.variables]:
                 self.unbind(frame, name, last)
             if frame.line.function == "forward" and frame.entered > 0:
@@ -266,6 +173,8 @@ class References:
     def unbind(self, frame: Frame, name: str, last: int) -> None:
         """A variable no longer holds what it held, from the call after `last` on."""
         values = frame.variables.pop(name, ())
+        if beside := frame.variables.pop(f"{name}[:]", ()):
+            self.beside[frame.line.file, frame.opening[0].number, name].append((beside, last))
         self.hold(values, last)
         if name[:1] == "#":
             self.assumed.update((self.memory_of.get(value, value), last) for value in values)
@@ -277,6 +186,7 @@ class References:
         """
         last, statement = self.last, frame.statement
         self.hold((*frame.locals.values(), *frame.operands), last)
+        self.tell_tuples(frame)
         self.let_go(frame)
         made = self.read_later(frame) if statement.is_piece or statement.targets else []
         frame.operands = set()
@@ -292,12 +202,42 @@ class References:
             if not kept:
                 self.unbind(frame, name, last)
             frame.variables[name] = (*kept, *held)
-        frame.hidden, frame.locals = set(), {}
+        self.bind_tuple(frame)
+        frame.hidden, frame.locals, frame.beside = set(), {}, ()
+
+    def bind_tuple(self, frame: Frame) -> None:
+        """What a call returns beside its result is held by the variable that gets it: `outputs = self.attention(x)`.
+
+        A line that only returns, `return x, weights`, is not known: the weights that a function binds last are taken to be
+        returned.
+        """
+        targets, name = frame.statement.targets, ""
+        if frame.beside and frame.statement.is_call and len(targets) < 2:
+            name = f"{''.join(targets)}[:]"
+            frame.variables[name] = frame.beside
+        elif targets[1:] and not self.distributions.isdisjoint(frame.variables.get(targets[1], ())):
+            name = targets[1]
+        if name:
+            frame.returned = {name: name not in frame.returned}
+        elif frame.statement.returns is not None:
+            frame.returned = dict.fromkeys(frame.statement.returns, True)
+
+    def tell_tuples(self, frame: Frame) -> None:
+        """What a statement reads as a tensor is no tuple; a variable is one whose result a whole line reads unnamed."""
+        for name in [name[:-3] for name in frame.variables if name.endswith("[:]")]:
+            if name in frame.statement.names:
+                del frame.variables[f"{name}[:]"]
+            elif not frame.statement.is_piece and not opens(frame.line.text):
+                reads = self.reads[frame.first : self.last + 1]
+                read = {self.memory_of.get(value, value) for values in reads for value in values}
+                if not read.isdisjoint(self.memory_of.get(x, x) for x in frame.variables.get(name, ())):
+                    self.tuples.add((frame.line.file, frame.opening[0].number, name))
 
     def let_go(self, frame: Frame) -> None:
         """Forget what the first operand of a call held, if the call reads another value: `x = outputs[0]` leaves no call.
 
-        The variable has got that value on a line in between; it is one that no variable is known to hold, if there is one.
+        The variable has got that value on a line in between, taken to be right after what it held was read last. It is one
+        that no variable is known to hold, if there is one.
         """
         name = next(iter(frame.statement.given), "")
         if not name or not frame.variables:
@@ -308,7 +248,7 @@ class References:
         if read and read.isdisjoint(
             [self.memory_of.get(value, value) for value in frame.variables.get(name, ())]
         ):
-            self.unbind(frame, name, frame.first - 1)
+            self.unbind(frame, name, -1)
             for other in [other for other in frame.variables if other[0] == "#"]:
                 if read.issuperset(self.memory_of.get(value, value) for value in frame.variables[other]):
                     frame.variables[name] = frame.variables.pop(other)
@@ -319,7 +259,7 @@ class References:
         first = tuple(dict.fromkeys((*results, *made)))
         if len(targets) <= 1:
             return [first for _ in targets]
-        for values in (results, made):
+        for values in (results, made, self.names_read_later(frame)):
             if len(values) == len(targets):
                 return [(value,) for value in values]
         second, products = tuple[str, ...](), 0
@@ -334,9 +274,13 @@ class References:
 
     def read_later(self, frame: Frame) -> list[str]:
         """What a statement makes and later ones read, a tensor and its views once."""
-        names = [name for results in self.results[frame.first : self.last + 1] for name in results]
-        found = {self.memory_of.get(x, x): x for x in names if self.last_read.get(x, -1) > self.last}
+        found = {self.memory_of.get(x, x): x for x in self.names_read_later(frame)}
         return [*found.values()]
+
+    def names_read_later(self, frame: Frame) -> list[str]:
+        """The same with all views, as in `q, k, v = (t.view(2, 8, 4) for t in qkv.chunk(3))`."""
+        names = [name for results in self.results[frame.first : self.last + 1] for name in results]
+        return [name for name in names if self.last_read.get(name, -1) > self.last]
 
     def hold_joined(self, node: Node, place: int) -> None:
         """What a variable's list holds that a call joins lives as long as the variable.

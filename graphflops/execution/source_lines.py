@@ -136,6 +136,11 @@ class Statement(Struct, frozen=True):
     # The variables that it binds, one for each element of a tuple; `found[]` for an element of one, `#0` where the name
     # stands on a line above.
     targets: tuple[str, ...] = ()
+    names: frozenset[str] = (
+        frozenset()
+    )  # the variables that it reads as tensors: no `outputs` of `outputs[0]`
+    is_call: bool = False  # it gives what one call does
+    returns: tuple[str, ...] | None = None  # of a return: the variables among several results
     has_loop: bool = False  # inside of an expression: `[layer(x) for layer in layers]`
     given: tuple[str, ...] = ()  # the variables that its first call gets, "" for other operands
     joins: bool = False  # it joins what a variable's list holds
@@ -143,6 +148,8 @@ class Statement(Struct, frozen=True):
     kinds: frozenset[str] = frozenset()  # of operators that its symbols call
     runs_last: tuple[str, ...] = ()  # the word of what it runs last, "" for what a variable holds
     times: int = 0  # how often that is spelled
+    # And of the variable in each `1 + x`, which is one more if it holds a tensor.
+    or_numbers: tuple[str, ...] = ()
 
     def role(self, op: str, child: str = "") -> tuple[bool, bool]:
         """Whether it spells an operator, or `child`, the module in its own that the call is part of, and runs that last."""
@@ -158,9 +165,8 @@ def _role(
     called: frozenset[str], kinds: frozenset[str], runs_last: tuple[str, ...], op: str
 ) -> tuple[bool, bool]:
     last, spelled = tuple(filter(None, runs_last)), operator(op)
-    word, is_cast = spelled.word.strip("_"), spelled.kind == "cast"
-    is_spelled = word in called or spelled.kind in kinds or (is_cast and not _CASTS.isdisjoint(called))
-    return is_spelled, word.startswith(last) or (is_cast and not _CASTS.isdisjoint(last))
+    word = "to" if spelled.kind == "cast" else spelled.word.strip("_")
+    return word in called or spelled.kind in kinds, word.startswith(last)
 
 
 @lru_cache(maxsize=4096)
@@ -280,20 +286,31 @@ def _statement(tree: ast.stmt, own: str) -> Statement:
     parts = [part for part in ast.walk(value) if not _is_negative(part)]
     words = {part: _words(part, own) for part in parts}
     targets = _targets(tree) or tuple(part.target.id for part in parts if isinstance(part, ast.NamedExpr))
-    last: ast.AST = value
+    turns = len(targets) if isinstance(value, ast.GeneratorExp) else 1  # one for each variable
+    last: ast.AST = getattr(value, "elt", value) if len(targets) > 1 else value
     while isinstance(last, ast.Tuple) and last.elts:
         last = last.elts[-1]
+    alike = [part for part in parts if words[part] == words[last] and part is not last]
+    numbers = [part for part in alike if words[last] and not _computes(part)]
+    subscripts = [part for part in parts if isinstance(part, ast.Subscript)]
+    elements = [part.value for part in subscripts if isinstance(part.slice, ast.Constant)]
+    returned = [part.id for part in getattr(value, "elts", ()) if isinstance(part, ast.Name)]
+    callees = [part.func for part in parts if isinstance(part, ast.Call)]
     joined = [part for part, spelled in words.items() if any(word.endswith(_JOINS) for word in spelled)]
     return Statement(
         is_piece=isinstance(tree, (ast.Expr, ast.For)) and not targets,
         targets=targets,
+        names=frozenset(x.id for x in parts if isinstance(x, ast.Name) and x not in elements),
+        is_call=isinstance(value, ast.Call),
+        returns=tuple(returned) if isinstance(tree, ast.Return) else None,
         has_loop=any(isinstance(part, ast.comprehension) for part in parts),
         given=_given(_first_call(value)),
         joins=any(any(_given(part)[:1]) for part in joined),
         called=frozenset(word for spelled in words.values() for word in spelled if word),
-        kinds=frozenset(kind for part in parts for kind in _KINDS.get(type(part), ())),
+        kinds=frozenset(kind for part in parts if part not in callees for kind in _KINDS.get(type(part), ())),
         runs_last=words[last],
-        times=sum(words[part] == words[last] for part in parts if part is last or _computes(part)),
+        times=turns * (1 + len(alike) - len(numbers)),
+        or_numbers=tuple(_variable(part) for part in numbers),
     )
 
 
@@ -352,13 +369,17 @@ def _words(value: ast.AST, own: str) -> tuple[str, ...]:
         case _:
             return ()
     is_own = isinstance(of, ast.Name) and of.id == own
-    return (f".{word}{number}" if is_own else word + number,)
+    return (f".{word}{number}" if is_own else "to" if word in _CASTS else word + number,)
 
 
 def _computes(part: ast.AST) -> bool:
     """Whether an expression may run an operator: a call, or arithmetic on one; `i + 1` is taken for a number."""
     if not isinstance(part, (ast.BinOp, ast.UnaryOp)):
         return isinstance(part, ast.Call)
-    inner = [below for below in ast.walk(part) if below is not part]
-    has_number = any(isinstance(below, ast.Constant) for below in inner)
-    return not has_number or any(isinstance(below, ast.Call) for below in inner)
+    has_number = any(isinstance(operand, ast.Constant) for operand in ast.iter_child_nodes(part))
+    return not has_number or any(isinstance(below, ast.Call) for below in ast.walk(part))
+
+
+def _variable(part: ast.AST) -> str:
+    """The first variable of an expression; "" for none."""
+    return next((below.id for below in ast.walk(part) if isinstance(below, ast.Name)), "")

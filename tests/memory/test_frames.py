@@ -178,10 +178,10 @@ class Block(nn.Module):
         super().__init__()
         self.attention, self.mlp = Attention(), Mlp()
 
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, None]:
-        output, _weights = self.attention(x)
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        output, attn_weights = self.attention(x)
         output = output + self.mlp(x)
-        return output, None
+        return output, attn_weights
 
 
 class Tuples(nn.Module):

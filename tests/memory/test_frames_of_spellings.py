@@ -39,17 +39,17 @@ class Mlp(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention and an MLP; a tuple is returned."""
+    """Attention and an MLP; what the attention returned is returned."""
 
     def __init__(self) -> None:
         super().__init__()
         self.attention, self.norm, self.mlp = Attention(), nn.LayerNorm(WIDTH), Mlp()
 
     def forward(self, x: torch.Tensor, scale: torch.Tensor) -> Any:
-        y, _weights = self.attention(self.norm(x))
+        y, weights = self.attention(self.norm(x))
         x = x + y
         x = x + self.mlp(x, scale)
-        return x, None
+        return x, weights
 
 
 class Model(nn.Module):
@@ -70,7 +70,7 @@ class Model(nn.Module):
 
 # The statement on one line, and the same on several.
 SPELLINGS = {
-    "a tuple": (
+    "a tuple with weights": (
         """
 for block in self.layers:
     outputs = block(x, scale)

@@ -326,6 +326,36 @@ def test_variables_of_a_loop_over_steps_are_replaced() -> None:
     )  # eight of each operator, not all of 16 turns
 
 
+class Modulated(nn.Module):
+    """`1 + a` is a call where `a` is a tensor: the statement is done at its third sum."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(3))
+        self.layers = nn.ModuleList(
+            nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)) for _ in range(3)
+        )
+
+    # fmt: off
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for f, g in zip(self.scale, self.layers, strict=True): a = f(x); x = x + g(torch.sin(x) * (1 + a) + a)
+        return torch.tanh(x)
+    # fmt: on
+
+
+class Heads(nn.Module):
+    """One variable holds each view; the last ones keep the memory of all while those before are bound again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.joint = nn.Linear(WIDTH, 3 * WIDTH)
+
+    # fmt: off
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = (t.view(8, 16, 4, -1) for t in self.joint(x).chunk(3, -1)); q, k = torch.relu(q) + 1, torch.relu(k) + 1; q = q * v; k = torch.cat([k, q, k, q], -1); return torch.tanh(k)  # noqa: E501
+    # fmt: on
+
+
 @pytest.mark.parametrize(
     "module",
     [
@@ -345,6 +375,8 @@ def test_variables_of_a_loop_over_steps_are_replaced() -> None:
         Popped(),
         Several(),
         Weights(),
+        Modulated(),
+        Heads(),
     ],
     ids=lambda module: type(module).__name__,
 )
@@ -425,6 +457,37 @@ def test_a_line_that_opens_a_statement_binds_what_it_says(text: str, names: tupl
     (found,) = statements(text)
     assert not found.is_piece
     assert found.targets == names
+
+
+@pytest.mark.parametrize(
+    ("text", "times", "variables"),
+    [
+        ("x = x + g * f(y * (1 + a) + b)", 2, ("a",)),
+        ("x = x + layers[i + 1](x)", 1, ("i",)),
+        ("y = f(x.float() * z.double()).to(x.dtype)", 3, ()),
+        ("q, k, v = (t.view(2, 8) for t in f(x))", 3, ()),
+    ],
+)
+def test_how_often_a_line_spells_what_it_runs_last(text: str, times: int, variables: tuple[str, ...]) -> None:
+    (statement,) = statements(text)
+    assert (statement.times, statement.or_numbers) == (times, variables)
+
+
+def test_an_attribute_is_a_view_unless_it_is_called() -> None:
+    assert statements("y = x.T + 1")[0].role("aten.permute.default")[0]
+    assert not statements("y = s.split(x)", "s")[0].role("aten.permute.default")[0]
+
+
+def test_variables_read_as_tensors_are_no_tuples() -> None:
+    assert statements("y = x + f(z, w[0], u[:, 0]) * v.sin()")[0].names == {"f", "x", "z", "u", "v"}
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [("return f(x), w, y", ("w", "y")), ("return f(x)", ()), ("w = f(x)", None)],
+)
+def test_a_return_tells_what_is_returned_beside_a_result(text: str, names: tuple[str, ...] | None) -> None:
+    assert statements(text)[0].returns == names
 
 
 def test_what_no_line_tells_is_said() -> None:

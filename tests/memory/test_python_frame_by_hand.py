@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from graphflops.execution.frames import Frame, _is_alike
+from graphflops.execution.python_frame import Frame, _is_alike
 from graphflops.execution.source_lines import CodeLine, statements
 from graphflops.graph import Node, Ref
 

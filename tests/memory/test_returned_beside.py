@@ -38,13 +38,30 @@ class Pair(nn.Module):
         return self.wide(x + out)
 
 
-class Brackets(Pair):
+class Backslash(Pair):
     """The first target stands on a line above."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out, \
+            _shares = self.att(x)
+        return self.wide(x + out)
+
+
+class Brackets(Pair):
+    """The same in brackets."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         (out,
             _shares) = self.att(x)
         return self.wide(x + out)
+
+
+class Tuple(Pair):
+    """Both results under one name."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        both = self.att(x)
+        return self.wide(x + both[0])
 
 
 class First(Pair):
@@ -55,7 +72,7 @@ class First(Pair):
         return self.wide(x + out)
 
 
-@pytest.mark.parametrize("kind", [Pair, Brackets, First])
+@pytest.mark.parametrize("kind", [Pair, Backslash, Brackets, Tuple, First])
 def test_eager_execution_holds_what_python_holds(kind: type[Pair]) -> None:
     module, x = kind().to("meta"), torch.empty(8, LENGTH, WIDTH, device="meta")
     with torch.no_grad(), Dispatched([x, *module.parameters()]) as mode:
