@@ -31,7 +31,7 @@ class Frame(Struct):
     part: int = 0  # the one that runs
     opened: int = 0  # the number of the line at which the statement began
     ran: int = 0  # how often the statement has run what it runs last
-    called: str = ""  # the module that the statement called first
+    called: str = ""  # the module that the statement called last
     inside: str = ""  # the module that its last call is part of
     variables: dict[
         str, tuple[str, ...]
@@ -64,7 +64,7 @@ class Frame(Struct):
         """Note a call that may be what the statement runs last; child: the module that the call is part of."""
         if not child or child != self.inside:
             self.ran += self.statement.role(node.op, child)[1]
-        self.called, self.inside = self.called or child, child
+        self.called, self.inside = child or self.called, child
 
     def is_done(self, node: Node, child: str) -> bool:
         """Whether the statement was done before a call on the same line.
