@@ -7,7 +7,7 @@ written once, so that one layer more changes one line beside the totals.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -48,7 +48,7 @@ def chrome_trace(report: Report) -> str:
     tracks |= named if len(groups) > 1 else dict.fromkeys(named, "collectives")
     process = f"{summary.title(report)} on {safe(report.device, 60)}, predicted"
     names = [meta("thread_name", track, name) for track, name in tracks.items()]
-    events = [meta("process_name", 0, process), *names, *_events(report, spans)]
+    events = [meta("process_name", 0, process), *names, *_events(report, spans, groups)]
     return trace(events, {"execution": report.execution})
 
 
@@ -75,8 +75,8 @@ def _along(report: Report, name: str) -> str:
     return safe(name if group is None else group.axis)
 
 
-def _events(report: Report, spans: Sequence[Span]) -> Iterator[dict[str, Any]]:
-    groups = _groups(spans)
+def _events(report: Report, spans: Sequence[Span], groups: Mapping[str, int]) -> Iterator[dict[str, Any]]:
+    """groups: the tracks of collectives."""
     # One event for each run of spans of a phase, which ends where the next one begins.
     calls = [span for span in spans if span.stream is None]
     starts = [(phase, next(group).start) for phase, group in groupby(calls, lambda span: span.phase)]

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from graphflops.attention.kernel import attention_kernel
 from graphflops.cost import free
+from graphflops.execution.composed_gradients import kernel_calls
 from graphflops.execution.layouts import Layouts, attention_problem
 from graphflops.execution.runs import Runs
 from graphflops.graph import Node, Step
@@ -189,7 +190,9 @@ class Launcher:
             host = self.costs["forward.plain_collective"]
         if site.is_on_host:
             host = len(operands) * self.costs["optimizer.tensor"]
-        is_waiting = schedule.waits(operator, operands) or (site.moved is not None and site.moved.waits)
+        # Nobody waits where a number is written by a mask: other calls do that.
+        is_read = schedule.waits(operator, operands) and kernel_calls(call, layouts.values) is None
+        is_waiting = is_read or (site.moved is not None and site.moved.waits)
         return Launches(-1, kernels, host, waits=not site.is_on_host and is_waiting)
 
     def _host_inside(

@@ -28,9 +28,8 @@ _UNCALLED = frozenset({"size", "sequence", "control"})
 
 def waits(operator: Op, operands: Iterable[object]) -> bool:
     """Whether the CPU waits for the GPU: it reads a number, or how many elements the result has."""
-    tensors = [each for each in operands if isinstance(each, TensorType)]
-    is_looked_up = operator.name == "index" or (operator.name == "index_put" and tensors[-1].rank > 0)
-    is_mask = is_looked_up and any(each.dtype.name == "bool" for each in tensors[1:])
+    indices = [*operands][1:] if operator.name in ("index", "index_put") else []
+    is_mask = any(isinstance(each, TensorType) and each.dtype.name == "bool" for each in indices)
     return operator.has("is_read_by_cpu") or is_mask
 
 

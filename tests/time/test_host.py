@@ -148,12 +148,6 @@ def test_which_calls_the_cpu_waits_for(op, dtype, expected):
     assert waits(operator(f"aten.{op}"), (x, x.like(dtype=getattr(tensor, dtype)))) is expected
 
 
-@pytest.mark.parametrize(("shape", "expected"), [((3,), True), ((), False)])
-def test_a_number_is_written_where_a_mask_tells_without_a_wait(shape, expected):
-    x = tensor.TensorType((8,), tensor.FLOAT32)
-    assert waits(operator("aten.index_put"), (x, x.like(dtype=tensor.BOOL), x.like(shape))) is expected
-
-
 def test_an_interval_has_the_times_beside_a_fast_and_a_slow_cpu():
     known = device("h200")
     kernel = Kernel("elementwise", "float32", 0, 0, 4 * 10**8, 4 * 10**8)

@@ -263,6 +263,21 @@ def test_waits_of_calls_that_read_a_number() -> None:
     assert (first.waits, second.waits) == (False, True)
 
 
+@pytest.mark.parametrize(
+    ("shape", "accumulates", "expected"), [((3,), (), True), ((), (), False), ((), (True,), True)]
+)
+def test_a_number_is_written_where_a_mask_tells_without_a_wait(
+    shape: tuple[int, ...], accumulates: tuple[bool, ...], expected: bool
+) -> None:
+    """One that is added is looked up, as several are."""
+    call = node("y", "index_put.default", "x", (Ref("m"),), "v", *accumulates)
+    given = {"x": t(8), "m": t(8, dtype="bool"), "v": t(*shape)}
+    graph = program(call, given=given)
+    site = launcher(graph)
+    ((_, one),) = site._sites(graph.main, graph.main.calls, False)
+    assert site._called(one, False).waits is expected
+
+
 class Group:
     def __init__(self, *ranks: int) -> None:
         self.ranks = ranks
