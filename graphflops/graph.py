@@ -176,9 +176,8 @@ class EagerRun(Record, frozen=True, dict=True):
     values: tuple[str, ...]  # tensors that the program's calls make, in its order
     # Of each, the place in `values` of the last made while its memory is held; -1: eager execution does not make it.
     until: tuple[int, ...]
-    attentions: dict[
-        str, Literal["none", "causal"]
-    ]  # by value, what it hides where eager execution makes no mask
+    # By value, what it hides where eager execution makes no mask.
+    attentions: dict[str, Literal["none", "causal"]]
 
     @cached_property
     def left_out(self) -> frozenset[str]:

@@ -33,9 +33,8 @@ class Frame(Struct):
     ran: int = 0  # how often the statement has run what it runs last
     called: str = ""  # the module that the statement called last
     inside: str = ""  # the module that its last call is part of
-    variables: dict[
-        str, tuple[str, ...]
-    ] = {}  # what each local variable holds; `#N`: what an unknown one does
+    # What each local variable holds; `#N`: what an unknown one does.
+    variables: dict[str, tuple[str, ...]] = {}
     hidden: set[str] = set()  # what functions that the statement calls have made
     # Those of them that their variables must hold, by operator: of several that one operator has made, as in a loop over
     # steps, only the last.

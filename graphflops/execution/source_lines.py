@@ -136,9 +136,8 @@ class Statement(Struct, frozen=True):
     # The variables that it binds, one for each element of a tuple; `found[]` for an element of one, `#0` where the name
     # stands on a line above.
     targets: tuple[str, ...] = ()
-    names: frozenset[str] = (
-        frozenset()
-    )  # the variables that it reads as tensors: no `outputs` of `outputs[0]`
+    # The variables that it reads as tensors: no `outputs` of `outputs[0]`.
+    names: frozenset[str] = frozenset()
     is_call: bool = False  # it gives what one call does
     returns: tuple[str, ...] | None = None  # of a return: the variables among several results
     has_loop: bool = False  # inside of an expression: `[layer(x) for layer in layers]`

@@ -179,9 +179,8 @@ class Scope:
             try:
                 args, kwargs = self.operands(self.arranged(op, node), op.startswith("higher_order."))
                 outputs = self.results(node.outputs)
-                called = operator(
-                    op
-                )  # a loop asks a graph for a number; others return what their graph returns
+                called = operator(op)
+                # A loop asks a graph for a number; others return what their graph returns.
                 returns = called.kind == "control" and called.name != "while_loop"
                 is_list = returns and node.is_hop_single_tensor_return is False
                 if is_list and not program.singles.isdisjoint(map(id, args)):

@@ -95,12 +95,10 @@ def trained_inputs(program: PricedProgram) -> list[str]:
 class _Temporaries(NamedTuple):
     """What an implementation makes on the way, turn by turn of a loop over parameters of one element type."""
 
-    together: (
-        Callable[[TensorType], object] | None
-    )  # the same for parameters of one turn; None: each has its own
-    lasting: Callable[
-        [TensorType], Sequence[Dim]
-    ]  # of one parameter: held until those of the next turn are made
+    # The same for parameters of one turn; None: each has its own.
+    together: Callable[[TensorType], object] | None
+    # Of one parameter: held until those of the next turn are made.
+    lasting: Callable[[TensorType], Sequence[Dim]]
     brief: Callable[[TensorType], Sequence[Dim]] = lambda _: ()  # freed within the turn
 
     def most(self, parameters: Sequence[Parameter]) -> list[Buffer]:
@@ -125,9 +123,8 @@ class _Algorithm(NamedTuple):
 
     cost: Callable[[TensorType], Cost]  # of one parameter, as the state
     state: Callable[[TensorType], Sequence[Dim]]
-    temporaries: Mapping[str, _Temporaries] = MappingProxyType(
-        {}
-    )  # by implementation; a missing one makes none
+    # By implementation; a missing one makes none.
+    temporaries: Mapping[str, _Temporaries] = MappingProxyType({})
     counts_steps: bool = False  # whether a fused update keeps the number of steps on the device
 
 

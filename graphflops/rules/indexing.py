@@ -35,9 +35,8 @@ class Update(Record, frozen=True):
 
 def combined(x: TensorType, part: TensorType, operands: Tensors, reduce: str | None) -> Update:
     """A part written, and combined with what is there where a reduction is named."""
-    each = (
-        0 if reduce is None else 2 if reduce == "mean" else 1
-    )  # a mean also counts the elements, and divides
+    # A mean also counts the elements, and divides.
+    each = 0 if reduce is None else 2 if reduce == "mean" else 1
     divisions = x.numel if reduce == "mean" else 0
     return Update(x, part, operands, each * part.numel + divisions, reduce is not None)
 
