@@ -36,7 +36,7 @@ def fused(call: Call, view: View, hiding: Callable[[], Hiding]) -> tuple[Attenti
     operands = [view.types.get(name) for name in call.operands]
     if not operands or operands[0] is None:
         return None
-    sizes = family(call, operands)
+    sizes = family(call, [*operands, *[None] * 4])
     if sizes is None or 0 in sizes:
         return None
     batch, heads, kv_heads, queries, keys, width, value_width = sizes
@@ -89,7 +89,7 @@ def _hidden_by(
 
 def _heads_first(call: Call, operands: list[TensorType | None]) -> Shapes | None:
     """Operands of shape (..., heads, rows, width)."""
-    query, key, value = (*operands, None, None)[:3]
+    query, key, value = operands[:3]
     if query is None or key is None or value is None or min(query.rank, key.rank, value.rank) < 2:
         return None
     heads = query.shape[-3] if query.rank > 2 else 1
@@ -100,10 +100,9 @@ def _heads_first(call: Call, operands: list[TensorType | None]) -> Shapes | None
 
 def _onnx(call: Call, operands: list[TensorType | None]) -> Shapes | None:
     """Operands of shape (batch, heads, rows, width), or (batch, rows, heads * width) with the heads in attributes."""
-    query, key, value = (*operands, None, None)[:3]
+    query, key, value, _, past = operands[:5]
     if query is None or key is None or value is None:
         return None
-    past = operands[4] if len(operands) > 4 else None
     before = past.shape[-2] if past is not None and past.rank == 4 else 0
     if query.rank == 4:
         sizes = _heads_first(call, operands)
@@ -117,15 +116,12 @@ def _onnx(call: Call, operands: list[TensorType | None]) -> Shapes | None:
 
 def _packed(call: Call, operands: list[TensorType | None]) -> Shapes | None:
     """Operands of shape (batch, rows, heads * width), the heads in attributes; keys and values may be missing or cached."""
-    query = operands[0]
+    query, key, value = operands[:3]
     heads = call.attribute("num_heads")
-    if query is None or query.rank != 3 or not heads:
+    if query is None or query.rank != 3 or not heads or key is None or key.rank != 3:
         return None
-    key, value = (*operands, None, None)[1:3]
     kv_heads = call.attribute("kv_num_heads", heads)
     total = floor_div(call.cost.matrix_flops, 2 * query.shape[0] * query.shape[1] * heads)
-    if key is None or key.rank != 3:
-        return None
     width = floor_div(key.shape[2], kv_heads)
     value_width = floor_div(value.shape[2], kv_heads) if value is not None and value.rank == 3 else width
     batch, rows, keys = *query.shape[:2], floor_div(total, width + value_width)

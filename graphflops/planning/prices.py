@@ -129,7 +129,7 @@ class Reading:
     def tally(self, row: Row, time: CallTime | None, cost: Cost | None) -> Tally:
         """What a call, or its gradients, take on one device."""
         counted, scale = cost or Cost(), self.scale(row.node)
-        sums = counted.matrix_flops + counted.vector_flops, counted.read_bytes + counted.written_bytes
+        sums = counted.flops, counted.moved_bytes
         known = [None if row.state == "unknown" else self.report.value(one) for one in sums]
         seconds = 0.0 if time is None else time.seconds * scale
         return Tally(seconds, *(nan if one is None else one * scale for one in known))
