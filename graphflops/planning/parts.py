@@ -241,16 +241,11 @@ class Split:
 
     def _is_repeated(self, name: str, axis: int) -> bool:
         """Whether a value repeats one number along an axis, for one call: each device repeats it for its own part."""
-        maker = self.makers.get(name)
+        maker = self.graph.makers.get(name)
         if maker is None or maker.operator.name != "expand" or len(self.readers.get(name, ())) > 1:
             return False
         operand = maker.reads()[0]
         return self.size(operand, axis - self.rank(name) + self.rank(operand)) == 1
-
-    @cached_property
-    def makers(self) -> Mapping[str, Node]:
-        """By value: the call that makes it."""
-        return {name: node for node in self.graph.nodes for name in node.outputs if name is not None}
 
     @cached_property
     def readers(self) -> Mapping[str, list[Node]]:

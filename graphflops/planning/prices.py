@@ -104,7 +104,7 @@ class Reading:
     @cached_property
     def maker(self) -> dict[str, str]:
         """By value, the call that makes it."""
-        return {name: node.name for name, node in self.split.makers.items()}
+        return {name: node.name for name, node in self.split.graph.makers.items()}
 
     @cached_property
     def sums(self) -> frozenset[str]:
@@ -239,7 +239,7 @@ class Reading:
     @cached_property
     def expert_weights(self) -> frozenset[str]:
         """Parameters that grouped products read: one matrix for each expert."""
-        made, found = self.split.makers, set()
+        made, found = self.split.graph.makers, set()
         for node in self.split.graph.nodes:
             if node.operator.name == "grouped_mm":
                 for name in node.reads():
