@@ -177,8 +177,7 @@ rule("aten._flash_attention_forward_no_dropout_inplace", "torch_attn._varlen_att
     flash_attention_forward, order="out query key value offsets_q offsets_k"
 )
 rule("torch_attn._varlen_attn").derived(
-    flash_attention_forward,
-    lambda found: replace(found, out=(found.reads[0].like(), *found.out[1:3])),
+    flash_attention_forward, lambda found: replace(found, out=(found.reads[0].like(), *found.out[1:3]))
 )
 
 

@@ -16,15 +16,7 @@ from graphflops.rules.operands import Operands, takes
 from graphflops.rules.parts import copied_back
 from graphflops.rules.reduce import operand_gradient
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.shapes import (
-    Shape,
-    axes,
-    axis,
-    kept_by_slice,
-    replaced,
-    shown,
-    tensors_of,
-)
+from graphflops.rules.shapes import Shape, axes, axis, kept_by_slice, replaced, shown, tensors_of
 from graphflops.tensor import INT64, DType, TensorType
 
 KIND = "movement"
