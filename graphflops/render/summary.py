@@ -174,11 +174,9 @@ def facts(report: Report, ledger: Ledger, formula_width: int = _FORMULA) -> Iter
     yield Fact("bytes", moved + ratio, "", bool(least))
     yield Fact("peak memory", least + _peak(report, numbers), "", bool(least))
     if report.training is not None:
-        step: str = imported("graphflops.render.memory:training_words")(report.training)
-        yield Fact("training", step)
+        yield Fact("training", imported("graphflops.render.memory:training_words")(report.training))
     if report.memory_use:
-        need: str = imported("graphflops.render.memory:need")(report, numbers)
-        yield Fact("device memory", need)
+        yield Fact("device memory", imported("graphflops.render.memory:need")(report, numbers))
     if report.kernels_of:
         yield Fact("kernels", _kernels(report))
     if report.device:
