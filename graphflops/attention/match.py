@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Union
+from typing import Literal, NamedTuple, Union
 
 from graphflops.base.record import Record
 from graphflops.dims import Dim, differ, floor_div, prod, same
@@ -58,7 +58,7 @@ def role(op: Op) -> Role | None:
 
 def role_of(call: Call) -> Role | None:
     """The part of a call in an attention pattern; None where it has none, or no rule."""
-    return role(call.operator) if call.row.state != "unknown" else None
+    return role(call.operator) if call.is_priced else None
 
 
 class Product(NamedTuple):
@@ -95,34 +95,11 @@ def keeps_last(call: Call, shape: Sequence[Dim], keys: Dim) -> bool:
 
     Axes of length one behind it do not count: decompositions of `einsum` put them wherever they please.
     """
-    order = _order(call, len(shape))
+    order = call.operator.turned(call.arguments, len(shape))
     if order is None:
         return bool(shape)
     long = [axis for axis in order if keys == 1 or shape[axis] != 1]
     return bool(long) and long[-1] == max(long)
-
-
-def _order(call: Call, rank: int) -> list[int] | None:
-    """The operand's axes in the order of the result; None where the call keeps their order, [] where it is not known."""
-    name, order = call.operator.name, list(range(rank))
-    if name == "permute":
-        given = call.argument("order", tuple(reversed(order)))
-        return [axis % rank for axis in given] if isinstance(given, tuple) and len(given) == rank else []
-    axes: list[Any] = [-2, -1]
-    if name in ("transpose", "movedim"):
-        names = ("axis0", "axis1") if name == "transpose" else ("source", "destination")
-        axes = [call.argument(each) for each in names]
-        axes = [axis[0] if isinstance(axis, tuple) and len(axis) == 1 else axis for axis in axes]
-    elif name != "t" or rank < 2:
-        return None
-    if not all(isinstance(axis, int) for axis in axes):
-        return []
-    first, second = (axis % rank for axis in axes)
-    if name == "movedim":
-        order.insert(second, order.pop(first))
-    else:
-        order[first], order[second] = order[second], order[first]
-    return order
 
 
 def source_of(name: str, view: View) -> tuple[str, tuple[Call, ...]]:

@@ -223,7 +223,7 @@ def _one(model: str, codes: Collection[str], sizes: Any, output: str | None, giv
 def _target(model: str, output: str | None, in_place: bool) -> str:
     """Where the fixed file goes; FileError where that would harm a file, or part the model from its data."""
     from graphflops.exporters import onnx
-    from graphflops.onnx_audit.registry import Model
+    from graphflops.onnx_audit.registry import File
     from graphflops.onnx_audit.safety import external
 
     target = model if in_place else output or f"{os.path.splitext(model)[0]}.fixed.onnx"
@@ -231,7 +231,7 @@ def _target(model: str, output: str | None, in_place: bool) -> str:
         advice = "name another with --output" if output is None else "--in-place replaces the model"
         raise FileError(f"{shown(target)}: exists: {advice}")
     beside = os.path.realpath(os.path.dirname(target)) == os.path.realpath(os.path.dirname(model))
-    if not beside and any(external(Model(Path(model), onnx.opened(model)[0]))):
+    if not beside and any(external(File(Path(model), onnx.opened(model)[0]))):
         raise FileError(f"{shown(target)}: must lie beside the model, whose weights are in other files there")
     return target
 

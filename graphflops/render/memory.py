@@ -225,10 +225,7 @@ def _axis(axis: str) -> str:
 
 
 def memory_of(
-    report: Report,
-    entry_of: Sequence[int],
-    name: Callable[[str], int],
-    formula: Callable[[Dim, Report], int],
+    report: Report, entry_of: Sequence[int], name: Callable[[str], int], formula: Callable[[Dim, Report], int]
 ) -> dict[str, Any] | None:
     """The timeline in columns; None where it is not known. Of a report for a device the whole memory of its last phase.
 

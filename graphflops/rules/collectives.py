@@ -169,13 +169,24 @@ def wait(x: TensorType | Tensors) -> Estimate:
 backward(f"{FUNCTIONAL}.all_reduce all_reduce_coalesced")(
     lambda call: all_reduce(_incoming(call), "sum", devices=call.get("devices", PAIR))
 )
-for _gathered, _scattered in (
-    (f"{FUNCTIONAL}.all_gather_into_tensor", f"{FUNCTIONAL}.reduce_scatter_tensor"),
-    (f"{FUNCTIONAL}.all_gather_into_tensor_coalesced", f"{FUNCTIONAL}.reduce_scatter_tensor_coalesced"),
-    (f"{DIFFERENTIABLE}.all_gather_into_tensor", f"{DIFFERENTIABLE}.reduce_scatter_tensor"),
-):
-    backward(_gathered)(lambda call: reduce_scatter(_incoming(call), "sum", call["devices"]))
-    backward(_scattered)(lambda call: all_gather(_incoming(call), call["devices"]))
+
+
+@backward(
+    f"{FUNCTIONAL}.all_gather_into_tensor all_gather_into_tensor_coalesced",
+    f"{DIFFERENTIABLE}.all_gather_into_tensor",
+)
+def gathered_gradient(call: ForwardCall) -> Estimate:
+    """The gradients of all devices are summed, and each gets its part."""
+    return reduce_scatter(_incoming(call), "sum", call["devices"])
+
+
+@backward(
+    f"{FUNCTIONAL}.reduce_scatter_tensor reduce_scatter_tensor_coalesced",
+    f"{DIFFERENTIABLE}.reduce_scatter_tensor",
+)
+def scattered_gradient(call: ForwardCall) -> Estimate:
+    """Each device gets the gradients of all parts."""
+    return all_gather(_incoming(call), call["devices"])
 
 
 def turned(exchange: Callable[..., Estimate], *names: str) -> Backward:

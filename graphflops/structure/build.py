@@ -264,7 +264,7 @@ class Measures:
         return {
             **self.amount("flops", cost.matrix_flops),
             **self.amount("vector_flops", cost.vector_flops),
-            **self.amount("bytes", cost.read_bytes + cost.written_bytes),
+            **self.amount("bytes", cost.moved_bytes),
         }
 
     def seconds(self, rows: Iterable[Row]) -> Attributes:

@@ -139,7 +139,7 @@ def test_a_training_step_with_options() -> None:
 @pytest.mark.parametrize(
     ("table", "says"),
     [
-        ('optimizer = "lion"', "budget[0].training: no optimizer is called lion"),
+        ('optimizer = "lion"', "budget[0].training: optimizer: no 'lion'"),
         ("steps = 4", "budget[0].training.steps: no option of a training step: optimizer, implementation"),
         ("freeze = 1", "budget[0].training: freeze holds names of the model"),
     ],
