@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from graphflops.attention.elementwise import Function, array_type, computed, converted, inner_type, is_known
+from graphflops.attention.elementwise import Function, array_type, computed, converted, in_numpy, inner_type
 from graphflops.base.lazy import numpy as np
 from graphflops.tensor import BOOL, DType
 
@@ -65,9 +65,7 @@ def rising(function: Callable[..., Any]) -> Callable[..., Interval]:
 
 def extended(function: Function, values: Sequence[Interval | None]) -> Interval:
     """A function of intervals."""
-    if function.name == "div" and function.options == {"rounding_mode": "floor"}:
-        function = replace(function, name="floor_divide", options={})
-    elif function.result is BOOL and function.name in _OF_BITS:
+    if function.result is BOOL and function.name in _OF_BITS:
         function = replace(function, name=_OF_BITS[function.name])
     kind = function.result and function.result.kind
     is_rough = function.name == "remainder" and kind == "float"  # one of fractions is not exact here
@@ -115,8 +113,6 @@ def _rounded(function: Function, values: Sequence[Interval | None]) -> Sequence[
 
 def _settled(function: Function, values: Sequence[Interval | None]) -> Interval:
     """Computed where every operand is one number, open elsewhere."""
-    if not is_known(function.name):
-        return Interval(np.float64(-np.inf), np.float64(np.inf))
     known = np.True_
     for value in values:
         known = known if value is None else known & (value.low == value.high)
@@ -152,13 +148,11 @@ _OF_BITS = {f"bitwise_{name}": f"logical_{name}" for name in ("and", "or", "xor"
 
 @lru_cache(maxsize=1)
 def _functions() -> dict[str, Callable[..., Interval]]:
-    named = "floor ceil trunc round exp exp2 expm1 log log2 log10 log1p sqrt tanh sinh minimum maximum add"
+    growing = (
+        "floor ceil trunc round exp exp2 expm1 log log2 log10 log1p sqrt tanh sinh asinh atan relu sigmoid"
+    )
     return {
-        **{name: rising(getattr(np, name)) for name in named.split()},
-        "asinh": rising(np.arcsinh),
-        "atan": rising(np.arctan),
-        "relu": rising(lambda x: np.maximum(x, 0)),
-        "sigmoid": rising(lambda x: 1 / (1 + np.exp(-x))),
+        **{name: rising(in_numpy(name)) for name in (*growing.split(), "minimum", "maximum", "add")},
         "neg": lambda x: Interval(-x.high, -x.low),
         "abs": lambda x: Interval(np.maximum(np.maximum(x.low, -x.high), 0), np.maximum(x.high, -x.low)),
         "sub": lambda a, b: Interval(a.low - b.high, a.high - b.low),
