@@ -272,15 +272,17 @@ def _peak(report: Report, numbers: Numbers) -> str:
 
 
 def located(report: Report, node: str) -> str:
-    """Where the user finds a node: its module and source line, else its own name."""
-    row = next((row for row in report.rows if row.node == node), None) if node else None
+    """Where the user finds a node, or a call that it is made of: its module and source line, else its own name."""
+    outer, _, number = node.rpartition("/")
+    names = (node, outer) if number.isdigit() else (node,)
+    row = next((row for name in names for row in report.rows if row.node == name), None) if node else None
     if row is not None and report.origin.format == "recorded":
         source = f" ({safe(row.source, 80)})" if row.source else ""
         return f"{safe(row.module or row.op, 80)} of the {row.phase}{source}"
     if row is None:
         return safe(node, 80)
     source = safe(row.source, 80)
-    place = safe(row.module, 80) or safe(node, 80)
+    place = safe(row.module or row.node, 80)
     return f"{place} ({source})" if source else place
 
 

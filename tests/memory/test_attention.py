@@ -17,6 +17,7 @@ from graphflops.dims import symbol
 from graphflops.execution.runs import Runs
 from graphflops.memory.on_gpu import Eager, say_unfused
 from graphflops.passes.memory import memory_use
+from graphflops.render.summary import located
 from tests.memory.renaming import in_library
 from tests.one_call import g, program_of
 from tests.support import t
@@ -44,6 +45,7 @@ def test_the_unfused_kernel_stores_scores_in_single_precision() -> None:
     x = torch.empty(8, 256, 8 * 64, dtype=torch.bfloat16, device="meta")
     report = graphflops.analyze(graphflops.capture(Biased(8, 256).to("meta"), (x,)), execution="eager")
     rows = 8 * 8 * 256  # whether all of a row is hidden
+    assert located(report, report.totals.peak_node).startswith("scaled_dot_product_attention (")
     given = sum(entry.type.nbytes for entry in report.inputs)
     assert report.totals.peak_bytes - given == (3 * 4 + 4 + 2 * 16 + 16 // 4) * MIB + rows
 
