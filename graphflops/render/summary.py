@@ -260,7 +260,11 @@ def _intensity(numbers: Numbers, flops: Dim, moved: Dim) -> str:
 
 def _peak(report: Report, numbers: Numbers) -> str:
     peak = report.totals
-    parts = [numbers.memory(peak.peak_bytes), f"{memory(report.parameter_bytes)} parameters"]
+    is_recorded = report.origin.format == "recorded" and report.memory_use
+    weights = (
+        report.memory_use[0].weights if is_recorded else report.parameter_bytes
+    )  # the host may have some
+    parts = [numbers.memory(peak.peak_bytes), f"{numbers.memory(weights)} parameters"]
     if report.buffer_bytes:
         parts.append(f"{memory(report.buffer_bytes)} buffers")
     place = located(report, peak.peak_node)
