@@ -6,7 +6,7 @@ sums are made of those few, as plain integers wherever every size has a value. I
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from math import inf
 from typing import NamedTuple
@@ -47,7 +47,8 @@ class Group(Record, frozen=True):
     @property
     def cost(self) -> Cost:
         """Work of both phases together."""
-        return _added([self.forward, self.backward])
+        sides = (self.forward, self.backward)
+        return Cost(*(_total(getattr(cost, quantity) for cost in sides) for quantity in QUANTITIES))
 
 
 class Ledger:
@@ -55,9 +56,8 @@ class Ledger:
 
     def __init__(self, report: Report, formula_width: int = 40) -> None:
         self.report = report
-        self.sizes = report.values
+        self._ranked_at = defaultdict(lambda: _RANKED_AT, report.values)
         self.numbers = Numbers(report.value, formula_width, report.names)
-        self.kinds: list[RowKind] = []
         self.of: list[int] = []  # the kind of each row
         by_value: dict[RowKind, int] = {}
         nothing = Cost()
@@ -69,10 +69,9 @@ class Ledger:
                 is_backward = row.phase == "backward"
                 costs = (nothing, row.cost) if is_backward else (row.cost, row.backward or nothing)
                 made = RowKind(row.state, *costs)
-                kind = by_object[seen] = by_value.setdefault(made, len(self.kinds))
-                if kind == len(self.kinds):
-                    self.kinds.append(made)
+                kind = by_object[seen] = by_value.setdefault(made, len(by_value))
             self.of.append(kind)
+        self.kinds = [*by_value]
         # Whether there is backward work, in a training analysis or in a joint graph.
         self.phases = report.backward is not None or any(row.phase == "backward" for row in report.rows)
         value = self.numbers.value
@@ -103,26 +102,11 @@ class Ledger:
         made = {name: self.group(counts) for name, counts in self.counts(key).items()}
         return dict(sorted(made.items(), key=lambda item: self.weight(item[1]), reverse=True))
 
-    def rest(self, groups: Iterable[Group]) -> Group:
-        """Several groups as one."""
-        listed = list(groups)
-        return Group(
-            calls=sum(group.calls for group in listed),
-            unknown=sum(group.unknown for group in listed),
-            forward=_added([group.forward for group in listed]),
-            backward=_added([group.backward for group in listed]),
-        )
-
     def weight(self, group: Group) -> tuple[int, ...]:
         """The sort key of groups; sizes without a value are all assumed to be equal."""
-        cost = group.cost
-        return tuple(map(self._rough, (cost.matrix_flops, traffic(cost), cost.vector_flops)))
-
-    def _rough(self, quantity: Dim) -> int:
-        value = self.numbers.value(quantity)
-        if value is not None or isinstance(quantity, int):
-            return value or 0
-        return evaluate(quantity, {name: self.sizes.get(name, _RANKED_AT) for name in quantity.symbols}) or 0
+        cost, value = group.cost, self.numbers.value
+        quantities = (cost.matrix_flops, traffic(cost), cost.vector_flops)
+        return tuple([value(each) or evaluate(each, self._ranked_at) or 0 for each in quantities])
 
     def _sum(self, counts: Mapping[int, int], times: int, *, backward: bool) -> Cost:
         side = "backward" if backward else "forward"
@@ -140,10 +124,6 @@ class Ledger:
 def traffic(cost: Cost) -> Dim:
     """Bytes read and written together."""
     return _total((cost.read_bytes, cost.written_bytes))
-
-
-def _added(costs: Sequence[Cost]) -> Cost:
-    return Cost(*(_total(getattr(cost, quantity) for cost in costs) for quantity in QUANTITIES))
 
 
 def _total(dims: Iterable[Dim]) -> Dim:

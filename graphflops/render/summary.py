@@ -174,11 +174,9 @@ def facts(report: Report, ledger: Ledger, formula_width: int = _FORMULA) -> Iter
     yield Fact("bytes", moved + ratio, "", bool(least))
     yield Fact("peak memory", least + _peak(report, numbers), "", bool(least))
     if report.training is not None:
-        step: str = imported("graphflops.render.memory:training_words")(report.training)
-        yield Fact("training", step)
+        yield Fact("training", imported("graphflops.render.memory:training_words")(report.training))
     if report.memory_use:
-        need: str = imported("graphflops.render.memory:need")(report, numbers)
-        yield Fact("device memory", need)
+        yield Fact("device memory", imported("graphflops.render.memory:need")(report, numbers))
     if report.kernels_of:
         yield Fact("kernels", _kernels(report))
     if report.device:
@@ -261,7 +259,11 @@ def _intensity(numbers: Numbers, flops: Dim, moved: Dim) -> str:
 
 def _peak(report: Report, numbers: Numbers) -> str:
     peak = report.totals
-    parts = [numbers.memory(peak.peak_bytes), f"{memory(report.parameter_bytes)} parameters"]
+    is_recorded = report.origin.format == "recorded" and report.memory_use
+    weights = (
+        report.memory_use[0].weights if is_recorded else report.parameter_bytes
+    )  # the host may have some
+    parts = [numbers.memory(peak.peak_bytes), f"{numbers.memory(weights)} parameters"]
     if report.buffer_bytes:
         parts.append(f"{memory(report.buffer_bytes)} buffers")
     place = located(report, peak.peak_node)

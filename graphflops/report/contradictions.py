@@ -205,16 +205,13 @@ def _update(report: Report) -> Iterator[str]:
 
 
 def _most_held(report: Report, timeline: Timeline) -> int | None:
-    sizes = [report.value(held.bytes) for held in timeline.held]
-    known = [size for size in sizes if size is not None]
-    return max(timeline.live_bytes(known)) if timeline.rows and len(known) == len(sizes) else None
+    known = timeline.sizes(report.value)
+    return max(timeline.live_bytes(known)) if timeline.rows and known is not None else None
 
 
 def _unequal(what: str, total: Cost, rows: Sequence[Cost]) -> Iterator[str]:
-    equal = Counter(map(id, rows))
-    by_id = {id(cost): cost for cost in rows}
     try:
-        summed = Cost.sum(by_id[key] * times for key, times in equal.items())
+        summed = Cost.sum(rows)
     except DimError:  # formulas too large to add: their total goes by a name
         return
     for name in QUANTITIES:

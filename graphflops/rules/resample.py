@@ -142,8 +142,7 @@ rule("aten.cudnn_grid_sampler").derived(grid_sampler, order="x grid", interpolat
 @rule(
     "aten.grid_sampler_2d_backward grid_sampler_3d_backward cudnn_grid_sampler_backward",
     "aten._grid_sampler_2d_cpu_fallback_backward",
-)
-@takes("* grad x grid")
+).takes("* grad x grid")
 def grid_sampler_backward(
     of: Operands, *, interpolation_mode: int = BILINEAR, output_mask: tuple[bool, ...] = (True, True)
 ) -> Estimate:
@@ -180,24 +179,10 @@ def affine_grid_generator(theta: TensorType, size: Shape) -> Estimate:
     return Estimate((out,), matrix_flops=2 * batch * positions * (axes + 1) * axes, reads=(theta,))
 
 
-@rule("aten.affine_grid_generator_backward")
-def affine_grid_generator_backward(grad: TensorType, size: Shape) -> Estimate:
-    """The transposed gradient times every position, with a 1 appended."""
-    batch, axes = size[0], len(size) - 2
-    out = grad.like((batch, axes, axes + 1))
-    return Estimate((out,), matrix_flops=2 * prod(size[2:]) * batch * (axes + 1) * axes, reads=(grad,))
-
-
 @rule("aten.cudnn_affine_grid_generator", product=("theta",))
 def cudnn_affine_grid_generator(theta: TensorType, N: Dim, C: Dim, H: Dim, W: Dim) -> Estimate:
     """As `affine_grid_generator`."""
     return affine_grid_generator(theta, (N, C, H, W))
-
-
-@rule("aten.cudnn_affine_grid_generator_backward")
-def cudnn_affine_grid_generator_backward(grad: TensorType, N: Dim, C: Dim, H: Dim, W: Dim) -> Estimate:
-    """As `affine_grid_generator_backward`."""
-    return affine_grid_generator_backward(grad, (N, C, H, W))
 
 
 KIND = "boxes"
@@ -272,10 +257,13 @@ rule("torchvision.ps_roi_pool").derived(pooled, work=data_dependent("pixels") + 
 @rule("torchvision.nms", "torchvision.qnms")
 def nms(dets: TensorType, scores: TensorType) -> Estimate:
     """Upper bound: boxes are sorted by score, and the overlap of every pair is computed."""
-    n = dets.shape[0]
-    pairs = floor_div(n * (n - 1), 2)
     kept = dets.like((data_dependent("nms"),), INT64)
-    return Estimate((kept,), vector_flops=n_log_n(n) + OVERLAP * pairs, reads=(dets, scores))
+    return Estimate((kept,), vector_flops=suppression(dets.shape[0]), reads=(dets, scores))
+
+
+def suppression(boxes: Dim) -> Dim:
+    """Operations that sort so many boxes and compute the overlap of every pair."""
+    return n_log_n(boxes) + OVERLAP * floor_div(boxes * (boxes - 1), 2)
 
 
 @rule("torchvision.deform_conv2d", product=("x", "weight"))
