@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from graphflops.cost import Estimate, free
-from graphflops.dims import Dim, broadcast, differ, floor_div, meet, mod, prod, total
+from graphflops.dims import Dim, broadcast, floor_div, meet, mod, prod, total
 from graphflops.errors import shown
 from graphflops.rules.creation import masked
 from graphflops.rules.loss_class import cross_entropy_loss, likelihood
@@ -76,8 +76,10 @@ def require_parts(shape: tuple[Dim, ...], *parts: TensorType | None) -> None:
     """Raises ShapeError for a scale or a bias that does not broadcast to what it scales."""
     for part in parts:
         wide = shape if part is None else broadcast(part.shape, shape)
-        fits = len(wide) == len(shape) and not any(map(differ, wide, shape))
-        require(fits, f"a scale or bias {part} for [{', '.join(map(str, shape))}]")
+        problem = f"a scale or bias {part} for [{', '.join(map(str, shape))}]"
+        require(len(wide) == len(shape), problem)
+        for whole, size in zip(wide, shape, strict=True):
+            meet(whole, size, problem)
 
 
 def from_axis(x: TensorType, axis: int) -> tuple[int, tuple[Dim, ...]]:
@@ -192,6 +194,7 @@ def simplified_layer_normalization(
 ) -> Estimate:
     """Four operations per element, a reciprocal root per row: the root mean square from the axis on."""
     place, kept = from_axis(x, axis)
+    require_parts(x.shape, scale)
     norm = normalised(x, prod(x.shape[:place]), scale, statistics=MEAN_SQUARE)
     return replace(norm, out=(x.like(dtype=scale.dtype), x.like(kept, onnx_dtype(stash_type))))
 
