@@ -287,11 +287,12 @@ def audited(
     **sizes: Any,
 ) -> ModelFindings:
     """The findings about one model: those of an ONNX file, and those about the time on a device and in an execution."""
+    from graphflops.exporters import regular_file
     from graphflops.loading import analyze
     from graphflops.loading import opened as read
     from graphflops.onnx_audit.audit import audit
 
-    if on is None and model.endswith(".pt2"):
+    if regular_file(model).suffix == ".pt2" and on is None:
         raise FileError(
             f"{shown(model)}: is not an ONNX model; others are audited for time: name a device with --device h200"
         )
