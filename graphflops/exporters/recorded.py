@@ -161,10 +161,8 @@ def _notes(step: RecordedStep, made: Step, nodes: Sequence[Node]) -> Iterator[No
     own = [call.stream for call in step.calls if call.stream]
     if own:
         where = f"{len(own):,} calls are in {len({*own}):,} streams that the step makes"
-        beside = (
-            "copies that nobody waits for run beside kernels until they are read, kernels one after another"
-        )
-        yield Note("GF135", "", f"{where}: {beside}")
+        beside = "copies that nobody waits for run beside kernels until they are read"
+        yield Note("GF135", "", f"{where}: {beside}, kernels one after another")
 
 
 def _nodes(step: RecordedStep) -> Iterator[Node]:
@@ -227,8 +225,12 @@ def _check(step: RecordedStep) -> None:
         for result in call.results:
             if result is not None:
                 _define(result, defined, step, f"call {place}")
-    listed = (("value", defined, step.values, 0), *_used(step))
-    for what, used, entries, first in listed:
+    for what, used, entries, first in (  # what calls refer to of each list, and from which entry on
+        ("value", defined, step.values, 0),
+        ("operator", {call.operator for call in step.calls}, step.operators, 0),
+        ("module", {call.module for call in step.calls}, step.modules, 1),
+        ("source line", {call.source for call in step.calls}, step.sources, 1),
+    ):
         lost = {*range(first, len(entries))} - used
         require(not lost, f"{what} {min(lost, default=0)} is of no call")
     check_memory(step)
@@ -244,13 +246,6 @@ def _check_operands(
     require(not others, f"{where} has an operand {min(others, default='')}, and its operator none")
     are_right = all(_is_right(x, defined) for x in flat((*call.args, *call.kwargs.values())))
     require(are_right, f"{where} has an argument that is none, or a value that is not made yet")
-
-
-def _used(step: RecordedStep) -> Iterator[tuple[str, set[int], Sequence[object], int]]:
-    """What calls refer to of each list that they fill, and from which entry on."""
-    yield "operator", {call.operator for call in step.calls}, step.operators, 0
-    yield "module", {call.module for call in step.calls}, step.modules, 1
-    yield "source line", {call.source for call in step.calls}, step.sources, 1
 
 
 def _define(value: int, defined: set[int], step: RecordedStep, where: str) -> None:

@@ -17,7 +17,7 @@ import msgspec
 from graphflops.errors import FileError
 from graphflops.graph import HOST_KINDS, InputRole, Phase, Storage, StorageKind
 from graphflops.ops.operator import Op, operator
-from graphflops.tensor import DTYPES, flat
+from graphflops.tensor import DTYPES, extent, flat
 
 FORMAT = 1
 MEMBER = "graphflops_step/step.json"  # by which the archive is recognised
@@ -49,10 +49,7 @@ class RecordedValue(msgspec.Struct, array_like=True):
     @property
     def end(self) -> int:
         """Bytes from the start of the memory to the end of the tensor."""
-        if not prod(self.shape):
-            return 0
-        elements = 1 + sum((size - 1) * step for size, step in zip(self.shape, self.strides, strict=True))
-        return (self.offset + elements) * DTYPES[self.dtype].bits // 8
+        return extent(self.shape, self.strides, self.offset) * DTYPES[self.dtype].bits // 8
 
     @property
     def bytes(self) -> int:
@@ -110,12 +107,10 @@ class RecordedStep(msgspec.Struct):
     values: list[RecordedValue]
     inputs: list[RecordedInput]
     calls: list[RecordedCall]
-    guesses: bool = (
-        False  # whether a number that the step reads from its data was taken to be 1, or a mask to choose all
-    )
-    is_compiled: bool = (
-        False  # whether torch.compile is to compile a part of it, which is recorded as it runs without
-    )
+    # Whether a number that the step reads from its data was taken to be 1, or a mask to choose all; whether torch.compile is
+    # to compile a part of it, which is recorded as it runs without.
+    guesses: bool = False
+    is_compiled: bool = False
 
 
 def write(steps: Sequence[RecordedStep], path: Path | str) -> None:

@@ -206,7 +206,7 @@ def lines(report: Report, by: Cut | None, depth: int | None) -> tuple[list[str],
         return ["module", "module_type", "calls", "unknown", "parameters", *_heads(ledger)], rows
     if by == "attention":
         return _attentions(report, ledger)
-    groups = ledger.groups(lambda row: row.op if by == "op" else row.source)
+    groups = ledger.groups(ledger.counts(lambda row: row.op if by == "op" else row.source))
     rows = [[name, group.calls, group.unknown, *_work(group, ledger)] for name, group in groups.items()]
     return [by, "calls", "unknown", *_heads(ledger)], rows
 

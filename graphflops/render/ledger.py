@@ -97,9 +97,9 @@ class Ledger:
             backward=self._sum(counts, times, backward=True) if self.phases else Cost(),
         )
 
-    def groups(self, key: Callable[[Row], str]) -> dict[str, Group]:
-        """Rows added up by key, the most work first, then the most traffic."""
-        made = {name: self.group(counts) for name, counts in self.counts(key).items()}
+    def groups(self, counts: Mapping[str, Counts]) -> dict[str, Group]:
+        """Counted rows added up by key, the most work first, then the most traffic."""
+        made = {name: self.group(own) for name, own in counts.items()}
         return dict(sorted(made.items(), key=lambda item: self.weight(item[1]), reverse=True))
 
     def weight(self, group: Group) -> tuple[int, ...]:
@@ -193,19 +193,12 @@ class Tree:
         by_path = self.by_path = {"": root}
 
         def made(around: TreeModule, name: str, path: str) -> TreeModule:
-            if name not in around.children:
-                around.children[name] = TreeModule(name, path, report.modules.get(path, ""))
-            return around.children[name]
+            return around.children.setdefault(name, TreeModule(name, path, report.modules.get(path, "")))
 
-        works = [
-            idle or kind.state == "unknown" or bool(kind.forward) or bool(kind.backward)
-            for kind in ledger.kinds
-        ]
+        works = [idle or one.state == "unknown" or bool(one.forward or one.backward) for one in ledger.kinds]
         for path, counts in ledger.counts(lambda row: row.module).items():
-            module = module_at(by_path, path, made)
-            for kind, times in counts.items():
-                if works[kind]:
-                    module.own[kind] = module.own.get(kind, 0) + times
+            own = {kind: times for kind, times in counts.items() if works[kind]}
+            module_at(by_path, path, made).own = own
         for row in report.rows:
             module = by_path[row.module]
             module.type = module.type or row.module_type

@@ -212,7 +212,8 @@ def _matrix_facts(report: Report, ledger: Ledger, numbers: Numbers) -> Iterator[
     cost, unknown = report.totals.cost, report.coverage.unknown
     least = ">= " if unknown else ""
     missing = f"   ({count_of(unknown, 'node')} unknown)" if unknown else ""
-    types = {name: group for name, group in ledger.groups(lambda row: row.matrix_dtype).items() if name}
+    counts = ledger.counts(lambda row: row.matrix_dtype)
+    types = {name: group for name, group in ledger.groups(counts).items() if name}
     only = f", {safe(next(iter(types)), 20)}" if len(types) == 1 else ""
     flops = numbers.value(cost.matrix_flops)
     label = "forward FLOPs" if report.backward is not None else "FLOPs"
@@ -230,7 +231,7 @@ def _matrix_facts(report: Report, ledger: Ledger, numbers: Numbers) -> Iterator[
         parts = (f"{least}{numbers.count(work)} {safe(name, 20)}" for name, work in costs.items())
         yield Fact("in types", ", ".join(parts))
     if any(row.phase == "backward" for row in report.rows):
-        by_phase = ledger.groups(lambda row: row.phase)
+        by_phase = ledger.groups(ledger.counts(lambda row: row.phase))
         phases = [phase for phase in ("forward", "backward", "optimizer") if phase in by_phase]
         works = [(phase, by_phase[phase].cost.matrix_flops) for phase in phases]
         told = [(phase, work) for phase, work in works if phase != "optimizer" or work != 0]

@@ -159,7 +159,8 @@ def _modules(report: Report, ledger: Ledger, depth: int | None, top: int | None,
 
 def _groups(head: str, ledger: Ledger, key: Callable[[Row], str], most: int, *, idle: bool) -> TextTable:
     """Groups in order; those without cost only if `idle`, unknown ones always."""
-    groups, counts, whole = ledger.groups(key), ledger.counts(key), ledger.group(Counter(ledger.of))
+    counts, whole = ledger.counts(key), ledger.group(Counter(ledger.of))
+    groups = ledger.groups(counts)
     worth = {name: group for name, group in groups.items() if idle or group.unknown or group.cost}
     names = list(worth)[:most]
     names += [name for name in worth if worth[name].unknown and name not in names][:most]
