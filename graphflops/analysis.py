@@ -193,7 +193,11 @@ def _step_report(program: PricedProgram, step: Step, profile: Device | None, ask
             program.notes.say(
                 "GF127", call.node.name, "the strides of a view are not those that its operator gives"
             )
-        held = step_memory(program, step, [forward_bytes(call, layouts) for call in program.main.calls])
+        away = step.hosted()
+        buffers = [
+            0 if call.node.is_in(away) else forward_bytes(call, layouts) for call in program.main.calls
+        ]
+        held = step_memory(program, step, buffers)
         time = _time(program, profile, "eager", runs, asked)
         kernels = runs.platform.torch if asked.times else ""
     return report(program, held, "eager", ledger(program, held, "eager", profile), kernels, time)

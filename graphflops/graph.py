@@ -14,7 +14,7 @@ from graphflops.ops import Op, operator
 from graphflops.tensor import DType, OptionalType, SequenceType, TensorType, UnknownType, mapped
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     import networkx
 
@@ -87,6 +87,10 @@ class Node(Record, frozen=True):
         for _, value in self.kwargs:
             _add_names((value,), names)
         return tuple(names)
+
+    def is_in(self, places: Collection[str]) -> bool:
+        """Whether it runs where values of these names are: those that it makes, else the first that it reads."""
+        return next((name in places for name in (*self.outputs, *self.reads()) if name is not None), False)
 
     def renamed(self, instead: Mapping[str, str]) -> Node:
         """The call with other values in place of some that it reads."""
@@ -229,6 +233,11 @@ class Step(Record, frozen=True):
     def is_training(self) -> bool:
         """Whether it has gradients."""
         return "backward" in self.phases
+
+    def hosted(self) -> dict[str, StorageKind]:
+        """Values in the host's memory, counters of optimizers apart, with the kind of that memory."""
+        kinds = [memory.kind for memory in self.storages]
+        return {name: kinds[at] for name, (at, _, _) in self.places.items() if kinds[at] in HOST_KINDS}
 
 
 class Graph(Record, frozen=True, eq=False, dict=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal, Union
 
 from msgspec.structs import replace
@@ -205,6 +205,12 @@ def sizes_in(value: Any) -> list[Dim]:
 
     with_sizes(value, keep)
     return found
+
+
+def extent(sizes: Sequence[int], strides: Sequence[int], offset: int) -> int:
+    """Elements from the start of a tensor's memory to the last one that it uses; 0 for an empty tensor."""
+    steps = zip(sizes, strides, strict=False)
+    return 0 if 0 in sizes else 1 + offset + sum((size - 1) * stride for size, stride in steps)
 
 
 def flat(values: Iterable[Any]) -> Iterator[Any]:

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from graphflops.attention.kernel import last_refusal, remedy
 from graphflops.base import units
 from graphflops.base.files import opened
+from graphflops.base.groups import grouped
 from graphflops.base.record import Record
 from graphflops.base.units import starred
 from graphflops.devices import Device, complete, device
@@ -93,23 +94,20 @@ def time_findings(
     program, whole = _Program(report, profile, graph_seconds), time.seconds
     found: list[Finding] = []
     for check in [check for check in SLOW_CHECKS if check.code in codes]:
-        seconds: Counter[tuple[str, str, str]] = Counter()
-        rows: dict[tuple[str, str, str], list[Row | None]] = {}
-        for row, wasted, message, fix in check.run(program):
-            key = ("" if row is None else starred(row.module), message, fix or check.fix)
-            seconds[key] += wasted
-            rows.setdefault(key, []).append(row)
-        for key, wasted in seconds.items():
+        modules = (("" if one.row is None else starred(one.row.module), one) for one in check.run(program))
+        alike = grouped(((module, one.message, one.fix or check.fix), one) for module, one in modules)
+        for (_, message, fix), calls in alike.items():
+            row: Row | None = calls[0].row
+            wasted = sum(one.seconds for one in calls)
             share = wasted / whole
             if share < _LEAST_SHARE:
                 continue
-            row, count = rows[key][0], len(rows[key])
-            times = f" ({count:,} calls)" if count > 1 else ""
+            times = f" ({len(calls):,} calls)" if len(calls) > 1 else ""
             saved = f"{units.seconds(wasted)} of {units.seconds(whole)} ({100 * share:.0f} %)"
-            text = f"{key[1]}{times}: {saved} could be saved"
+            text = f"{message}{times}: {saved} could be saved"
             place = ("", "", "", "") if row is None else (row.node, row.op, row.module, row.source)
             severity: Severity = "warning" if share >= _NOTABLE_SHARE else "note"
-            found.append(Finding(check.code, check.name, severity, text, key[2], *place, seconds=wasted))
+            found.append(Finding(check.code, check.name, severity, text, fix, *place, seconds=wasted))
     return with_neighbours(sorted(found, key=lambda finding: -(finding.seconds or 0)), report.rows)
 
 
@@ -289,11 +287,12 @@ def audited(
     **sizes: Any,
 ) -> ModelFindings:
     """The findings about one model: those of an ONNX file, and those about the time on a device and in an execution."""
+    from graphflops.exporters import regular_file
     from graphflops.loading import analyze
     from graphflops.loading import opened as read
     from graphflops.onnx_audit.audit import audit
 
-    if on is None and model.endswith(".pt2"):
+    if regular_file(model).suffix == ".pt2" and on is None:
         raise FileError(
             f"{shown(model)}: is not an ONNX model; others are audited for time: name a device with --device h200"
         )

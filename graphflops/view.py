@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
+from graphflops.base.groups import grouped
 from graphflops.dims import Dim, Expr
 from graphflops.graph import Graph, Input, Node, Ref
 from graphflops.tensor import TensorType, flat
@@ -152,11 +153,7 @@ class View(Struct, eq=False, dict=True):
     @cached_property
     def users(self) -> dict[str, list[Call]]:
         """The calls that use a value, by its name; once for each use."""
-        found: dict[str, list[Call]] = {}
-        for call in self.calls:
-            for name in call.uses:
-                found.setdefault(name, []).append(call)
-        return found
+        return grouped((name, call) for call in self.calls for name in call.uses)
 
     @cached_property
     def returned(self) -> set[str]:

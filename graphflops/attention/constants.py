@@ -28,7 +28,7 @@ from graphflops.base.lazy import numpy as np
 from graphflops.base.record import Record
 from graphflops.errors import GraphflopsError, ModelError
 from graphflops.graph import Graph, Stored
-from graphflops.tensor import BFLOAT16, TensorType
+from graphflops.tensor import BFLOAT16, TensorType, extent
 
 MOST_BYTES = 2**28  # of one stored tensor
 
@@ -86,14 +86,12 @@ def array_of(stored: Stored) -> Any:
     least = min((*stored.shape, *stored.strides, stored.offset, 0))
     if len(stored.shape) != len(stored.strides) or least < 0:
         raise ValueError
-    extents = zip(stored.shape, stored.strides, strict=True)
-    last = stored.offset + sum((size - 1) * stride for size, stride in extents)
     if 0 in stored.shape:
         return np.zeros(stored.shape, kind)
-    size = math.prod(stored.shape) * kind.itemsize
-    if (last + 1) * kind.itemsize > stored.memory.nbytes or size > MOST_BYTES:
+    size, end = math.prod(stored.shape), extent(stored.shape, stored.strides, stored.offset) * kind.itemsize
+    if end > stored.memory.nbytes or size * kind.itemsize > MOST_BYTES:
         raise ValueError
-    whole = np.frombuffer(stored.memory, np.uint8)[: (last + 1) * kind.itemsize]
+    whole = np.frombuffer(stored.memory, np.uint8)[:end]
     if stored.dtype.kind == "bool":
         kind = np.dtype(np.uint8)
     flat = np.ascontiguousarray(whole).view(kind)[stored.offset :]

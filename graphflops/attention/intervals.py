@@ -53,12 +53,12 @@ def point(numbers: Any) -> Interval:
 
 
 def rising(function: Callable[..., Any]) -> Callable[..., Interval]:
-    """A function that is greater, or the same, where any operand is."""
+    """A function that is greater, or the same, where any operand is; None for one that is left out."""
 
-    def apply(*values: Interval) -> Interval:
-        low = function(*(value.low for value in values))
-        is_exact = all(value.is_exact for value in values)
-        return Interval(low, low if is_exact else function(*(value.high for value in values)))
+    def apply(*values: Interval | None) -> Interval:
+        low = function(*(value and value.low for value in values))
+        is_exact = all(value is None or value.is_exact for value in values)
+        return Interval(low, low if is_exact else function(*(value and value.high for value in values)))
 
     return apply
 
@@ -152,7 +152,7 @@ def _functions() -> dict[str, Callable[..., Interval]]:
         "floor ceil trunc round exp exp2 expm1 log log2 log10 log1p sqrt tanh sinh asinh atan relu sigmoid"
     )
     return {
-        **{name: rising(in_numpy(name)) for name in (*growing.split(), "minimum", "maximum", "add")},
+        **{name: rising(in_numpy(name)) for name in (*growing.split(), "minimum", "maximum", "add", "clamp")},
         "neg": lambda x: Interval(-x.high, -x.low),
         "abs": lambda x: Interval(np.maximum(np.maximum(x.low, -x.high), 0), np.maximum(x.high, -x.low)),
         "sub": lambda a, b: Interval(a.low - b.high, a.high - b.low),
@@ -160,7 +160,6 @@ def _functions() -> dict[str, Callable[..., Interval]]:
         "div": _divided(np.true_divide),
         "floor_divide": _divided(np.floor_divide),
         "remainder": _remainder,
-        "clamp": _clamped,
         "where": chosen,
         "ge": _compared(np.greater_equal),
         "gt": _compared(np.greater),
@@ -198,11 +197,6 @@ def _remainder(a: Interval, b: Interval) -> Interval:
     same = by_one & (turn == np.floor_divide(a.high, b.low))
     low = np.where(same, a.low - turn * b.low, np.where(by_one, 0, -np.inf))
     return Interval(low, np.where(same, a.high - turn * b.low, np.where(by_one, b.low - 1, np.inf)))
-
-
-def _clamped(x: Interval, low: Interval | None = None, high: Interval | None = None) -> Interval:
-    x = x if low is None else rising(np.maximum)(x, low)
-    return x if high is None else rising(np.minimum)(x, high)
 
 
 def chosen(condition: Interval, yes: Interval, no: Interval) -> Interval:

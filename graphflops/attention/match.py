@@ -316,22 +316,10 @@ def _completed(
     if 0 in ranks or (not ranks & {3, 4, 5, 6} and scores.rank > 2):
         return None
     heads = _heads(scores, one, view)
-    of_keys, growth = copies(one.right, view)
-    of_values, _ = copies(two.right, view)
-    return Spelled(
-        first=first,
-        second=second,
-        softmax=softmax,
-        between=_in_order(first, *between, second),
-        repeats=_in_order(*of_keys, *of_values),
-        query=query,
-        key=key,
-        value=value,
-        masks=masks,
-        width=left.shape[one.left_axis],
-        heads=heads,
-        kv_heads=_shared(heads, scores, one, growth, view),
-    )
+    (of_keys, growth), (of_values, _) = copies(one.right, view), copies(two.right, view)
+    whole, repeats = _in_order(first, *between, second), _in_order(*of_keys, *of_values)
+    width, kv_heads = left.shape[one.left_axis], _shared(heads, scores, one, growth, view)
+    return Spelled(first, second, softmax, whole, repeats, query, key, value, masks, width, heads, kv_heads)
 
 
 def _in_order(*calls: Call) -> tuple[Call, ...]:

@@ -262,18 +262,10 @@ def _use(group: Spelled, hidden: Hidden, view: View) -> AttentionUse:
         for name, typed in dict((*call.row.inputs, *call.row.outputs)).items()
         if name not in others and same(typed.numel, scores.numel)
     )
+    row, batch = group.softmax.row, floor_div(prod(scores.shape[:-2]), group.heads)
     return AttentionUse(
-        calls=tuple(call.name for call in group.between),
-        op="",
-        module=group.softmax.row.module,
-        source=group.softmax.row.source,
-        batch=floor_div(prod(scores.shape[:-2]), group.heads),
-        heads=group.heads,
-        kv_heads=group.kv_heads,
-        queries=queries,
-        keys=keys,
-        width=group.width,
-        value_width=out.shape[-1],
+        *(tuple(call.name for call in group.between), "", row.module, row.source),
+        *(batch, group.heads, group.kv_heads, queries, keys, group.width, out.shape[-1]),
         mask=hidden.mask,
         pattern=hidden.pattern,
         flops=flops,

@@ -125,12 +125,7 @@ class GraphScopes:
         if graph not in self.known:
             pairs = enumerate(zip(graph.nodes, graph.operands, strict=True))
             steps = [Step(node, uses, place) for place, (node, uses) in pairs]
-
-            def recorded(name: str) -> Any:
-                found = graph.types.get(name)
-                return found if isinstance(found, (int, Expr)) and not isinstance(found, bool) else None
-
-            self.known[graph] = Scope(graph, steps, graph.types, recorded)
+            self.known[graph] = Scope(graph, steps, graph.types, View(graph, ()).size)
         return self.known[graph]
 
 
@@ -245,10 +240,9 @@ class Evaluator(Protocol[V]):
         """An argument that is a number or list of numbers, in the call or in a small tensor."""
         return size_of(self.scope, argument)
 
-    def type_of(self, argument: Any) -> TensorType | None:
-        """Type of an operand that is a tensor."""
-        found: TensorType | None = self.scope.type_of(argument.name) if isinstance(argument, Ref) else None
-        return found
+    def type_of(self, argument: Any) -> Any:
+        """Type of an operand that is a tensor; None of any other."""
+        return tensor_type(argument, self.scope.types) if isinstance(argument, Ref) else None
 
     def dtype_of(self, argument: Any) -> DType | None:
         """Element type of an operand; None for a number."""

@@ -18,11 +18,6 @@ from graphflops.view import Step
 Follow = Callable[[Evaluator[Any], Step, Indices], Any]
 
 
-def _typed(p: Evaluator[Any], argument: Any) -> Any:
-    """Type of a tensor."""
-    return p.type_of(argument)
-
-
 def _source(p: Evaluator[Any], step: Step, name: str = "x") -> Any:
     """Type of an operand that is a tensor."""
     return p.type_of(step.argument(name))
@@ -65,7 +60,7 @@ def squeeze(p: Evaluator[Any], step: Step, at: Indices) -> Any:
 
 def reshape(p: Evaluator[Any], step: Step, at: Indices) -> Any:
     """Inserts and removes axes of size 1; other axes merge or split where the domain supports it."""
-    source, result = _source(p, step), _typed(p, Ref(step.result))
+    source, result = _source(p, step), p.type_of(Ref(step.result))
     wide = [axis for axis, size in enumerate(result.shape) if size != 1]
     if [result.shape[axis] for axis in wide] != [size for size in source.shape if size != 1]:
         return _of(p, step, p.domain.reshaped(at, result.shape, source.shape))
@@ -190,7 +185,7 @@ def join(p: Evaluator[Any], step: Step, at: Indices) -> Any:
     """Several tensors one after another along an axis."""
     axis, begin, found = _axis(p, step, len(at)), 0, None
     for item in step.argument("xs"):
-        shape = _typed(p, item).shape
+        shape = p.type_of(item).shape
         inner = p.clipped((*at[:axis], at[axis] + -begin, *at[axis + 1 :]), shape)
         inside, value = p.domain.between(at[axis], begin, None), p.value(item.name, inner)
         found = value if begin == 0 else p.domain.choose(inside, value, found)

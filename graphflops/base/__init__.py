@@ -1,1 +1,1 @@
-"""What every part uses: numbers as text, limits, files, names, and JSON of dataclasses."""
+"""What every part uses: numbers as text, limits, files, names, and JSON of records."""

@@ -1,6 +1,6 @@
-"""Derives the JSON form of dataclasses: msgspec types that check what is read, a writer and a reader.
+"""Derives the JSON form of records and named tuples: msgspec types that check what is read, a writer and a reader.
 
-The JSON object of a dataclass has its fields by name, in their order. A field with a default is left out where it has that
+The JSON object of one has its fields by name, in their order. A field with a default is left out where it has that
 value, unless the `Form` of its class says that it is always written.
 """
 
@@ -10,7 +10,7 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING
 from operator import attrgetter
 from typing import Any, Union
 
@@ -144,7 +144,7 @@ class JsonForms:
         if origin in (Union, types.UnionType) and type(None) in args:
             return _optional(self.kind(Union[tuple(arg for arg in args if arg is not type(None))]))
         if isinstance(annotation, type) and (
-            issubclass(annotation, Record) or is_dataclass(annotation) or hasattr(annotation, "_fields")
+            issubclass(annotation, Record) or hasattr(annotation, "_fields")
         ):
             form, keys = self.form(annotation), self.keys(annotation)
             struct = declared(annotation, keys, is_omitting=not form.always)
@@ -246,9 +246,7 @@ def _annotations(what: Any) -> dict[str, Any]:
 def _defaults(cls: Any) -> dict[str, Any]:
     if issubclass(cls, Record):
         return defaults_of(cls)
-    if not is_dataclass(cls):
-        return {name: cls._field_defaults.get(name, MISSING) for name in cls._fields}
-    return {f.name: f.default if f.default_factory is MISSING else f.default_factory() for f in fields(cls)}
+    return {name: cls._field_defaults.get(name, MISSING) for name in cls._fields}
 
 
 def _list(each: Kind) -> Kind:

@@ -104,6 +104,8 @@ class OnCpu(Around):
             return args[0].to("cpu")
         if func is torch.Tensor.pin_memory:
             return args[0]
+        if func is torch.device and type(args[0]) is int:  # of the accelerator, which the machine lacks
+            return _on_cpu(*args)
         if func is torch.Tensor.__deepcopy__:  # which copies the data
             tensor, made = args
             made[id(tensor)] = tensor.detach().clone().requires_grad_(tensor.requires_grad)

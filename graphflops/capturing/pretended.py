@@ -1,7 +1,4 @@
-"""Pretended devices, and tensors without data, on which a whole step of one rank runs in one process.
-
-Streams, events and memory of the host that a step names itself are pretended, too: the machine has no GPU.
-"""
+"""Pretended devices, and tensors without data, on which a whole step of one rank runs in one process."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
-from itertools import combinations, count
+from itertools import combinations
 from math import prod
 from typing import Any
 from unittest import mock
@@ -23,8 +20,8 @@ from torch.nn.parallel import distributed as ddp
 
 from graphflops.capturing.gpu_functions import Around, OnCpu, gpu_autocast, gpu_functions
 from graphflops.capturing.recorder import Recorder
-from graphflops.devices import HOPPER
-from graphflops.errors import OptionError
+from graphflops.capturing.streams import streams
+from graphflops.errors import ModelError, OptionError
 from graphflops.exporters.step_file import RecordedGroup
 
 OPTIMIZERS = import_module("torch.optim.optimizer")  # torch.optim deletes the attribute
@@ -59,32 +56,7 @@ def pretended() -> Iterator[FakeTensorMode]:
     """Tensors without data, and what torch does on a GPU where it does otherwise on a CPU."""
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     with contextlib.ExitStack() as stack:
-        instead: list[tuple[Any, str, Any]] = [
-            (ddp, "_verify_param_shape_across_processes", _nothing),
-            (ddp, "_sync_module_states", _nothing),
-            (ddp.DistributedDataParallel, "__init__", _of_any_device),
-            (ddp.DistributedDataParallel, "_pre_forward", _summing),
-            (ddp.DistributedDataParallel, "_check_comm_hook", _nothing),
-            (ddp.DistributedDataParallel, "_passing_sync_batchnorm_handle", _nothing),
-            (torch.nn.SyncBatchNorm, "forward", _over_ranks),
-            (torch.cuda, "get_rng_state", lambda *_: None),
-            (torch.cuda, "set_rng_state", _nothing),
-            (dist, "all_reduce", _with_future(dist.all_reduce)),
-            (dist.Reducer, "_rebuild_buckets", _nothing),  # which reads data of ranks
-            (dist, "Reducer", _with_buckets),
-            (OPTIMIZERS, "_get_foreach_kernels_supported_devices", lambda *_: ["cpu"]),
-            # Converting a module swaps its parameters, which torch refuses where weak references exist, as here.
-            (torch.utils, "weakref", mock.Mock(getweakrefs=lambda _: [])),
-            # It draws again until no number is out of bounds, which it reads: the tensor stays as it is.
-            (torch.nn.init, "_no_grad_trunc_normal_", lambda tensor, *_, **__: tensor),
-        ]
-        instead += [(place, name, _outside(getattr(place, name))) for place, name in _with_real_tensors()]
-        shards = (
-            import_module("torch.distributed.fsdp._fully_shard._fsdp_param") if dist.is_available() else None
-        )
-        if hasattr(shards, "_chunk_with_empty"):
-            instead.append((shards, "_chunk_with_empty", _Chunks))
-        for place, name, function in instead:
+        for place, name, function in _instead():
             stack.enter_context(mock.patch.object(place, name, function))
         for module in (OPTIMIZERS, FOREACH):
             module._foreach_supported_types.append(FakeTensor)  # what parameters without data are
@@ -92,6 +64,42 @@ def pretended() -> Iterator[FakeTensorMode]:
         for around in (_uncompiled(fake), gpu_functions(), gpu_autocast(), streams(), fake):
             stack.enter_context(around)
         yield fake
+
+
+def _instead() -> Iterator[tuple[Any, str, Any]]:
+    """Functions that need data, other ranks or a GPU, by where they are, with what does as well."""
+    fsdp = "torch.distributed.fsdp."
+    shards, flat, whole = (
+        import_module(fsdp + name)
+        for name in ("_fully_shard._fsdp_param", "_flat_param", "fully_sharded_data_parallel")
+    )
+    yield from (
+        (ddp, "_verify_param_shape_across_processes", _nothing),
+        (ddp, "_sync_module_states", _nothing),
+        (ddp.DistributedDataParallel, "__init__", _of_any_device),
+        (ddp.DistributedDataParallel, "_pre_forward", _summing),
+        (ddp.DistributedDataParallel, "_check_comm_hook", _nothing),
+        (ddp.DistributedDataParallel, "_passing_sync_batchnorm_handle", _nothing),
+        (flat.FlatParamHandle, "_all_gather_flat_param", _gathered),
+        (whole, "_init_device_handle", _on_any_device),
+        (torch.nn.SyncBatchNorm, "forward", _over_ranks),
+        (torch.cuda, "get_rng_state", lambda *_: None),
+        (torch.cuda, "set_rng_state", _nothing),
+        (dist, "all_reduce", _with_future(dist.all_reduce)),
+        (dist.Reducer, "_rebuild_buckets", _nothing),  # which reads data of ranks
+        (dist, "Reducer", _with_buckets),
+        # Converting a module swaps its parameters, which torch refuses where weak references exist, as here.
+        (torch.utils, "weakref", mock.Mock(getweakrefs=lambda _: [])),
+        # It draws again until no number is out of bounds, which it reads: the tensor stays as it is.
+        (torch.nn.init, "_no_grad_trunc_normal_", lambda tensor, *_, **__: tensor),
+    )
+    if hasattr(shards, "_chunk_with_empty"):
+        yield shards, "_chunk_with_empty", _Chunks
+    yield from ((place, name, _outside(getattr(place, name))) for place, name in _with_real_tensors())
+    name = "_get_capturable_supported_devices"  # which each optimizer has from their common module
+    for path, module in [*sys.modules.items()]:
+        if path.startswith("torch.optim.") and hasattr(module, name):
+            yield module, name, lambda **_: ["cpu"]
 
 
 @contextlib.contextmanager
@@ -134,6 +142,23 @@ class KnownNumbers(Around):
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
         self.limit.stop()
+
+
+def _on_any_device(state: Any, *_: Any) -> Any:
+    """Gives `FullyShardedDataParallel` the CPU, which it refuses."""
+    from torch.distributed.fsdp._common_utils import _FSDPDeviceHandle
+
+    state._device_handle = _FSDPDeviceHandle(torch.device("cpu"))
+    return state
+
+
+def _gathered(handle: Any, whole: torch.Tensor) -> torch.Tensor:
+    """Gathers a parameter of `FullyShardedDataParallel` as on a GPU: into one tensor."""
+    if handle._offload_params:
+        raise ModelError("CPUOffload is not recorded: take fully_shard with CPUOffloadPolicy, which is")
+    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # its name before
+    gather(whole, handle.flat_param.data, handle.process_group)
+    return whole
 
 
 class _Chunks(Sequence[Any]):
@@ -221,8 +246,6 @@ def _nothing(*_: Any, **__: Any) -> None:
 
 def _with_real_tensors() -> list[tuple[Any, str]]:
     """Methods of meshes that compute with tensors of ranks, and of DTensor, which finds whole shapes on its own."""
-    if not dist.is_available():
-        return []
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor._sharding_prop import ShardingPropagator
 
@@ -274,71 +297,11 @@ def groups(mesh: Any) -> list[RecordedGroup]:
 _MOVING = (torch.Tensor.cpu, torch.Tensor.cuda, torch.Tensor.to)
 
 
-class Stream:
-    """A stream of a GPU that does not exist: only which calls are in it is known. Waits cost nothing: calls run in order."""
-
-    running: list[Stream] = []  # noqa: RUF012 - of the process, as a GPU's are
-    numbers = count()
-
-    def __init__(self, *_: Any, **__: Any) -> None:
-        self.number = next(Stream.numbers)
-
-    def record_event(self, event: Event | None = None) -> Event:
-        return Event() if event is None else event
-
-    def query(self) -> bool:
-        return True
-
-    def synchronize(self, *_: Any) -> None:
-        """Nothing to wait for."""
-
-    wait_stream = wait_event = wait = synchronize
-
-    def __enter__(self) -> Stream:
-        Stream.running.append(self)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        Stream.running.pop()
-
-
-class Event(Stream):
-    """An event of such a stream."""
-
-    def __init__(self, *_: Any, **__: Any) -> None:
-        """It has no number."""
-
-    record = Stream.synchronize
-
-    def elapsed_time(self, _: Event) -> float:
-        return 0.0
-
-
-def _set(stream: Stream) -> None:
-    Stream.running[-1] = stream
-
-
-@contextlib.contextmanager
-def streams() -> Iterator[None]:
-    """Within it torch.cuda has streams, the first of which calls are in."""
-    Stream.numbers = count()
-    default = Stream()
-    Stream.running = [default]
-    instead: dict[str, Any] = {"Stream": Stream, "Event": Event, "set_stream": _set}
-    instead["stream"] = lambda stream: stream or contextlib.nullcontext()
-    instead |= {"default_stream": lambda *_: default, "current_stream": lambda *_: Stream.running[-1]}
-    doing_nothing = ("synchronize", "set_device", "reset_peak_memory_stats")
-    instead |= dict.fromkeys(doing_nothing, default.synchronize)
-    instead |= {"current_device": lambda: 0, "get_device_capability": lambda *_: HOPPER.capability}
-    used = mock.patch.object(torch.Tensor, "record_stream", Stream.synchronize)
-    with mock.patch.multiple(torch.cuda, **instead), used:
-        yield
-
-
 class HostMemory(Around):
     """Tells a recorder what a step itself copies to the host: `.cpu()`, `.to("cpu")`, and into memory that is pinned.
 
-    Devices are the CPU here too: `.to("cpu")` means the host where something names a GPU, `.to(x.device)` never does.
+    Devices are the CPU here too: `.to("cpu")` means the host where something names a GPU, `.to(x.device)` never does, but
+    where `fully_shard` takes gradients there.
     """
 
     def __init__(self, recorder: Recorder) -> None:
@@ -362,6 +325,7 @@ class HostMemory(Around):
         places = [one for one in (*args[1:], *given.values()) if isinstance(one, (str, torch.device))]
         is_away, is_async = self.recorder.is_on_host(args[0]), bool(given.get("non_blocking"))
         is_named = OnCpu.names_gpu and "cpu" in places[:1] and isinstance(places[0], str)
+        is_named |= self.recorder.offloads and bool(places)
         if func is torch.Tensor.cpu or is_named:
             if is_away:
                 return args[0]

@@ -29,7 +29,7 @@ from graphflops.exporters.step_file import (
     RecordedStep,
     RecordedValue,
 )
-from graphflops.graph import HOST_KINDS, InputRole, Phase, Storage
+from graphflops.graph import InputRole, Phase, Storage, StorageKind
 from graphflops.ops import operator
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter, torch._subclasses.FakeTensor)
@@ -70,7 +70,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         # Module, line and stream of each autograd node of the forward.
         self.made_at: dict[int, tuple[tuple[str, str], str, int]] = {}
         self.place: tuple[tuple[str, str], str, int] = ("", ""), "", 0
-        self.away = False  # whether the step keeps something on the host
+        self.away: dict[int, StorageKind] = {}  # of what is on the host, what it would be on a device
+        self.offloads = False  # `fully_shard` takes gradients to the CPU, which updates its parameters
         self.wrapped = self.hooked = 0  # since the last call: calls that Python dispatched, and hooks
         self.after_backward: Callable[[], None] = lambda: None
 
@@ -104,16 +105,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         return results
 
     def note(self, func: Any, args: Any, kwargs: Any, results: Any) -> None:
-        tensors = [leaf for leaf in tree_leaves((args, kwargs, results)) if isinstance(leaf, torch.Tensor)]
-        if not any(self.is_ours(tensor) for tensor in tensors):
+        if not self.ours((args, kwargs, results)):
             return
         self.phase = self.phase_now()
         self.place = self.place_now()
-        if self.away and not (func in _MOVING or operator(str(func)).shares_memory):
-            # A call computes with these. What it reads of the host stays on the device, as a file has it.
-            for number in [self.storage(leaf) for leaf in tensors if self.is_ours(leaf)]:
-                memory = self.storages[number]
-                memory.kind = "value" if memory.kind in HOST_KINDS else memory.kind
+        if self.away and func not in _MOVING:
+            self.choose_device(*[self.ours(given) for given in ((args, kwargs), results)])
         given = [self.argument(value) for value in args]
         named = {name: self.argument(value) for name, value in kwargs.items()}
         flat = written(func, args, kwargs) or ([] if results is None else tree_leaves(results))
@@ -136,6 +133,24 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self.wrapped = self.hooked = 0
         if self.is_updating:
             self.updates.add(len(self.calls) - 1)
+
+    def choose_device(self, given: list[torch.Tensor], made: list[torch.Tensor]) -> None:
+        """A call runs where its operands are, of which those without axes may be anywhere.
+
+        Of operands from both sides torch computes nothing: the step has made some of them on a device that it does not name.
+        """
+        numbers = {self.storage(tensor) for tensor in [x for x in given if x.dim()] or given}
+        there = numbers & self.away.keys()
+        if there and there == numbers:
+            for tensor in made:
+                if self.storages[self.storage(tensor)].kind == "value":
+                    self.on_host(tensor, is_pinned=False)
+        elif any(tensor.dim() for tensor in given):
+            for number in there:
+                self.storages[number].kind = self.away.pop(number)
+
+    def ours(self, given: Any) -> list[torch.Tensor]:
+        return [leaf for leaf in tree_leaves(given) if isinstance(leaf, torch.Tensor) and self.is_ours(leaf)]
 
     def is_ours(self, tensor: torch.Tensor) -> bool:
         return getattr(tensor, "fake_mode", None) is self.fake
@@ -267,12 +282,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         """A tensor that others may wrap is in the host's memory."""
         tensor = getattr(tensor, "_local_tensor", tensor)
         if isinstance(tensor, torch.Tensor) and self.is_ours(tensor):
-            self.storages[self.storage(tensor)].kind = "pinned" if is_pinned else "host"
-            self.away = True
+            number = self.storage(tensor)
+            self.away.setdefault(number, self.storages[number].kind)
+            self.storages[number].kind = "pinned" if is_pinned else "host"
 
     def is_on_host(self, tensor: Any) -> bool:
         tensor = getattr(tensor, "_local_tensor", tensor)
-        return self.is_ours(tensor) and self.storages[self.storage(tensor)].kind in HOST_KINDS
+        return self.is_ours(tensor) and self.storage(tensor) in self.away
 
     def is_gradient(self, tensor: torch.Tensor | None, name: str) -> None:
         tensor = getattr(tensor, "_local_tensor", tensor)

@@ -13,7 +13,6 @@ from typing import Any
 from unittest import mock
 
 import torch
-from torch import distributed as dist
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from graphflops.capturing.gpu_functions import OnCpu
@@ -170,6 +169,7 @@ class _Followed:
         self.names: dict[int, str] = {}
         self.roots: list[torch.nn.Module] = []
         self.optimizers: list[torch.optim.Optimizer] = []
+        self.foreach_devices = ["cpu"]  # on which optimizers update all parameters together: not on the host
 
     @contextlib.contextmanager
     def hooks(self, recorder: Recorder) -> Iterator[None]:
@@ -181,6 +181,8 @@ class _Followed:
             handles.enter_context(modules.register_module_forward_hook(self.leave, always_call=True))
             handles.enter_context(OPTIMIZERS.register_optimizer_step_pre_hook(self.update))
             handles.enter_context(OPTIMIZERS.register_optimizer_step_post_hook(self.updated))
+            name = "_get_foreach_kernels_supported_devices"
+            handles.enter_context(mock.patch.object(OPTIMIZERS, name, return_value=self.foreach_devices))
             yield
 
     def enter(self, module: torch.nn.Module, _: Any) -> None:
@@ -206,6 +208,8 @@ class _Followed:
             self.optimizers.append(optimizer)
         self.find_gradients()
         self.recorder.is_updating = True
+        parameters = [one for group in optimizer.param_groups for one in group["params"]]
+        self.foreach_devices[:] = [] if any(map(self.recorder.is_on_host, parameters)) else ["cpu"]
 
     def updated(self, *_: Any) -> None:
         self.recorder.is_updating = False
@@ -214,13 +218,13 @@ class _Followed:
         for place, root in enumerate(self.roots):
             self.name(place)  # again: the first step may have made modules
             shards = {}  # what `fully_shard` keeps of each parameter that a module has whole now, by its identity
+            offloaded = []
             for module in root.modules():
                 state = getattr(module, "_get_fsdp_state", lambda: None)()
                 group = getattr(state, "_fsdp_param_group", None)
                 for parameter in group.fsdp_params if group is not None else ():
                     if parameter.offload_to_cpu:
-                        why = "keeps parameters on the CPU, which updates them: that is not recorded"
-                        raise ModelError(f"CPUOffloadPolicy {why}")
+                        offloaded.append(parameter)
                     if (whole := getattr(parameter, "_unsharded_param", None)) is not None:
                         shards[id(whole)] = parameter.sharded_param
             for module in root.modules():
@@ -232,6 +236,8 @@ class _Followed:
                         recorder.before(parameter, "constant", target)
                 for name, buffer in module._buffers.items():
                     recorder.before(buffer, "buffer", f"{path}.{name}".lstrip("."))
+            for parameter in offloaded:
+                recorder.on_host(parameter.sharded_param, is_pinned=parameter.pin_memory)
         targets = {id(tensor): plain(name) for root in self.roots for name, tensor in root.named_parameters()}
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
@@ -240,6 +246,8 @@ class _Followed:
                         on_host = name == "step" and not (group.get("fused") or group.get("capturable"))
                         target = f"{targets.get(id(parameter), 'parameter')}.{name}"
                         recorder.before(state, "state", target, on_host=on_host)
+                        if not on_host and recorder.is_on_host(parameter):
+                            recorder.on_host(state, is_pinned=False)
         for name, tensor in inputs:
             recorder.before(tensor, "user", name)
 
@@ -251,7 +259,8 @@ class _Followed:
 
 def plain(name: str) -> str:
     """A path without the wrappers that torch leaves out of it too."""
-    return name.replace("_checkpoint_wrapped_module.", "").replace("_orig_mod.", "")
+    wrappers = ("_checkpoint_wrapped_module", "_orig_mod", "_fsdp_wrapped_module")
+    return ".".join(part for part in name.split(".") if part not in wrappers)
 
 
 @contextlib.contextmanager
@@ -312,17 +321,16 @@ def _saved(recorder: Recorder) -> Iterator[None]:
 @contextlib.contextmanager
 def _naming_shards(recorder: Recorder) -> Iterator[None]:
     """Tells a recorder whose parameters FSDP gathers, which it does ahead of time, and whose gradients it reduces."""
-    if not dist.is_available():
-        yield
-        return
     from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 
     def named(function: Callable[..., Any]) -> Callable[..., Any]:
         def called(group: Any, *args: Any, **kwargs: Any) -> Any:
             recorder.around.append((plain(group._module_fqn or ""), ""))
+            recorder.offloads = function.__name__ == "post_backward" and group.fsdp_params[0].offload_to_cpu
             try:
                 return function(group, *args, **kwargs)
             finally:
+                recorder.offloads = False
                 recorder.around.pop()
 
         return called

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from graphflops.attention.kernel import Operand, Problem, attention_kernel
+from graphflops.attention.kernel import Choice, Operand, Problem, attention_kernel
 from graphflops.devices import Platform
 from graphflops.dims import Dim
 from graphflops.execution.strides import (
@@ -191,12 +191,8 @@ class Layouts:
         return self.elementwise(call.uses[:1] if operator.kind == "cast" else call.uses, out)
 
     def attention(self, call: PricedCall, arguments: Mapping[str, Any], out: TensorType) -> Strides | None:
-        """In order from the unfused kernel, heads inside from the efficient one, as the query from others."""
+        """Heads inside from the efficient kernel, as the query from others."""
         query = self.operand(arguments, "query")
-        if is_chosen(call):
-            problem = attention_problem(call, self, training=False)
-            if problem is not None and attention_kernel(problem, self.platform).kernel == "math":
-                return None
         if out.dtype.bits == SINGLE and out.rank == len(_HEADS_INSIDE):
             return row_major(out.shape, _HEADS_INSIDE)
         return self.as_operand(query, out)
@@ -300,9 +296,12 @@ def _viewed(
     return lay_out(shape, strides, out.shape)
 
 
-def is_chosen(call: PricedCall) -> bool:
-    """Whether a call is one of the operator that chooses its kernel."""
-    return call.node.operator.name == "scaled_dot_product_attention" and "._" not in call.node.op
+def chosen_kernel(call: PricedCall, layouts: Layouts, training: bool) -> tuple[Problem, Choice] | None:
+    """What a call of the operator that chooses its kernel asks, and the choice; None for other calls."""
+    if call.node.operator.name != "scaled_dot_product_attention" or "._" in call.node.op:
+        return None
+    problem = attention_problem(call, layouts, training)
+    return None if problem is None else (problem, attention_kernel(problem, layouts.platform))
 
 
 def attention_problem(call: PricedCall, layouts: HasStrides, training: bool) -> Problem | None:

@@ -5,9 +5,11 @@ A reader is a module with `read(path, model)`, which returns a Graph or raises F
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import importlib
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -72,13 +74,31 @@ def load(path: Path | str, model: str | None = None, mesh: Mapping[str, int] | N
 
 def reader_of(path: Path) -> Reader:
     """The reader of a file; of one that none recognises one that refuses it, and says what it is."""
-    try:
-        with path.open("rb") as file:
-            head = file.read(_HEAD)
-    except OSError as error:
-        raise FileError(f"{shown(str(path))}: {reason(error)}") from None
+    with in_one_line(shown(str(path))), path.open("rb") as file:
+        head = file.read(_HEAD)
     by_suffix = (reader for reader in READERS if path.suffix in reader.suffixes)
     return recognised(head) or next(by_suffix, READERS[0])
+
+
+@contextlib.contextmanager
+def in_one_line(name: str) -> Iterator[None]:
+    """Turns errors of reading a file into a FileError that begins with its name."""
+    was_collecting = gc.isenabled()
+    gc.disable()  # nothing here is garbage yet, and a collection walks every object of a large program
+    try:
+        yield
+    except FileError as error:
+        said = str(error)
+        raise (error if said.startswith(name) else FileError(f"{name}: {shown(said, 800)}")) from None
+    except OSError as error:
+        raise FileError(f"{name}: {reason(error)}") from None
+    except RecursionError:
+        raise FileError(f"{name}: nests too deep") from None
+    except MemoryError:
+        raise FileError(f"{name}: the program does not fit in memory") from None
+    finally:
+        if was_collecting:
+            gc.enable()
 
 
 def regular_file(path: Path | str) -> Path:

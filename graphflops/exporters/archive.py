@@ -14,7 +14,7 @@ from typing import BinaryIO, overload
 
 from graphflops.base.limits import spend
 from graphflops.errors import FileError, shown
-from graphflops.exporters import reason, regular_file
+from graphflops.exporters import in_one_line, reason, regular_file
 from graphflops.exporters.zip_members import DEFLATED, Seekable, members, read_at
 
 RECORD = "graphflops_eager_"  # what the name of a record of an eager run begins with
@@ -78,20 +78,16 @@ class Archive:
 
     def __init__(self, path: Path | str) -> None:
         self.path = regular_file(path)
-        try:
+        with in_one_line(str(self)):
             self._file: Seekable = self.path.open("rb", buffering=0)
-        except OSError as error:
-            raise FileError(f"{self}: {reason(error)}") from None
-        try:
-            head = self._file.read(512)
-            if kind_of(head) != "zip":
-                raise FileError(refusal(head))
-            self._members = members(self._file, self.path.stat().st_size)
-        except BaseException as error:
-            self._file.close()
-            if isinstance(error, FileError):
-                raise FileError(f"{self}: {error}") from None
-            raise
+            try:
+                head = self._file.read(512)
+                if kind_of(head) != "zip":
+                    raise FileError(refusal(head))
+                self._members = members(self._file, self.path.stat().st_size)
+            except BaseException:
+                self._file.close()
+                raise
         self.names = frozenset(self._members)
 
     def __str__(self) -> str:

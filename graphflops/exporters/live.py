@@ -104,12 +104,8 @@ def from_exported_program(exported: torch.export.ExportedProgram) -> Graph:
     scope = Scope(program, exported.graph_module)
     placeholders = {node.name: node for node in exported.graph_module.graph.find_nodes(op="placeholder")}
     shared = _shared_weights(exported)
-    inputs = tuple(
-        [
-            Input(x.arg.name, _INPUT_ROLES[x.kind.name], x.target or "", shared.get(x.target or "", ""))
-            for x in signature.input_specs
-        ]
-    )
+    entries = [(x.arg.name, _INPUT_ROLES[x.kind.name], x.target or "") for x in signature.input_specs]
+    inputs = tuple([Input(*entry, shared.get(entry[2], "")) for entry in entries])
     for entry in inputs:
         scope.type_input(entry, placeholders[entry.name])
     nodes = scope.nodes()

@@ -177,7 +177,8 @@ class Scope:
 
     def call(self, node: fx.Node) -> Node:
         op = operator_name(node.target)
-        outputs = tuple(self.outputs(node))
+        is_void = isinstance(node.target, torch._ops.OpOverload) and not node.target._schema.returns
+        outputs = () if is_void else tuple(self.outputs(node, node.name, node.meta.get("val")))
         args = tuple([self.argument(arg) for arg in node.args])
         # Keywords in the order of the operator's schema, which is that of a saved program.
         schema = getattr(node.target, "_schema", None)
@@ -193,29 +194,22 @@ class Scope:
 
     # Results
 
-    def outputs(self, node: fx.Node) -> Iterable[str | None]:
-        """Names of the results, flat, as a saved program has them: a `getitem`'s, else `NAME_unused_1`."""
-        value = node.meta.get("val")
-        if isinstance(value, (tuple, list, dict)):
-            entries = value.items() if isinstance(value, dict) else enumerate(value)
-            yield from self.unpacked(node, node.name, entries)
-        elif not (isinstance(node.target, torch._ops.OpOverload) and (not node.target._schema.returns)):
-            yield self.recorded(node.name, value)
+    def outputs(self, node: fx.Node | None, name: str, value: Any) -> Iterable[str | None]:
+        """Names of results, flat, as a saved program has them: a `getitem`'s, else `NAME_unused_1`.
 
-    def unpacked(
-        self, node: fx.Node | None, name: str, values: Iterable[tuple[Any, Any]]
-    ) -> Iterable[str | None]:
+        node: that gives them, a call or a `getitem` of one; None for a list that nothing uses.
+        """
+        if not isinstance(value, (tuple, list, dict)):
+            if value is not None:
+                self.types[name] = self.program.value(name, value)
+            yield None if value is None else name
+            return
+        is_inner = node is None or node.target is operator.getitem
         users = self.users(node)
-        for key, value in values:
-            user = users.get(key)
-            name_here = f"{name}_unused_{key}" if user is None else user.name
-            if isinstance(value, (tuple, list)):
-                # The items of a list that is used are named by their own getitems.
-                yield from self.unpacked(
-                    user, name_here, [(k, v) for k, v in enumerate(value) if v is not None]
-                )
-            else:
-                yield self.recorded(name_here, value)
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            if item is not None or not is_inner:
+                user = users.get(key)
+                yield from self.outputs(user, f"{name}_unused_{key}" if user is None else user.name, item)
 
     def users(self, node: fx.Node | None) -> dict[Any, fx.Node]:
         """The first `getitem` of each result."""
@@ -226,12 +220,6 @@ class Scope:
                 if kept is not user:
                     self._same[user.name] = kept.name
         return first
-
-    def recorded(self, name: str, value: Any) -> str | None:
-        if value is None:
-            return None
-        self.types[name] = self.program.value(name, value)
-        return name
 
     def results(self) -> list[Argument]:
         (output,) = self.module.graph.find_nodes(op="output")

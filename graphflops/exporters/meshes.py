@@ -45,10 +45,8 @@ def samples(axes: Mapping[str, int], chosen: Sequence[str]) -> list[dict[str, in
     chosen = [name for name in axes if name in chosen]
     others = {name: _others(axes[name]) for name in chosen}
     corners = product(*((axes[name], others[name][0]) for name in chosen))
-    last = {name: others[name][1] for name in chosen}
-    return [
-        {**axes, **sizes} for sizes in (*(dict(zip(chosen, corner, strict=True)) for corner in corners), last)
-    ]
+    last = [others[name][1] for name in chosen]
+    return [{**axes, **dict(zip(chosen, sizes, strict=True))} for sizes in (*corners, last)]
 
 
 def _others(size: int) -> tuple[int, int]:
@@ -105,9 +103,7 @@ def _tree(step: RecordedStep) -> _Tree:
     """A step as a tree that those of other meshes can be laid over."""
     held = to_builtins(step)
     maker = {value: -1 - place for place, (value, *_) in enumerate(held["inputs"])}
-    maker |= {
-        value: place for place, call in enumerate(step.calls) for value in call.results if value is not None
-    }
+    maker |= {x: place for place, call in enumerate(step.calls) for x in call.results if x is not None}
     places: list[list[int]] = []
     values: list[list[Any]] = []
     before: object = None
@@ -188,9 +184,7 @@ class _Numbers:
     def __init__(self, meshes: Sequence[Mapping[str, int]], wanted: Mapping[str, int]) -> None:
         *corners, checked = meshes
         chosen = [name for name in checked if checked[name] != corners[0][name]]
-        self.here, self.there = (
-            ",".join(f"{name}={sizes[name]}" for name in chosen) for sizes in (corners[0], wanted)
-        )
+        self.here, self.there = (_said([(x, mesh[x]) for x in chosen]) for mesh in (corners[0], wanted))
         sizes = {name: (corners[0][name], corners[-1][name]) for name in chosen}
         # By formula: how much each corner adds at the checked mesh, and at the wanted one.
         self.formulas = [

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import hashlib
 import importlib
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from graphflops.base.limits import spend
 from graphflops.errors import FileError, shown
-from graphflops.exporters import onnx_proto, reason, regular_file
+from graphflops.exporters import in_one_line, onnx_proto, regular_file
 from graphflops.exporters.archive import Pages, refusal
 from graphflops.exporters.archive import kind_of as archive_kind
 from graphflops.exporters.onnx_graph import Program
@@ -58,31 +55,27 @@ def read(path: Path | str, model: str | None = None) -> Graph:
 def opened(path: Path | str) -> tuple[Any, Origin]:
     """The ModelProto in a file, without weights, and where it came from. Raises FileError, in one line, for other files."""
     path = regular_file(path)
-    name = shown(str(path))
-    with _in_one_line(name):
-        try:
-            with path.open("rb") as file:
-                head = file.read(512)
-                form = form_of(head)
-                if not form:
-                    is_json = archive_kind(head) == "json"
-                    said = "is JSON, but not that of an ONNX model" if is_json else refusal(head)
-                    if said.startswith("is not a .pt2"):
-                        said = "is not an ONNX model: give the file that torch.onnx.export wrote"
-                    raise FileError(said)
-                file.seek(0)
-                size = path.stat().st_size
-                if form != "binary" and size > _MOST_TEXT:
-                    raise FileError(f"{size} bytes of text: store the model as binary")
-                if form != "binary":
-                    data = file.read()
-                else:  # the part of the file that describes the program
-                    spend("bytes decoded", min(size, _WHOLE_BYTES))
-                    pages = file.read() if size <= _WHOLE_BYTES else Pages(file, size)
-                    data = onnx_proto.without_weights(pages)
-        except OSError as error:
-            raise FileError(reason(error)) from None
-        model = _decoded(data, form, name)
+    with in_one_line(shown(str(path))):
+        with path.open("rb") as file:
+            head = file.read(512)
+            form = form_of(head)
+            if not form:
+                is_json = archive_kind(head) == "json"
+                said = "is JSON, but not that of an ONNX model" if is_json else refusal(head)
+                if said.startswith("is not a .pt2"):
+                    said = "is not an ONNX model: give the file that torch.onnx.export wrote"
+                raise FileError(said)
+            file.seek(0)
+            size = path.stat().st_size
+            if form != "binary" and size > _MOST_TEXT:
+                raise FileError(f"{size} bytes of text: store the model as binary")
+            if form != "binary":
+                data = file.read()
+            else:  # the part of the file that describes the program
+                spend("bytes decoded", min(size, _WHOLE_BYTES))
+                pages = file.read() if size <= _WHOLE_BYTES else Pages(file, size)
+                data = onnx_proto.without_weights(pages)
+        model = _decoded(data, form)
         if not model.HasField("graph"):
             raise FileError("holds no graph: it is not an ONNX model, or was cut off when it was copied")
         if len(model.graph.node) > _MOST_CALLS:
@@ -93,65 +86,42 @@ def opened(path: Path | str) -> tuple[Any, Origin]:
 
 def graph_of(model: Any, origin: Origin) -> Graph:
     """The program that a ModelProto holds. Raises FileError where its parts do not fit together."""
-    with _in_one_line(shown(origin.path)):
+    with in_one_line(shown(origin.path)):
         return Program(model).graph(origin)
 
 
-@contextlib.contextmanager
-def _in_one_line(name: str) -> Iterator[None]:
-    """Turns errors of reading into a FileError that begins with the file's name."""
-    was_collecting = gc.isenabled()
-    gc.disable()  # nothing here is garbage yet
-    try:
-        yield
-    except FileError as error:
-        said = str(error)
-        raise (error if said.startswith(name) else FileError(f"{name}: {shown(said, 800)}")) from None
-    except RecursionError:
-        raise FileError(f"{name}: nests too deep") from None
-    except MemoryError:
-        raise FileError(f"{name}: the program does not fit in memory") from None
-    finally:
-        if was_collecting:
-            gc.enable()
-
-
-def _decoded(data: bytes, form: str, name: str) -> Any:
+def _decoded(data: bytes, form: str) -> Any:
     """The ModelProto that bytes of that form hold."""
     if form == "binary":
         try:
             return onnx_proto.messages().ModelProto.FromString(data)
         except onnx_proto.decode_error():
             said = "is damaged, nests too deep, or is no ONNX model: export or copy it again"
-            raise FileError(f"{name}: {said}") from None
+            raise FileError(said) from None
     depth = deepest = 0
     for bracket in re.findall(rb"[{}()\[\]]", data):
         depth += 1 if bracket in b"{([" else -1
         deepest = max(deepest, depth)
     if deepest > 4 * _MOST_NESTED:
-        raise FileError(f"{name}: nests too deep")
+        raise FileError("nests too deep")
     if form == "text":
         from onnx import parser
 
         try:
             return parser.parse_model(data.decode())
         except UnicodeDecodeError:
-            raise FileError(f"{name}: is not UTF-8") from None
-        except (
-            parser.ParseError,
-            IndexError,
-            RuntimeError,
-            ValueError,
-        ) as error:  # it is not strict about which
+            raise FileError("is not UTF-8") from None
+        # it is not strict about which
+        except (parser.ParseError, IndexError, RuntimeError, ValueError) as error:
             said = error.args[0] if error.args else ""
             said = said.decode(errors="replace") if isinstance(said, bytes) else str(said)
-            raise FileError(f"{name}: is not ONNX's text: {shown(' '.join(said.split()), 300)}") from None
+            raise FileError(f"is not ONNX's text: {shown(' '.join(said.split()), 300)}") from None
     module, option, what = _OF_PROTOBUF[form]
     library = importlib.import_module(f"google.protobuf.{module}")
     try:
         return library.Parse(data, onnx_proto.messages().ModelProto(), **{option: True})
     except library.ParseError as error:
-        raise FileError(f"{name}: is not the {what} of an ONNX model: {shown(str(error), 300)}") from None
+        raise FileError(f"is not the {what} of an ONNX model: {shown(str(error), 300)}") from None
 
 
 # Modules of protobuf, the option by which they pass over fields that they do not know, and what a form is called.

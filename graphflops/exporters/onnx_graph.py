@@ -6,22 +6,17 @@ them like any other value around them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Hashable, Iterable, Mapping
+from functools import partial
+from typing import Any
 
 from msgspec.structs import replace
 
 from graphflops.errors import FileError, shown
-from graphflops.exporters import onnx_proto, onnx_scope
+from graphflops.exporters import onnx_proto, onnx_scope, onnx_tensors
 from graphflops.exporters.onnx_modules import placed
+from graphflops.exporters.onnx_scope import Call, Function, Scope
 from graphflops.exporters.onnx_sizes import Declared, Sizes, ranges
-from graphflops.exporters.onnx_tensors import (
-    constant_of,
-    memory_of,
-    sparse_of,
-    stored,
-    stored_names,
-    tensor_of,
-)
 from graphflops.exporters.sources import Evidence, OnnxPlaces, original_names
 from graphflops.graph import (
     Argument,
@@ -40,10 +35,6 @@ from graphflops.graph import (
 )
 from graphflops.ops.onnx_attributes import onnx_spelling
 from graphflops.tensor import TensorType
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
 
 _OLDEST_IR_WITH_DEFAULTS = 4  # before it, every initializer had to be listed as an input
 _MOST_NOTES = 20  # of one kind
@@ -64,7 +55,7 @@ class Program:
         self.types: dict[str, Type | Scalar] = {}
         self.root = onnx_scope.Body()
         self._operators: dict[tuple[str, str, int | None], str] = {}
-        self._memory: dict[tuple[Any, ...], str] = {}
+        self._memory: dict[Hashable, str] = {}
         self._protos: dict[str, tuple[Any, str]] = {}  # see onnx_tensors.stored
         self._calls: dict[Graph, int] = {}  # in a nested graph, and in those nested in it
         self._constants: dict[bytes, TensorType] = {}
@@ -77,8 +68,8 @@ class Program:
         model, proto = self.model, self.model.graph
         for message in onnx_scope.unknown_versions(model):
             self.note("GF209", "", message)
-        scope = onnx_scope.Scope(self.root, onnx_scope.opsets_of(model.opset_import))
-        kept = stored_names(proto)
+        scope = Scope(self.root, onnx_scope.opsets_of(model.opset_import))
+        kept = onnx_tensors.stored_names(proto)
         for value in proto.input:
             if value.name not in kept:
                 name = self.names.define(value.name, scope, "an input")
@@ -108,7 +99,7 @@ class Program:
             name=onnx_proto.checked(proto.name),
             declared=Declared(self.root.declared, self.sizes),
             notes=tuple(note for notes in self._notes.values() for note in notes),
-            contents=lambda name: stored(origin.path, *self._protos.get(name, (None, ""))),
+            contents=lambda name: onnx_tensors.stored(origin.path, *self._protos.get(name, (None, ""))),
         )
 
     def note(self, code: str, node: str, message: str) -> None:
@@ -119,45 +110,38 @@ class Program:
 
     # Stored tensors
 
-    def store(
-        self, proto: Any, scope: onnx_scope.Scope, targets: Mapping[str, str], defaults: frozenset[str]
-    ) -> None:
+    def store(self, proto: Any, scope: Scope, targets: Mapping[str, str], defaults: frozenset[str]) -> None:
         """Make the stored tensors of a graph inputs of the program.
 
         defaults: those that a caller may replace: no size, branch or trip count follows from what they hold. (An attention
         mask is counted as stored.)
         """
+        complain = partial(self.note, "GF210", "")
         for tensor in proto.initializer:
-            typed = tensor_of(tensor, tensor.name, lambda message: self.note("GF210", "", message))
+            typed = onnx_tensors.tensor_of(tensor, tensor.name, complain)
             target = targets.get(tensor.name, tensor.name)
             role = onnx_proto.role_of(typed, target)
             if tensor.name in defaults:
                 typed = replace(typed, value=None)
-            unique = self.store_one(tensor.name, typed, role, scope, target, memory_of(tensor))
+            unique = self.store_one(tensor.name, typed, role, scope, target, onnx_tensors.memory_of(tensor))
             self._protos[unique] = tensor, tensor.name if scope.around is None else ""
         for tensor in proto.sparse_initializer:
             name = tensor.values.name
-            typed = sparse_of(tensor, name, lambda message: self.note("GF210", "", message))
+            typed = onnx_tensors.sparse_of(tensor, name, complain)
             role = onnx_proto.role_of(typed, name)
             self.store_one(name, typed, role, scope, targets.get(name, name), ())
 
     def store_one(
-        self,
-        name: str,
-        typed: TensorType,
-        role: InputRole,
-        scope: onnx_scope.Scope,
-        target: str,
-        memory: tuple[Any, ...],
+        self, name: str, typed: TensorType, role: InputRole, scope: Scope, target: str, memory: Hashable
     ) -> str:
         """Make a stored tensor an input of the program; its name there."""
         unique = self.names.define(name, scope, "a stored tensor", self.root)
-        shared = self._memory.setdefault((*memory, typed.dtype, typed.shape), target) if memory else target
+        shared = self._memory.setdefault((memory, typed.dtype, typed.shape), target) if memory else target
         self.inputs.append(Input(unique, role, target, "" if shared == target else shared))
         self.types[unique] = typed
         return unique
 
-    def constant(self, call: onnx_scope.Call, scope: onnx_scope.Scope) -> bool:
+    def constant(self, call: Call, scope: Scope) -> bool:
         """Make what a Constant node holds an input of the program; False where it does not say what it holds."""
         outputs = call.node.output[:]
         if len(outputs) != 1:
@@ -169,7 +153,7 @@ class Program:
         key = b"".join([attribute.SerializeToString() for attribute in held.values()])
         typed = self._constants.get(key)  # equal small ones are one object
         if typed is None:
-            typed = constant_of(held, name, lambda message: self.note("GF210", call.node.name, message))
+            typed = onnx_tensors.constant_of(held, name, partial(self.note, "GF210", call.node.name))
             if typed is None:
                 return False
             if typed.value is not None:
@@ -184,7 +168,7 @@ class Program:
 
     # Graphs
 
-    def body(self, proto: Any, scope: onnx_scope.Scope) -> tuple[Output, ...]:
+    def body(self, proto: Any, scope: Scope) -> tuple[Output, ...]:
         """Read the calls of a graph; what it returns."""
         for call in onnx_scope.ordered(proto.node, scope.sees):
             self.call(call, scope)
@@ -195,18 +179,19 @@ class Program:
         self.declare((*proto.value_info, *proto.output), scope)
         return tuple(outputs)
 
-    def declare(self, values: Iterable[Any], scope: onnx_scope.Scope) -> None:
+    def declare(self, values: Iterable[Any], scope: Scope) -> None:
         """Keep the types that the file states of values."""
         for value in values:
             known = scope.names.get(value.name)
             if known is not None:
                 scope.body.declared.setdefault(known.name, value)
 
-    def nested(self, proto: Any, scope: onnx_scope.Scope, name: str) -> Graph:
-        """A graph in an attribute of a call."""
+    def nested(self, proto: Any, scope: Scope, name: str) -> Graph:
+        """A graph in an attribute of a call. name: of the attribute."""
+        name = onnx_proto.checked(proto.name or name)
         body = onnx_scope.Body(scope.body)
         inner = replace(scope, body=body, names={}, around=scope, wanted={})
-        kept = stored_names(proto)
+        kept = onnx_tensors.stored_names(proto)
         given = [value.name for value in proto.input if value.name not in kept]
         inputs = [Input(self.names.define(value, inner, "an input"), "user") for value in given]
         self.store(proto, inner, {}, frozenset())
@@ -237,7 +222,7 @@ class Program:
 
     # Calls
 
-    def call(self, call: onnx_scope.Call, scope: onnx_scope.Scope) -> None:
+    def call(self, call: Call, scope: Scope) -> None:
         """Read a call: a Constant is a stored tensor, a function is written out, any other is one node."""
         proto, names = call.node, self.names
         domain, kind = onnx_scope.domain_of(proto.domain), proto.op_type
@@ -265,7 +250,7 @@ class Program:
         self._state.update(ref.name for ref in onnx_proto.state_of(kind, operands) if ref is not None)
         scope.body.nodes.append(Node(name, op, tuple(operands), attributes, tuple(outputs), *place))
 
-    def operator(self, domain: str, kind: str, scope: onnx_scope.Scope) -> str:
+    def operator(self, domain: str, kind: str, scope: Scope) -> str:
         """The operator with the version in force: `onnx.Softmax.13`."""
         opset = scope.opsets.get(domain)
         known = self._operators.get((domain, kind, opset))
@@ -286,17 +271,17 @@ class Program:
 
     def write_out(
         self,
-        function: onnx_scope.Function,
-        call: onnx_scope.Call,
+        function: Function,
+        call: Call,
         operands: list[Ref | None],
-        scope: onnx_scope.Scope,
+        scope: Scope,
         name: str,
         place: tuple[str, str, str],
     ) -> None:
         """Put a function's calls in the place of a call of it."""
         given = self.attributes(call.attributes, scope, name)
         results = [pair for pair in zip(function.outputs, call.node.output[:], strict=False) if pair[1]]
-        inner = onnx_scope.Scope(
+        inner = Scope(
             scope.body,
             {**scope.opsets, **function.opsets},
             names=dict.fromkeys(function.inputs),
@@ -320,7 +305,7 @@ class Program:
 
     # Attributes
 
-    def attributes(self, protos: Iterable[Any], scope: onnx_scope.Scope, node: str) -> dict[str, Argument]:
+    def attributes(self, protos: Iterable[Any], scope: Scope, node: str) -> dict[str, Argument]:
         """The attributes of a call by name."""
         return {
             name: value
@@ -328,7 +313,7 @@ class Program:
             for value in self.attribute(proto, scope, node)
         }
 
-    def attribute(self, proto: Any, scope: onnx_scope.Scope, node: str) -> tuple[Argument, ...]:
+    def attribute(self, proto: Any, scope: Scope, node: str) -> tuple[Argument, ...]:
         """The value of an attribute; () for a function's attribute that is not given."""
         kind = onnx_proto.kind_of(proto)
         if proto.ref_attr_name:
@@ -348,13 +333,11 @@ class Program:
         if plain is not None:
             return (plain(proto),)
         if kind == onnx_proto.TENSOR:
-            value = tensor_of(proto.t, proto.name, lambda message: self.note("GF210", node, message))
+            value = onnx_tensors.tensor_of(proto.t, proto.name, partial(self.note, "GF210", node))
         elif kind == onnx_proto.GRAPH:
-            value = self.nested(proto.g, scope, onnx_proto.checked(proto.g.name or proto.name))
+            value = self.nested(proto.g, scope, proto.name)
         elif kind == onnx_proto.GRAPHS:
-            value = tuple(
-                [self.nested(g, scope, onnx_proto.checked(g.name or proto.name)) for g in proto.graphs]
-            )
+            value = tuple([self.nested(graph, scope, proto.name) for graph in proto.graphs])
         elif kind == onnx_proto.TYPE:
             value = onnx_proto.type_of(proto.tp, lambda dim, _: self.sizes.of_value(dim))
         else:

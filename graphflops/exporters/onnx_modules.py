@@ -42,10 +42,8 @@ class Placement:
             if self._how(node) == "recorded":
                 self.elsewhere.update(used)
             elif self._how(node) == "rewritten":
-                firsts = [rewritten.setdefault(name, node.module) for name in used]
-                self.elsewhere.update(
-                    name for name, first in zip(used, firsts, strict=True) if first != node.module
-                )
+                own = node.module
+                self.elsewhere.update(name for name in used if rewritten.setdefault(name, own) != own)
         # modules as recorded or named, and those that a parameter's name decides
         self.modules = {
             node.name: (self._by_weight(node) if self._how(node) in ("rewritten", "none") else "")

@@ -100,7 +100,7 @@ class Names:
 
     def of_call(self, name: str, scope: Scope) -> str:
         """A unique name for a call."""
-        return _unique(self._within(name, scope), self._calls)
+        return unique_of(self._within(name, scope), self._calls)
 
     def define(self, name: str, scope: Scope, maker: str, body: Body | None = None) -> str:
         """A unique name for a value that `maker` defines, in the scope's own graph if no other is given.
@@ -110,7 +110,7 @@ class Names:
         wanted = name
         if scope.call:
             wanted = scope.wanted.get(name) or self._within(name, scope)
-        unique = _unique(wanted, self._values)
+        unique = unique_of(wanted, self._values)
         self.alias(name, Ref(unique), scope, maker)
         self.owners[unique] = body or scope.body
         return unique
@@ -165,16 +165,17 @@ class Names:
         return f"{scope.call}/{name}"
 
 
-def _unique(name: str, taken: dict[str, int]) -> str:
+def unique_of(name: str, taken: dict[str, int], second: int = 1) -> str:
+    """The name, with a number behind it where it is taken. second: that of the second value of a name."""
     number = taken.get(name)
     if number is None:
-        taken[name if type(name) is str else checked(name)] = 1
+        taken[name if type(name) is str else checked(name)] = second
         return name
     while True:
         candidate = f"{name}_{number}"
         number += 1
         if candidate not in taken:
-            taken[name], taken[candidate] = number, 1
+            taken[name], taken[candidate] = number, second
             return candidate
 
 
@@ -283,10 +284,8 @@ class Functions:
     def __init__(self, protos: Iterable[Any]) -> None:
         self.known: dict[tuple[str, str, str], Function] = {}  # by domain, name and overload
         for proto in protos:
-            key, name = (
-                (domain_of(proto.domain), proto.name, proto.overload),
-                f"{proto.domain or 'ai.onnx'}.{proto.name}",
-            )
+            key = domain_of(proto.domain), proto.name, proto.overload
+            name = f"{proto.domain or 'ai.onnx'}.{proto.name}"
             if key in self.known:
                 raise FileError(f"the function {shown(name)} is defined twice")
             self.known[key] = Function(proto, name, tuple(proto.input), tuple(proto.output))

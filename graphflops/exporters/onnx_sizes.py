@@ -16,6 +16,7 @@ from graphflops.cost import data_dependent
 from graphflops.dims import Dim, Expr, parse_dim, symbol
 from graphflops.errors import DimError, FileError, shown
 from graphflops.exporters.onnx_proto import checked, require_holdable, type_of
+from graphflops.exporters.onnx_scope import unique_of
 from graphflops.graph import Type
 from graphflops.tensor import SequenceType, TensorType, UnknownType
 
@@ -99,14 +100,7 @@ class Sizes:
             clean = f"size_{clean}"
         name = self._names.get(text)
         if name is None:
-            number = self._taken.get(clean, 0) + 1
-            name = clean if number == 1 else f"{clean}_{number}"
-            while name in self._taken:
-                number += 1
-                name = f"{clean}_{number}"
-            self._taken[clean] = number
-            self._taken.setdefault(name, 1)
-            self._names[text] = name
+            name = self._names[text] = unique_of(clean, self._taken, 2)
         return name
 
 

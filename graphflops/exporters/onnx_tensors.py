@@ -204,11 +204,8 @@ def constant_of(attributes: Mapping[str, Any], name: str, complain: Complain) ->
     return None
 
 
-_LITERALS = {
-    "float": (1, "f"),
-    "int": (7, "i"),
-    "string": (8, "s"),
-}  # element types, and fields of one number
+# Element types, and fields of one number.
+_LITERALS = {"float": (1, "f"), "int": (7, "i"), "string": (8, "s")}
 
 
 def stored_names(graph: Any) -> frozenset[str]:
@@ -238,11 +235,7 @@ def _sizes(proto: Any, name: str) -> tuple[int, ...]:
 
 def _places(proto: Any) -> list[_Place]:
     """Every place where data of a tensor stand, in the file (also where it was left out on reading) or in another."""
-    found = [
-        _Place(field.name, len(value), len(value))
-        for field, value in proto.ListFields()
-        if field.name in HOLD
-    ]
+    found = [_Place(x.name, len(held), len(held)) for x, held in proto.ListFields() if x.name in HOLD]
     entries = [(entry.key, entry.value) for entry in proto.external_data]
     for key, text in entries:
         if key == onnx_proto.DROPPED:

@@ -7,49 +7,36 @@ archive may hold several programs.
 
 from __future__ import annotations
 
-import gc
 import hashlib
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from graphflops.errors import FileError, shown
+from graphflops.exporters import in_one_line
 from graphflops.exporters import pt2_schema as schema
 from graphflops.exporters.archive import RECORD, Archive
 from graphflops.exporters.pt2_graph import graph_of
 from graphflops.exporters.pt2_schema import decode
 from graphflops.exporters.pt2_tables import Tables
-from graphflops.exporters.pt2_values import root_and_model
+from graphflops.exporters.pt2_values import OLD_CHECKPOINTS, root_and_model
 from graphflops.graph import Graph, Origin
 
 _OLD_PROGRAM = "serialized_exported_program.json"
-_OLD_TABLES = {
-    kind: (f"serialized_{name}.pt", f"serialized_{name}.json")
-    for kind, name in (("weights", "state_dict"), ("constants", "constants"))
-}
 
 
 def read(path: Path | str, model: str | None = None) -> Graph:
     """The program in a `.pt2`. model: which one of several in an archive. Raises FileError, in one line, for other files."""
-    with Archive(path) as archive:
+    with Archive(path) as archive, in_one_line(str(archive)):
         found = programs(archive)
         if not found:
-            raise FileError(f"{archive}: {_other_archive(archive.names)}")
+            raise FileError(_other_archive(archive.names))
         names = ", ".join(shown(name) for name in list(found)[:20]) + (", ..." if len(found) > 20 else "")
         if model is not None and model not in found:
-            raise FileError(f"{archive}: holds no program {shown(model)}; it holds {names}")
+            raise FileError(f"holds no program {shown(model)}; it holds {names}")
         if model is None and len(found) > 1:
-            raise FileError(f"{archive}: holds several programs: choose one with --model ({names})")
-        name = next(iter(found.values())) if model is None else found[model]
-        was_collecting = gc.isenabled()
-        gc.disable()  # nothing here is garbage yet, and a collection walks every object of a large program
-        try:
-            return _read_program(archive, name)
-        except MemoryError:
-            raise FileError(f"{archive}: the program does not fit in memory") from None
-        finally:
-            if was_collecting:
-                gc.enable()
+            raise FileError(f"holds several programs: choose one with --model ({names})")
+        return _read_program(archive, next(iter(found.values())) if model is None else found[model])
 
 
 def programs(archive: Archive) -> dict[str, str]:
@@ -66,14 +53,14 @@ def programs(archive: Archive) -> dict[str, str]:
     if _OLD_PROGRAM in archive.names:
         others, found = [*others, *found.values()], {"model": _OLD_PROGRAM}
     if found and others:
-        raise FileError(f"{archive}: {_two_programs(*found.values(), *others)}")
+        raise FileError(_two_programs(*found.values(), *others))
     for member in found.values():  # nor weights or constants in two layouts
         root, name = root_and_model(member)
-        for kind, pair in _OLD_TABLES.items():
+        for kind, old in OLD_CHECKPOINTS.items():
             tables = f"{root}data/{kind}/{name}_{kind}_config.json", f"{root}data/{kind}/{name}.pt"
-            for both in (tables, pair):
+            for both in (tables, (old, f"{old.removesuffix('.pt')}.json")):
                 if archive.names.issuperset(both):
-                    raise FileError(f"{archive}: {_two_programs(*both)}")
+                    raise FileError(_two_programs(*both))
     return found
 
 
@@ -84,9 +71,8 @@ def _two_programs(one: str, other: str, *_: str) -> str:
 def _other_archive(names: frozenset[str]) -> str:
     inner = {name.partition("/")[2] for name in names} | names
     if any(name.startswith("data/aotinductor/") or "/aotinductor/" in name for name in inner):
-        return (
-            "is an AOTInductor package, compiled code without a program: give the .pt2 it was compiled from"
-        )
+        what = "an AOTInductor package, compiled code without a program"
+        return f"is {what}: give the .pt2 it was compiled from"
     if "constants.pkl" in inner or any(name.startswith("code/") for name in inner):
         return "is a TorchScript file: export the model with torch.export and save that"
     if "data.pkl" in inner:
@@ -96,7 +82,7 @@ def _other_archive(names: frozenset[str]) -> str:
 
 def _read_program(archive: Archive, name: str) -> Graph:
     data = archive.read(name)
-    where = f"{archive}: {shown(name)}"
+    where = shown(name)
     try:
         decoded = decode(data, schema.ExportedProgram, where)
     except FileError:
@@ -107,19 +93,14 @@ def _read_program(archive: Archive, name: str) -> Graph:
     version = decoded.torch_version.partition("+")[0]
     producer = f"torch {version}" if version else "torch <=2.4"
     origin = Origin(str(archive.path), "pt2", producer, hashlib.sha256(data).hexdigest())
-    try:
-        tables = Tables(archive, name, decoded.graph_module.signature)
-        graph = graph_of(decoded, tables.shared(), origin, name)
-        model = "model" if name == _OLD_PROGRAM else root_and_model(name)[1]
-        if any(RECORD in member for member in archive.names):
-            from graphflops.exporters import eager_record  # which few files need
+    tables = Tables(archive, name, decoded.graph_module.signature)
+    graph = graph_of(decoded, tables.shared(), origin, name)
+    model = "model" if name == _OLD_PROGRAM else root_and_model(name)[1]
+    if any(RECORD in member for member in archive.names):
+        from graphflops.exporters import eager_record  # which few files need
 
-            graph = eager_record.with_record(graph, eager_record.record_in(archive, model))
-        return replace(graph, notes=(*graph.notes, *tables.notes(graph)))
-    except FileError as error:
-        raise FileError(f"{archive}: {shown(str(error), 800)}") from None  # one that nests may be long
-    except RecursionError:
-        raise FileError(f"{where} nests too deep") from None
+        graph = eager_record.with_record(graph, eager_record.record_in(archive, model))
+    return replace(graph, notes=(*graph.notes, *tables.notes(graph)))
 
 
 def _check_major(major: int, where: str) -> None:

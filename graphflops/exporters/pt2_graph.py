@@ -89,13 +89,10 @@ class Scope:
         self._numbers: dict[str, int] = {}  # by name: the last number put behind it
         self._graphs: dict[str, bytes] = {}  # nested ones by name
         program.count(len(graph.nodes))
-        tensor = program.tensor
-        self.types: dict[str, Any] = {name: tensor(name, raw) for name, raw in graph.tensor_values.items()}
-        self.types.update(
-            {name: program.integer(name, value) for name, value in graph.sym_int_values.items()}
-        )
-        self.types.update({name: program.floating(value) for name, value in graph.sym_float_values.items()})
-        self.types.update({name: program.truth(value) for name, value in graph.sym_bool_values.items()})
+        self.types: dict[str, Any] = {x: program.tensor(x, raw) for x, raw in graph.tensor_values.items()}
+        self.types |= {x: program.integer(x, value) for x, value in graph.sym_int_values.items()}
+        self.types |= {x: program.floating(value) for x, value in graph.sym_float_values.items()}
+        self.types |= {x: program.truth(value) for x, value in graph.sym_bool_values.items()}
 
     # Inputs and outputs
 
@@ -136,9 +133,8 @@ class Scope:
         meta = self.program.meta(entry.name, self.graph.tensor_values[entry.name])
         strides = [stride.as_int for stride in meta.strides]
         if len(strides) not in (0, known.rank) or min((size or 0 for size in strides), default=0) < 0:
-            raise FileError(
-                f"input {shown(entry.name)} has strides {strides}, which no tensor of {known} has"
-            )
+            what = f"strides {strides}, which no tensor of {known} has"
+            raise FileError(f"input {shown(entry.name)} has {what}")
         of_input, is_sparse = self.program.types.of_input, named(LAYOUTS, meta.layout).startswith("sparse")
         self.types[entry.name] = of_input(entry, known, strides, meta.requires_grad, is_sparse)
 
@@ -322,6 +318,7 @@ Convert = Callable[[Scope, Any], Argument]
 _AS_IT_IS: Convert = lambda _, value: value  # noqa: E731 - as the others
 _LISTED: Convert = lambda _, items: tuple(items)  # noqa: E731
 _SCALAR: Convert = lambda scope, x: literal(x) if x.as_name is None else scope.refs[x.as_name]  # noqa: E731
+_TENSORS: Convert = lambda scope, items: tuple([scope.refs[item.name] for item in items])  # noqa: E731
 _SCALARS: Convert = lambda scope, items: tuple([_SCALAR(scope, item) for item in items])  # noqa: E731
 # By field of an operand, the most frequent first.
 _CONVERTERS: dict[str, Convert] = {
@@ -332,7 +329,7 @@ _CONVERTERS: dict[str, Convert] = {
     "as_none": lambda scope, _: None,
     "as_bool": _AS_IT_IS,
     "as_float": lambda scope, item: number(item),
-    "as_tensors": lambda scope, items: tuple([scope.refs[item.name] for item in items]),
+    "as_tensors": _TENSORS,
     "as_scalar_type": lambda scope, kind: dtype_of(kind, ""),
     "as_string": _AS_IT_IS,
     "as_device": lambda scope, item: Opaque(item.type + ("" if item.index is None else f":{item.index}")),
@@ -348,13 +345,9 @@ _CONVERTERS: dict[str, Convert] = {
     "as_custom_obj": lambda scope, item: Opaque(item.class_fqn or item.name),
     "as_operator": lambda scope, target: Opaque(operator_name(target)),
     "as_complex": lambda scope, item: complex(number(item.real), number(item.imag)),
-    "as_nested_tensors": lambda scope, lists: tuple(
-        [tuple([scope.refs[t.name] for t in items]) for items in lists]
-    ),
+    "as_nested_tensors": lambda scope, lists: tuple([_TENSORS(scope, items) for items in lists]),
     "as_int_lists": lambda scope, lists: tuple([tuple(items) for items in lists]),
     "as_float_lists": lambda scope, lists: tuple([tuple(map(number, items)) for items in lists]),
     # A dictionary becomes a tuple of pairs in its order.
-    "as_string_to_argument": lambda scope, items: tuple(
-        [(key, scope.argument(item)) for key, item in items.items()]
-    ),
+    "as_string_to_argument": lambda scope, items: tuple([(x, scope.argument(y)) for x, y in items.items()]),
 }

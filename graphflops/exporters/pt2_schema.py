@@ -149,9 +149,8 @@ class Node(Struct, gc=False):
     outputs: list[Argument]
     metadata: Metadata
     name: str | None = None
-    is_hop_single_tensor_return: bool | None = (
-        None  # of an operator with nested graphs: a tensor, not a list of one
-    )
+    # Of an operator with nested graphs: it returns a tensor, not a list of one.
+    is_hop_single_tensor_return: bool | None = None
 
 
 class Graph(Struct, gc=False):

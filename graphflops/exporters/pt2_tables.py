@@ -137,7 +137,6 @@ class Tables:
         return _Table(payloads, lambda path: self._archive.size(f"{folder}{path}"))
 
     def _checkpoint(self, member: str) -> _Table:
-
         size = self._archive.size(member)
         if size == 0:
             return _Table({}, self._archive.size)
@@ -264,11 +263,7 @@ def _payload(value: object) -> schema.Payload | None:
     is_trained = None
     if isinstance(value, _Call) and value.name == "torch._utils _rebuild_parameter":
         value, is_trained, _ = value.operands
-    if (
-        not isinstance(value, _Call)
-        or value.name not in _REBUILT
-        or len(value.operands) != _REBUILT[value.name]
-    ):
+    if not isinstance(value, _Call) or len(value.operands) != _REBUILT.get(value.name):
         return None
     storage, offset, sizes, strides, requires_grad = value.operands[:5]
     _, kind, key, _, _ = storage.operands
@@ -315,10 +310,8 @@ def _built(pickle: bytes) -> object:
             stack[-1].update(zip(items[::2], items[1::2], strict=True))
         elif name == "BINPERSID":
             stack[-1] = _Call("storage", stack[-1])
-        elif name not in (
-            "PROTO",
-            "STOP",
-        ):  # a call, or attributes of a dictionary, which say nothing of its entries
+        elif name not in ("PROTO", "STOP"):
+            # a call, or attributes of a dictionary, which say nothing of its entries
             given = stack.pop()
             if name == "REDUCE" and isinstance(given, tuple):
                 is_dict = (stack[-1].name, given) == ("collections OrderedDict", ())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from graphflops.exporters.pt2_schema import decode
 from graphflops.exporters.sources import Sources
 from graphflops.exporters.types import Types
 from graphflops.graph import Graph, Note, Stored
-from graphflops.tensor import DTYPES, DType, TensorType
+from graphflops.tensor import DTYPES, DType, TensorType, extent
 
 MAX_SIZE = 2**62  # elements along one axis
 MAX_CALLS = 1_000_000  # in all graphs of a program; they take 1 GiB
@@ -143,9 +143,8 @@ class Program:
         """The size of one axis of a tensor; raises FileError for one that no tensor has."""
         dim = self.integer(name, size)
         if isinstance(dim, int) and not 0 <= dim <= MAX_SIZE:
-            raise FileError(
-                f"value {shown(name)} has an axis of {shown(str(dim), 40)} elements, which no tensor has"
-            )
+            what = f"an axis of {shown(str(dim), 40)} elements, which no tensor has"
+            raise FileError(f"value {shown(name)} has {what}")
         return dim
 
     def integer(self, name: str, value: schema.Scalar) -> Dim:
@@ -278,16 +277,6 @@ class Entry(Record, frozen=True):
     member: str
     size: int
     start: int | None
-
-
-def extent(sizes: Iterable[int], strides: Iterable[int], offset: int) -> int:
-    """Elements from the start of a tensor's memory to the last one that it uses; 0 for an empty tensor."""
-    last = offset
-    for size, stride in zip(sizes, strides, strict=False):
-        if size == 0:
-            return 0
-        last += (size - 1) * stride
-    return last + 1
 
 
 def _numbers(sizes: Sequence[schema.Scalar]) -> tuple[int, ...]:

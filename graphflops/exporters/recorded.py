@@ -22,13 +22,13 @@ from graphflops.exporters.step_file import (
     RecordedCall,
     RecordedStep,
     check_memory,
+    copies_between,
     is_counter,
     operands,
     require,
 )
 from graphflops.exporters.types import Types, memory_order, storage
 from graphflops.graph import (
-    HOST_KINDS,
     Argument,
     Graph,
     Group,
@@ -107,48 +107,62 @@ def graph_of(step: RecordedStep, origin: Origin) -> Graph:
     orders = {name: memory_order(values[name].shape, values[name].strides) for name in first}
     groups = {group.name: Group(group.axis, tuple(group.ranks)) for group in step.groups}
     given = ((call, operands(step, call)) for call in step.calls)
-    made = ((x, there) for call, there in given for x in call.results if x is not None)
-    views = [f"v{x}" for x, there in made if step.values[x].storage in there]  # in the memory of an operand
+    results = ((x, there) for call, there in given for x in call.results if x is not None)
+    views = [
+        f"v{x}" for x, there in results if step.values[x].storage in there
+    ]  # in the memory of an operand
+    nodes = tuple(_nodes(step))
+    made = Step(
+        tuple([call.phase for call in step.calls]),
+        tuple(step.storages),
+        Mesh(dict(step.axes), groups, step.rank) if step.axes else None,
+        {name: tuple(value.strides) for name, value in values.items()},
+        frozenset(views),
+        tuple([call.wrapped for call in step.calls]),
+        tuple([call.hooked for call in step.calls]),
+        frozenset([name for name, value in values.items() if is_counter(step, value)]),
+        {name: (value.storage, value.begin, value.end) for name, value in values.items()},
+        frozenset([f"v{result}" for call in step.calls if call.stream for result in call.results]),
+    )
     return Graph(
-        nodes=tuple(_nodes(step)),
+        nodes=nodes,
         types=types,
         inputs=tuple(_inputs(step)),
         outputs=(),
         modules={path: kind for path, kind in step.modules if path},
         origin=origin,
         orders={name: order for name, order in orders.items() if order is not None},
-        notes=tuple(_notes(step)),
-        step=Step(
-            tuple([call.phase for call in step.calls]),
-            tuple(step.storages),
-            Mesh(dict(step.axes), groups, step.rank) if step.axes else None,
-            {name: tuple(value.strides) for name, value in values.items()},
-            frozenset(views),
-            tuple([call.wrapped for call in step.calls]),
-            tuple([call.hooked for call in step.calls]),
-            frozenset([name for name, value in values.items() if is_counter(step, value)]),
-            {name: (value.storage, value.begin, value.end) for name, value in values.items()},
-            frozenset([f"v{result}" for call in step.calls if call.stream for result in call.results]),
-        ),
+        notes=tuple(_notes(step, made, nodes)),
+        step=made,
     )
 
 
-def _notes(step: RecordedStep) -> Iterator[Note]:
+def _notes(step: RecordedStep, made: Step, nodes: Sequence[Node]) -> Iterator[Note]:
     if step.guesses:
         yield Note("GF132", "", _GUESSES)
     if step.is_compiled:
         yield Note("GF136", "", _COMPILED)
-    away = [memory for memory in step.storages if memory.kind in HOST_KINDS]
-    if away:
-        kept = f"{len(away):,} tensors, {memory_of(sum(one.bytes for one in away))} in all"
-        yield Note("GF133", "", f"{kept}, are kept on the host: they are copied there and back over the bus")
+    if away := made.hosted():
+        there = [
+            node
+            for node in nodes
+            if node.is_in(away)
+            and not (node.operator.shares_memory or copies_between(node.operator, dict(node.kwargs)))
+        ]
+        computed = {
+            made.places[name][0] for node in there for name in node.outputs if name and name not in made.views
+        }
+        kept = [step.storages[number] for number in {made.places[name][0] for name in away} - computed]
+        size = f"{len(kept):,} tensors, {memory_of(sum(one.bytes for one in kept))} in all"
+        said = f"{size}, are kept on the host: they are copied there and back over the bus"
+        if computed:
+            said += f"; the CPU computes with them in {len(there):,} calls, whose time is not known"
+        yield Note("GF133", "", said)
     own = [call.stream for call in step.calls if call.stream]
     if own:
         where = f"{len(own):,} calls are in {len({*own}):,} streams that the step makes"
-        beside = (
-            "copies that nobody waits for run beside kernels until they are read, kernels one after another"
-        )
-        yield Note("GF135", "", f"{where}: {beside}")
+        beside = "copies that nobody waits for run beside kernels until they are read"
+        yield Note("GF135", "", f"{where}: {beside}, kernels one after another")
 
 
 def _nodes(step: RecordedStep) -> Iterator[Node]:
@@ -211,8 +225,12 @@ def _check(step: RecordedStep) -> None:
         for result in call.results:
             if result is not None:
                 _define(result, defined, step, f"call {place}")
-    listed = (("value", defined, step.values, 0), *_used(step))
-    for what, used, entries, first in listed:
+    for what, used, entries, first in (  # what calls refer to of each list, and from which entry on
+        ("value", defined, step.values, 0),
+        ("operator", {call.operator for call in step.calls}, step.operators, 0),
+        ("module", {call.module for call in step.calls}, step.modules, 1),
+        ("source line", {call.source for call in step.calls}, step.sources, 1),
+    ):
         lost = {*range(first, len(entries))} - used
         require(not lost, f"{what} {min(lost, default=0)} is of no call")
     check_memory(step)
@@ -228,13 +246,6 @@ def _check_operands(
     require(not others, f"{where} has an operand {min(others, default='')}, and its operator none")
     are_right = all(_is_right(x, defined) for x in flat((*call.args, *call.kwargs.values())))
     require(are_right, f"{where} has an argument that is none, or a value that is not made yet")
-
-
-def _used(step: RecordedStep) -> Iterator[tuple[str, set[int], Sequence[object], int]]:
-    """What calls refer to of each list that they fill, and from which entry on."""
-    yield "operator", {call.operator for call in step.calls}, step.operators, 0
-    yield "module", {call.module for call in step.calls}, step.modules, 1
-    yield "source line", {call.source for call in step.calls}, step.sources, 1
 
 
 def _define(value: int, defined: set[int], step: RecordedStep, where: str) -> None:

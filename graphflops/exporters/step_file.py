@@ -7,7 +7,7 @@ result lies in the memory of an operand where its operator writes that or gives 
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from math import prod
 from pathlib import Path
 from typing import Any, Optional
@@ -17,7 +17,7 @@ import msgspec
 from graphflops.errors import FileError
 from graphflops.graph import HOST_KINDS, InputRole, Phase, Storage, StorageKind
 from graphflops.ops.operator import Op, operator
-from graphflops.tensor import DTYPES, flat
+from graphflops.tensor import DTYPES, extent, flat
 
 FORMAT = 1
 MEMBER = "graphflops_step/step.json"  # by which the archive is recognised
@@ -49,10 +49,7 @@ class RecordedValue(msgspec.Struct, array_like=True):
     @property
     def end(self) -> int:
         """Bytes from the start of the memory to the end of the tensor."""
-        if not prod(self.shape):
-            return 0
-        elements = 1 + sum((size - 1) * step for size, step in zip(self.shape, self.strides, strict=True))
-        return (self.offset + elements) * DTYPES[self.dtype].bits // 8
+        return extent(self.shape, self.strides, self.offset) * DTYPES[self.dtype].bits // 8
 
     @property
     def bytes(self) -> int:
@@ -110,12 +107,10 @@ class RecordedStep(msgspec.Struct):
     values: list[RecordedValue]
     inputs: list[RecordedInput]
     calls: list[RecordedCall]
-    guesses: bool = (
-        False  # whether a number that the step reads from its data was taken to be 1, or a mask to choose all
-    )
-    is_compiled: bool = (
-        False  # whether torch.compile is to compile a part of it, which is recorded as it runs without
-    )
+    # Whether a number that the step reads from its data was taken to be 1, or a mask to choose all; whether torch.compile is
+    # to compile a part of it, which is recorded as it runs without.
+    guesses: bool = False
+    is_compiled: bool = False
 
 
 def write(steps: Sequence[RecordedStep], path: Path | str) -> None:
@@ -170,7 +165,7 @@ def check_memory(step: RecordedStep) -> None:
         kinds.setdefault(step.values[entry.value].storage, set()).add(KINDS.get(entry.role, ""))
     for place, memory in enumerate(step.storages):
         held = kinds.get(place)
-        is_right = memory.kind not in KINDS.values() if held is None else memory.kind in held
+        is_right = memory.kind not in KINDS.values() if held is None else memory.kind in {*held, *HOST_KINDS}
         require(
             is_right and (held is None or memory.first == -1),
             f"memory {memory.name} of kind {memory.kind} from call {memory.first} holds other inputs than that",
@@ -184,14 +179,14 @@ def check_memory(step: RecordedStep) -> None:
     for place, call in enumerate(step.calls):
         op, given = operator(step.operators[call.operator]), operands(step, call)
         made = [step.values[result] for result in call.results if result is not None]
-        # Saved tensors are copied to the host, where nothing is computed.
-        is_copy = (op.word == _COPY and "device" in call.kwargs) or op.word in _ON_HOST
         for number in given.union(value.storage for value in made):
             memory = step.storages[number]
             is_there = memory.first <= place <= memory.last
             require(is_there, f"call {place} uses memory {memory.name}, which is not there")
-            is_moved = is_copy or (number in given and op.shares_memory)
-            require(memory.kind not in HOST_KINDS or is_moved, f"call {place} computes on the host")
+        is_copy = copies_between(op, call.kwargs)
+        require(
+            is_copy or _is_on_one_side(step, call, made), f"call {place} computes on the host and beside it"
+        )
         if op.writes_operands or op.dialect in _WRITING:
             _check_written(step, call, place, op, made)
         else:
@@ -199,6 +194,26 @@ def check_memory(step: RecordedStep) -> None:
         known.update(value.storage for value in made)
         if op.is_exchange and "group_name" in op.parameters:
             _check_exchange(step, call, place, op, groups)
+
+
+def copies_between(op: Op, names: Collection[str]) -> bool:
+    """Whether a call may read one of the two memories and write the other. names: of what it is given by name."""
+    return (op.word == _COPY and "device" in names) or op.word in _ON_HOST
+
+
+def _is_on_one_side(step: RecordedStep, call: RecordedCall, made: Sequence[RecordedValue]) -> bool:
+    """Whether what a call reads and makes is all in the host's memory or not at all; numbers may come from there."""
+    read = [step.values[value] for value in values_in([*call.args, *call.kwargs.values()])]
+    read = [value for value in read if value.shape] or read
+    is_away = [is_on_host(step, value) for value in read]
+    wanted, are_numbers = bool(is_away) and all(is_away), not any(value.shape for value in read)
+    is_one = wanted or are_numbers or not any(is_away)
+    return is_one and all(is_on_host(step, value) == wanted for value in made)
+
+
+def is_on_host(step: RecordedStep, value: RecordedValue) -> bool:
+    """Whether it is in the host's memory."""
+    return step.storages[value.storage].kind in HOST_KINDS
 
 
 def is_counter(step: RecordedStep, value: RecordedValue) -> bool:

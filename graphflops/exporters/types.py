@@ -203,19 +203,22 @@ def with_parts(
     taken: set[str] = set()
     kept: list[Node] = []
     for node in nodes:
-        whole, name = _asked(node)
-        of = weights.get(whole)
-        if of is None or whole in used or len(of.target) > _LONGEST:
+        match node.args, node.outputs:
+            case (Ref() as asked, str() as name), (str() as result,) if node.op == _TAKES_PART and result:
+                of = weights.get(asked.name)
+            case _:
+                of = None
+        if of is None or of.name in used or len(of.target) > _LONGEST:
             kept.append(node)
             continue
         target = f"{of.target}.{name}"
         shared = next((one for one in (target, f"{of.alias_of}.{name}") if one in taken), "")
-        part = weights[str(node.outputs[0])] = Input(str(node.outputs[0]), of.role, target, shared)
-        parts.setdefault(whole, []).append(part)
+        weights[result] = Input(result, of.role, target, shared)
+        parts.setdefault(of.name, []).append(weights[result])
         taken.add(target)
-        weight, typed = types.get(whole), types.get(part.name)
+        weight, typed = types.get(of.name), types.get(result)
         if isinstance(weight, TensorType) and isinstance(typed, TensorType) and typed.dtype.is_floating:
-            types[part.name] = replace(typed, requires_grad=weight.requires_grad)
+            types[result] = replace(typed, requires_grad=weight.requires_grad)
     whole_inputs: list[Input] = []
     waiting = [*reversed(inputs)]
     while waiting:
@@ -225,12 +228,3 @@ def with_parts(
         else:
             whole_inputs.append(entry)
     return tuple(kept), tuple(whole_inputs)
-
-
-def _asked(node: Node) -> tuple[str, str]:
-    """The tensor that a call takes a part of, and the part's name; texts without a character for other calls."""
-    if node.op == _TAKES_PART and len(node.args) == 2 and len(node.outputs) == 1 and node.outputs[0]:
-        whole, name = node.args
-        if isinstance(whole, Ref) and isinstance(name, str):
-            return whole.name, name
-    return "", ""

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from graphflops.base.record import Record
 from graphflops.execution.strides import channels_last, is_contiguous, row_major
-from graphflops.graph import HOST_KINDS, Step, StorageKind
+from graphflops.graph import StorageKind
 from graphflops.kernels.beside import merged, operand_copies
 from graphflops.kernels.call import ConcreteCall, Tensor
 from graphflops.kernels.choices import limits
@@ -317,12 +317,6 @@ class Transfer(Record, frozen=True):
     def kernel(self, value: TensorType) -> Kernel:
         size = cast("int", value.like().nbytes)  # a recorded step has no open sizes
         return Kernel("transfer", value.dtype.name, 0, 0, size, size, variant=self.variant)
-
-
-def hosted(step: Step) -> dict[str, StorageKind]:
-    """Values in the host's memory, counters of optimizers apart, with the kind of that memory."""
-    kinds = [memory.kind for memory in step.storages]
-    return {name: kinds[at] for name, (at, _, _) in step.places.items() if kinds[at] in HOST_KINDS}
 
 
 def transfer(call: PricedCall, kinds: Mapping[str, StorageKind], aside: frozenset[str]) -> Transfer | None:

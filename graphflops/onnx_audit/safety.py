@@ -15,6 +15,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any
 
+from graphflops.base.groups import grouped
 from graphflops.errors import shown
 from graphflops.exporters.onnx_proto import DROPPED, EXTERNAL
 from graphflops.exporters.onnx_scope import domain_of
@@ -128,9 +129,7 @@ def custom_domain(model: Model) -> Iterator[Observation]:
     Fix: get the library from the file's author and review it before you load it, or export without the operator.
     """
     functions = {(domain_of(f.domain), f.name) for f in model.proto.functions}
-    kinds: dict[tuple[str, str], list[Any]] = defaultdict(list)
-    for node in model.nodes:
-        kinds[domain_of(node.domain), node.op_type].append(node)
+    kinds = grouped(((domain_of(node.domain), str(node.op_type)), node) for node in model.nodes)
     for (domain, kind), nodes in kinds.items():
         if domain not in _RUNTIME_DOMAINS and (domain, kind) not in functions:
             calls = f"{len(nodes)} calls of {shown(kind)}"

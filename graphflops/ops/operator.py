@@ -208,21 +208,8 @@ def operator(spelling: str) -> Op:
         stated = next((index.STATED[key] for key in keys if key in index.STATED), next(homes, ""))
         row = Row(plain or base, stated or "other")  # type: ignore[arg-type]
     parameters, keywords = _parameters(arguments)
-    return Op(
-        spelling=spelling,
-        dialect=dialect,
-        base=base,
-        word=word,
-        variant=variant,
-        name=row.name,
-        kind=row.kind,
-        parameters=parameters,
-        keywords=keywords,
-        neutral=row.neutral,
-        facts=row.facts,
-        mutates=plain is not None,
-        functional=plain,
-    )
+    spelled = spelling, dialect, base, word, variant, row.name, row.kind, parameters, keywords
+    return Op(*spelled, row.neutral, row.facts, mutates=plain is not None, functional=plain)
 
 
 def _taken_apart(spelling: str) -> tuple[str, str, str]:

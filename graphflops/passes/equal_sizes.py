@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
@@ -11,6 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from graphflops.base.groups import grouped
 from graphflops.dims import Dim, Expr, Meeting, evaluate, symbol
 from graphflops.dims.terms import has_even_atom
 from graphflops.errors import DimError, shown
@@ -88,9 +88,7 @@ def _likely(graph: Graph, met: Iterable[Meeting], given: Mapping[str, int]) -> G
 def _equal(found: Mapping[str, Dim], graph: Graph, merged: Graph) -> str:
     """What follows, in the names that people read: `past_*[2] = past_0[2], total = past + new`."""
     before, after = open_sizes(graph).stated, open_sizes(merged).names
-    gone: defaultdict[Dim, list[str]] = defaultdict(list)
-    for name, size in found.items():
-        gone[size].append(before[name].name)
+    gone = grouped((size, before[name].name) for name, size in found.items())
     equal = [(name, size) for size, names in gone.items() for name in collapsed(names)]
     said = [f"{shown(name)} = {shown(named(str(size), after))}" for name, size in equal[:_MOST_EQUAL]]
     more = f" and {len(equal) - _MOST_EQUAL} more" if len(equal) > _MOST_EQUAL else ""
@@ -107,15 +105,13 @@ def _merged(
     found = _followed(pairs, {name: place for place, name in enumerate(graph.symbols)}, given)
     if not found:
         return graph, {}
-    gone = defaultdict[str, list[str]](list)  # by symbol those that are computed from it
-    for name, size in found.items():
-        for kept in size.symbols if isinstance(size, Expr) else ():
-            gone[kept].append(name)
+    sizes = [(name, size) for name, size in found.items() if isinstance(size, Expr)]
+    gone = grouped((kept, name) for name, size in sizes for kept in size.symbols)  # computed from each symbol
     # With the ranges of those that are equal to it, and the places of all that are computed from it.
     symbols = {}
     for name, entry in graph.symbols.items():
         if name not in found:
-            others = [graph.symbols[each] for each in gone[name]]
+            others = [graph.symbols[each] for each in gone.get(name, ())]
             alike = [entry, *(x for x in others if found[x.name] is symbol(name))]
             low = max([x.minimum for x in alike if x.minimum is not None], default=None)
             high = min([x.maximum for x in alike if x.maximum is not None], default=None)

@@ -14,6 +14,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from graphflops.base.groups import grouped
 from graphflops.base.patterns import modules_around
 from graphflops.base.record import Record
 from graphflops.cost import MATRIX_QUANTITIES, Cost, Estimate, Value
@@ -227,10 +228,8 @@ def checkpoints(
     kept_by: the values among operands and results that a call keeps for its gradient, by the names of their memory;
     "" for memory of its own.
     """
-    together: dict[int, list[int]] = {}
-    for place, call in enumerate(calls):
-        if call.node.name in marks:
-            together.setdefault(marks[call.node.name], []).append(place)
+    names = [(place, call.node.name) for place, call in enumerate(calls)]
+    together = grouped((marks[name], place) for place, name in names if name in marks)
     found = []
     for places in together.values():
         saved: dict[str, int] = {}

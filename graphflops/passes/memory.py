@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Mapping, Sequence
 from functools import partial
 
+from graphflops.base.groups import grouped
 from graphflops.dims import Dim, total
 from graphflops.errors import DimError
 from graphflops.passes.gradients import Checkpoint, checkpoints
@@ -131,10 +132,8 @@ class _Liveness:
     def measured(
         self, seeds: Sequence[str] | None, earlier: Sequence[str], repeats: bool
     ) -> tuple[Peak, Timeline, int]:
-        released: dict[int, list[str | int]] = {}
-        for name, index in self.saved.items():
-            if name not in self.kept and name in self.bytes:
-                released.setdefault(index, []).append(name)
+        saved = [name for name in self.saved if name not in self.kept and name in self.bytes]
+        released: dict[int, list[str | int]] = grouped((self.saved[name], name) for name in saved)
         if seeds is None:
             self.forward(released)
             return self.meter.peak(), *self.meter.timeline(None)
@@ -245,9 +244,7 @@ def _last_uses(
     """By index of a call: values made by the program that are used, or held by the caller, there for the last time."""
     needed: set[str] = set()
     ends: dict[int, list[str]] = {}
-    holding: dict[int, list[str]] = {}
-    for name, last in held.items():
-        holding.setdefault(last, []).append(name)
+    holding = grouped((last, name) for name, last in held.items())
     for index in range(len(calls) - 1, -1, -1):
         for name in (*calls[index].node.outputs, *calls[index].uses, *holding.get(index, ())):
             owner = None if name is None else root.get(name)

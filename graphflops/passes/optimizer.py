@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
+from graphflops.base.groups import grouped
 from graphflops.base.record import Record
 from graphflops.cost import Cost
 from graphflops.dims import Dim, dim_max, dim_min, prod, total
@@ -103,10 +104,10 @@ class _Temporaries(NamedTuple):
 
     def most(self, parameters: Sequence[Parameter]) -> list[Buffer]:
         """Those that exist together where the loop needs most."""
-        turns: dict[object, list[Parameter]] = {}
-        for place, parameter in enumerate(parameters):
-            key = place if self.together is None else self.together(parameter.type)
-            turns.setdefault(key, []).append(parameter)
+        keys = (
+            range(len(parameters)) if self.together is None else [self.together(x.type) for x in parameters]
+        )
+        turns = grouped(zip(keys, parameters, strict=True))
         moments, before = [], list[Buffer]()
         for turn in turns.values():
             made, brief = (

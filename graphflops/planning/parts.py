@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
+from graphflops.base.groups import grouped
 from graphflops.dims import Dim, prod
 from graphflops.graph import Graph, Node, Ref
 from graphflops.tensor import TensorType
@@ -250,11 +251,8 @@ class Split:
     @cached_property
     def readers(self) -> Mapping[str, list[Node]]:
         """By value: the calls that read it for a result."""
-        found: dict[str, list[Node]] = {}
-        for node in self.graph.nodes:
-            for name in {*node.reads()} if any(node.outputs) else ():
-                found.setdefault(name, []).append(node)
-        return found
+        nodes = [node for node in self.graph.nodes if any(node.outputs)]
+        return grouped((name, node) for node in nodes for name in {*node.reads()})
 
     def axis_of_result(self, node: Node, name: str, axis: int) -> int | None:
         """The axis of the results that is split where an operand is along that axis; None where the call needs the whole."""

@@ -18,7 +18,6 @@ from graphflops.derived.timeline import Memory, Span, timeline
 from graphflops.dims import total
 from graphflops.errors import OptionError
 from graphflops.graph import Mesh, Ref
-from graphflops.kernels.moved import hosted
 from graphflops.ops import operator
 from graphflops.render.text import operator_name, safe
 from graphflops.report import Report, Row
@@ -129,7 +128,7 @@ class _Trace:
         self.arguments = {one.name: one.node.arguments() for one in calls if one.operator.is_exchange}
         self.memory = Memory(report)
         step = None if report.program is None else report.program.step
-        self.away = {} if step is None else hosted(step)  # values in the host's memory
+        self.away = {} if step is None else step.hosted()  # values in the host's memory
         self.ids: list[range] = []  # nodes of each span
         self.streams: dict[str | None, int] = {None: 0}  # the numbers of streams
         self.last: dict[str | None, range] = {None: range(0)}  # of calls, and of each group's collectives

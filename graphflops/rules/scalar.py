@@ -40,7 +40,7 @@ def number(*values: Value) -> Estimate:
     return free(*values, alias=False)
 
 
-def applied(exact: Function, symbolic: Function, *operands: Value) -> Estimate:
+def applied(*operands: Value, exact: Function, symbolic: Function) -> Estimate:
     """A function of numbers: `exact` of plain ones, `symbolic` of sizes; no value where it has none, or one too long."""
     if not all(isinstance(x, (int, float, Expr)) for x in operands):  # a file may give texts and lists
         return number(None)
@@ -56,12 +56,12 @@ def applied(exact: Function, symbolic: Function, *operands: Value) -> Estimate:
 
 def _of_one(a: Value, *, exact: Function, symbolic: Function) -> Estimate:
     """The function's value."""
-    return applied(exact, symbolic, a)
+    return applied(a, exact=exact, symbolic=symbolic)
 
 
 def _of_two(a: Value, b: Value, *, exact: Function, symbolic: Function) -> Estimate:
     """The function's value."""
-    return applied(exact, symbolic, a, b)
+    return applied(a, b, exact=exact, symbolic=symbolic)
 
 
 def _power(a: float, b: float) -> float:
@@ -117,13 +117,13 @@ for _base, _rows in ((_of_one, _OF_ONE), (_of_two, _OF_TWO)):
 @rule("torch.sym_ite")
 def choose(b: Value, t: Value, f: Value) -> Estimate:
     """One of two numbers."""
-    return applied(lambda b, t, f: t if b else f, where, b, t, f)
+    return applied(b, t, f, exact=lambda b, t, f: t if b else f, symbolic=where)
 
 
 @rule("torch.sym_sum")
 def sym_sum(args: Sequence[Value]) -> Estimate:
     """A sum of any number of sizes."""
-    return applied(lambda *terms: sum(terms), lambda *terms: total(terms), *args)
+    return applied(*args, exact=lambda *terms: sum(terms), symbolic=lambda *terms: total(terms))
 
 
 @rule("_operator.getitem")

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from graphflops.base.record import Record
 from graphflops.dims import Expr, evaluate
 from graphflops.errors import GraphflopsError, ModelError, RunError, shown
 from graphflops.exporters.pt2_values import LAYOUTS, MEMORY_FORMATS
@@ -31,8 +32,7 @@ class TooManyTurnsError(RunError):
     """Loops of a program from a file run too often; it ends the run."""
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Record, frozen=True):
     """One call that is about to run."""
 
     name: str  # of its row in the report, `cond/mm` for a call in a graph nested in `cond`
@@ -126,10 +126,8 @@ class Execution:
             if len(results) != wanted:
                 raise RunError(f"it returned {count} results, the program expects {wanted}")
         except torch.OutOfMemoryError:
-            where = f"out of memory on {self.weights.device}"
-            raise ModelError(
-                f"{shown(name)} ({shown(node.op)}): {where}: give smaller sizes by --dim"
-            ) from None
+            what = f"out of memory on {self.weights.device}: give smaller sizes by --dim"
+            raise ModelError(f"{shown(name)} ({shown(node.op)}): {what}") from None
         except TooManyTurnsError:
             raise
         except GraphflopsError as error:
@@ -190,8 +188,7 @@ class Execution:
         return self._dead[graph]
 
 
-@dataclass(frozen=True, slots=True)
-class RunnableGraph:
+class RunnableGraph(Record, frozen=True):
     """A nested graph as a function of its operands."""
 
     execution: Execution

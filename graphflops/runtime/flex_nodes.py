@@ -6,10 +6,12 @@ import importlib.util
 import math
 import operator
 import os
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
+from msgspec import Struct
+
+from graphflops.base.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,8 +23,7 @@ _LN2 = math.log(2)  # the log-sum-exp of torch's flex_attention has the base 2
 _LARGEST_BLOCK = 2**20  # without a block mask, torch passes one block of 2**30 rows
 
 
-@dataclass(frozen=True, slots=True)
-class KernelRun:
+class KernelRun(Record, frozen=True):
     """One launch of our kernel."""
 
     executed: FlexCounts
@@ -36,15 +37,12 @@ class KernelRun:
         return (self.executed.full_tiles + self.executed.partial_tiles) * self.tile_flops
 
 
-@dataclass
-class Kernels:
+class Kernels(Struct):
     """Our attention kernels in the runs of one program."""
 
     counts: bool = True  # the kernels count, which waits for the device
-    runs: list[KernelRun] = field(default_factory=list)  # their counts, in the order of the launches
-    _known: dict[Any, tuple[tuple[Any, ...], tuple[int, ...], PreparedAttention]] = field(
-        default_factory=dict
-    )
+    runs: list[KernelRun] = []  # their counts, in the order of the launches
+    _known: dict[Any, tuple[tuple[Any, ...], tuple[int, ...], PreparedAttention]] = {}
 
     def prepared(
         self, key: Any, tensors: tuple[Any, ...], make: Callable[[], PreparedAttention]

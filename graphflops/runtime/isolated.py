@@ -19,17 +19,18 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, replace
 from math import prod
 from pathlib import Path
+from subprocess import DEVNULL, PIPE
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec.structs import asdict, replace
 
 from graphflops import errors
-from graphflops.base.json_form import JsonForms, Session
 from graphflops.base.lazy import imported
 from graphflops.base.limits import Limits, limited
+from graphflops.base.record import Record
 from graphflops.dims import evaluate
 from graphflops.errors import FileError, GraphflopsError, ModelError, RunError, innermost, shown
 from graphflops.exporters import load
@@ -44,15 +45,13 @@ from graphflops.runtime.validation import CheckResult, NodeResult, Validation, V
 if TYPE_CHECKING:
     from graphflops.runtime.execute import Step
 
-_KIND = JsonForms({}).kind(Validation)
 _PRINTED = 2**16  # bytes of what the child prints that are shown
 _LINES = 20
 _ANSWER = 2**31  # bytes of a validation
 _OF_PYTHON = {"MemoryError": MemoryError, "RecursionError": RecursionError}
 
 
-@dataclass(frozen=True)
-class ChildLimits:
+class ChildLimits(Record, frozen=True):
     """Limits of the child. seconds: wall clock. memory: bytes beyond what Python and torch hold; None for what is free."""
 
     seconds: float
@@ -86,10 +85,9 @@ def validate_file(
         }
         found = answered(child_command("validate", request), limits.seconds, path)
     try:
-        read: Validation = _KIND.read(Session(), msgspec.json.decode(found, type=_KIND.json))  # type: ignore[misc]
+        return msgspec.json.decode(found, type=Validation)
     except msgspec.DecodeError as error:
         raise RunError(f"{shown(path)}: the process that ran it sent no validation: {error}") from None
-    return read
 
 
 def child_command(task: str, request: Mapping[str, Any]) -> list[str]:
@@ -142,7 +140,7 @@ def _done(task: str, request: dict[str, Any]) -> bytes:
             options["process"] = request["process"]
             validate = imported("graphflops.runtime.rank:validate_rank")
         found = validate(request["model"], request["repeats"], **options)
-    return msgspec.json.encode(_KIND.write(Session(), found) if _KIND.write else found)
+    return msgspec.json.encode(found)
 
 
 def _run_in_ranges(model: str, options: dict[str, Any]) -> None:
@@ -185,9 +183,7 @@ def _stored(inputs: Mapping[str, Any] | str | None, folder: str) -> str | None:
 
 def answered(command: Sequence[str], seconds: float, path: str) -> msgspec.Raw:
     """What a child that `child_command` runs finds about the file at `path`. Raises as `validate_file` does."""
-    process = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+    process = subprocess.Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE)
     with ThreadPoolExecutor(2) as pool:
         sent = pool.submit(_first, process.stdout, _ANSWER)
         printed = pool.submit(_first, process.stderr, _PRINTED)

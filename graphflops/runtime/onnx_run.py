@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from timeit import repeat
+from typing import Any
 
 from graphflops.dims import evaluate
 from graphflops.errors import FileError, ModelError, RunError, shown
@@ -15,9 +16,6 @@ from graphflops.runtime.input_plans import input_plans
 from graphflops.runtime.validation import CheckResult, NodeResult, RunSizes, Validation
 from graphflops.tensor import DType, TensorType
 from graphflops.view import View
-
-if TYPE_CHECKING:
-    import onnx
 
 _AT_ONCE = 2**31  # bytes of values that one run returns
 _INNER = "a value inside a nested graph or function, which onnxruntime does not return"
@@ -51,7 +49,7 @@ def validate_onnx(
     for names in _portions(made, report):
         real.update(zip(names, map(_type, _run(session, names, feed)), strict=True))
     outputs = [value.name for value in model.graph.output if value.name in stated]
-    seconds = [_seconds(session, outputs, feed) for _ in range(repeats)]
+    seconds = repeat(partial(_run, session, outputs, feed), repeat=repeats, number=1)
     return Validation(
         path=path,
         device=f"onnxruntime {onnxruntime.__version__}, CPU",
@@ -80,7 +78,7 @@ def _results(
         yield NodeResult(*named, tuple(checks), int(ran), flops, moved, row.matrix_dtype)
 
 
-def _check_external(model: onnx.ModelProto, path: str, random_weights: bool) -> None:
+def _check_external(model: Any, path: str, random_weights: bool) -> None:
     """Replace every external weight by small random numbers, or raise FileError for data outside the model's folder."""
     import numpy
     from onnx import helper, numpy_helper
@@ -122,12 +120,6 @@ def _run(session: Any, names: Sequence[str], feed: Mapping[str, Any]) -> list[An
     except Exception as error:  # noqa: BLE001 onnxruntime's own errors have no common base
         raise RunError(f"onnxruntime cannot run it: {line_of(error)}") from None
     return found
-
-
-def _seconds(session: Any, names: Sequence[str], feed: Mapping[str, Any]) -> float:
-    begun = time.perf_counter()
-    _run(session, names, feed)
-    return time.perf_counter() - begun
 
 
 def _portions(names: Sequence[str], report: Report) -> Iterator[list[str]]:

@@ -214,7 +214,9 @@ def _require_indices(op: Op, given: Mapping[str, Any]) -> None:
 # Higher-order operators run by their definitions; the graphs among their operands are Python functions here.
 
 
-def _turns(condition: Any, body: Any, carried: Sequence[Any], additional: Sequence[Any]) -> Iterator[Any]:
+def _turns(
+    condition: Any, body: Any, carried: Sequence[Any], additional: Sequence[Any] = ()
+) -> Iterator[Any]:
     """What is carried after each turn of a `while_loop`."""
     state: Sequence[Any] = carried
     while bool(condition(*state, *additional)[0]):
@@ -225,13 +227,6 @@ def _turns(condition: Any, body: Any, carried: Sequence[Any], additional: Sequen
 def _while_loop(condition: Any, body: Any, carried: Sequence[Any], additional: Sequence[Any] = ()) -> Any:
     last = deque(_turns(condition, body, carried, additional), maxlen=1)
     return last[0] if last else tuple(carried)
-
-
-def _while_loop_stack_output(
-    condition: Any, body: Any, carried: Sequence[Any], additional: Sequence[Any] = ()
-) -> Any:
-    turns = zip(*_turns(condition, body, carried, additional), strict=True)
-    return tuple([torch.stack(values) for values in turns])
 
 
 def _scan(
@@ -286,7 +281,7 @@ RUN: dict[str, Callable[..., Any]] = {
         *operands
     ),
     "while_loop": _while_loop,
-    "while_loop_stack_output": _while_loop_stack_output,
+    "while_loop_stack_output": lambda *given: _stacked([*_turns(*given)]),
     "scan": _scan,
     "associative_scan": _associative_scan,
     **dict.fromkeys(("map_impl", "map"), lambda body, xs, operands=(): _scan(body, (), xs, operands)),

@@ -6,13 +6,13 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 
 from graphflops.analysis import analyze, as_graph
+from graphflops.base.record import Record
 from graphflops.devices import published
 from graphflops.dims import evaluate
 from graphflops.errors import ModelError, shown
@@ -61,8 +61,7 @@ def prepared(
     return Run(graph, report, tensors, Weights(graph, where, random_weights, keep), seed)
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(Record, frozen=True):
     """One program that is about to be validated, with its inputs, weights and device."""
 
     graph: Graph

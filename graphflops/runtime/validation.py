@@ -5,9 +5,11 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Literal
 
+from msgspec import Struct
+
+from graphflops.base.record import Record
 from graphflops.base.rendered import Rendered
 from graphflops.dims import Dim, evaluate, symbol
 from graphflops.report.timeline import CallTime, PhaseTime
@@ -20,8 +22,7 @@ _WORST: tuple[Verdict, ...] = ("different", "not executed", "explained", "equal"
 SCHEMA = 1
 
 
-@dataclass(frozen=True, slots=True)
-class CheckResult:
+class CheckResult(Record, frozen=True):
     """One number or type of the analysis, compared with a measured one."""
 
     # type: shape and element type of a result. flops: matrix FLOPs, against FlopCounterMode. sent: bytes to other devices,
@@ -34,8 +35,7 @@ class CheckResult:
     reason: str = ""  # why the two differ, if known
 
 
-@dataclass(frozen=True, slots=True)
-class NodeResult:
+class NodeResult(Record, frozen=True):
     """One call of the program, compared with its execution."""
 
     row: int  # index of its row in the report
@@ -70,16 +70,14 @@ class NodeResult:
         return "; ".join(dict.fromkeys(reasons)) if self.verdict != "equal" else ""
 
 
-@dataclass(frozen=True, slots=True)
-class Ceilings:
+class Ceilings(Record, frozen=True):
     """Measured peak rates of the device."""
 
     flops: Mapping[str, float]  # FLOP/s of a large matrix product, by element type
     bandwidth: float  # bytes per second, read and written, of a large copy
 
 
-@dataclass(frozen=True, slots=True)
-class RankResult:
+class RankResult(Record, frozen=True):
     """One process of a recorded step that ran on several devices."""
 
     rank: int
@@ -90,8 +88,7 @@ class RankResult:
     exposed: float | None = None  # of these, seconds in which nothing else did; None: not measured
 
 
-@dataclass(frozen=True, slots=True)
-class TimeComparison:
+class TimeComparison(Record, frozen=True):
     """Predicted and measured times of the calls that have both."""
 
     calls: int  # their number
@@ -101,8 +98,7 @@ class TimeComparison:
     share: float  # part of the measured time that these calls take
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Validation(Rendered):
+class Validation(Rendered, Record, frozen=True):
     """A program that was run, compared with its analysis."""
 
     path: str
@@ -110,14 +106,14 @@ class Validation(Rendered):
     torch: str
     sizes: Mapping[str, int]  # of the symbols: given, recorded in the export, or found in the run
     nodes: tuple[NodeResult, ...]
-    stated: Mapping[str, int] = field(default_factory=dict)  # the known sizes by the names that people read
+    stated: Mapping[str, int] = {}  # the known sizes by the names that people read
     predicted_peak_bytes: int | None = None  # of the analysis; None if unknown
     # Measured, of requested memory beside the weights; of a recorded step with them.
     peak_bytes: int | None = None
     seconds: float | None = None  # of one run, the sum over its calls; None if not timed
     ceilings: Ceilings | None = None
     # By call, the source of the functions generated for our attention kernel, each once.
-    kernels: Mapping[str, str] = field(default_factory=dict)
+    kernels: Mapping[str, str] = {}
     profile: str = ""  # name of the device whose profile predicts times; "" if none does
     predicted: PhaseTime | None = None  # the time of a run by it
     ranks: tuple[RankResult, ...] = ()  # processes of a recorded step; all else is that of the first
@@ -150,8 +146,7 @@ class Validation(Rendered):
         return all(check.verdict in ("equal", "explained") for node in self.nodes for check in node.checks)
 
 
-@dataclass
-class RunSizes:
+class RunSizes(Struct):
     """Known values of a program's symbols; data-dependent sizes are added when a run reveals them."""
 
     known: dict[str, int]

@@ -22,7 +22,7 @@ from graphflops.kernels.call import ConcreteCall, OpenSizeError, Sizes
 from graphflops.kernels.gradients import backward_kernels, call_kernels
 from graphflops.kernels.kernel import AttentionKernel, Exchange, Kernel, Product
 from graphflops.kernels.lower import inside_operator
-from graphflops.kernels.moved import Transfer, copy, elementwise, hosted, transfer
+from graphflops.kernels.moved import Transfer, copy, elementwise, transfer
 from graphflops.kernels.rowwise import loss_kernels
 from graphflops.passes.gradients import gradient_checkpoints
 from graphflops.passes.program import PricedCall, PricedGraph, PricedProgram
@@ -43,7 +43,7 @@ class _Site(Struct, frozen=True, eq=False):
     outer: Node | None  # the composite that makes the call
     is_inside: bool  # it is of a module that is one operator
     is_late: bool  # its wait stands apart
-    is_on_host: bool  # it counts an optimizer's steps, which the CPU does
+    is_on_host: bool  # the CPU runs it, as what counts an optimizer's steps
     moved: Transfer | None  # what it copies from or to the host
     is_recorded: bool  # in a recorded step
 
@@ -89,35 +89,38 @@ class Launcher:
     def _forward(self, graph: PricedGraph, first: int, times: int, records: bool) -> Iterator[Launches]:
         key = (graph, records)
         if key not in self.sites:
-            self.sites[key] = self._sites(graph, self.runs.of(graph).calls, records)
+            self.sites[key] = self._sites(graph, self.runs.of(graph, records=records).calls, records)
         yield from self._run(graph, self.sites[key], first, times, records)
 
     def _sites(self, graph: PricedGraph, calls: Sequence[PricedCall], records: bool) -> _Sites:
         """Calls where they stand in the forward. records: for a backward."""
-        run = self.runs.of(graph)
+        run = around = self.runs.of(graph, records=records)
         inside = frozenset[str]()  # calls that one operator of torch.nn makes, where no gradient is wanted
         if not records and (fast := self.runs.of(graph, has_fast_paths=True)) is not run:
             left = {call.node.name for call in fast.calls}
-            inside = frozenset(call.node.name for call in run.calls if call.node.name not in left)
-        around = self.runs.of(graph, has_fast_paths=bool(inside)).layouts
+            inside, around = (
+                frozenset(call.node.name for call in run.calls if call.node.name not in left),
+                fast,
+            )
         late = awaited_later(calls) if graph.graph.has_exchanges else ()
         step = graph.graph.step or Step((), ())
-        counters, away = step.counters, hosted(step)
+        counters, away = step.counters, step.hosted()
         entered, sites = "", []
         for call in calls:
             stack, name, entering = call.node.module_stack, call.node.name, 0.0
             if stack and stack != entered:
                 entering = schedule.entering_seconds(self.costs, _entered(entered, stack))
                 entered = stack
-            layouts, outer = run.layouts if name in inside else around, run.expanded.outer.get(name)
+            layouts, outer = (run if name in inside else around).layouts, run.expanded.outer.get(name)
             form: object = layouts.forms.of(call)
             if not call.node.outputs and call.estimate in _NOTHING:  # checks: there are several in each layer
                 form = (call.node.op, *map(type, map(layouts.values.get, call.uses)))
             composite = outer and (outer.operator.name, outer.outputs[0] == call.node.outputs[0])
-            # Whether it reads and writes nothing but an optimizer's counters.
+            # Whether it reads and writes nothing but an optimizer's counters, or what is in the host's memory.
             is_on_host = bool(counters) and not counters.isdisjoint(call.tensors(layouts.values)[:1])
             is_on_host = is_on_host and {*filter(None, call.node.outputs)} <= counters
             moved = transfer(call, away, step.aside) if away else None
+            is_on_host |= moved is None and bool(away) and call.node.is_in(away)
             where = (name in inside, name in late, is_on_host, moved, graph.graph.step is not None)
             key = (layouts, records, name if form is None else form, entering, composite, *where)
             site = self.kinds.get(key)
@@ -164,13 +167,16 @@ class Launcher:
         """What equal calls run in the forward, without what is dispatched around a recorded one."""
         call, layouts = site.call, site.layouts
         operator = call.node.operator
-        kernels = () if site.is_on_host else self._lowered(call, layouts, is_backward=False)
+        operands = [layouts.values[name] for name in call.tensors(layouts.values)]
+        kernels = self._lowered(call, layouts, is_backward=False)
+        if site.is_on_host:  # how long the CPU takes for more than a number is not known
+            is_long = any(isinstance(value, TensorType) and value.shape for value in operands)
+            kernels = None if kernels and is_long else ()
         if site.moved is not None:
             kernels = (site.moved.kernel(layouts.typed(call.uses[0])),)
         if records and kernels and saved_input_bytes(call, layouts.values) != 0:
             written = self.sizes.tensor(layouts.typed(call.uses[0]))
             kernels = (copy(written), *kernels)  # what its gradient reads
-        operands = [layouts.values[name] for name in call.tensors(layouts.values)]
         host = self._host_inside(call, site.outer, "forward", kernels)
         if host is None:
             if site.is_recorded:
@@ -204,13 +210,14 @@ class Launcher:
         is_last = call.node.outputs[0] == outer.outputs[0]
         cost = self.costs.get(f"{phase}.{outer.operator.name}")
         if cost is None:
-            inside = len(kernels or ()) * self.costs["forward.inside"]
-            return None if is_last or phase == "backward" else inside
+            if outer.operator.kind != "attention" and (is_last or phase == "backward"):
+                return None
+            return len(kernels or ()) * self.costs.get(f"{phase}.inside", self.costs["forward.inside"])
         further = self.costs[f"{phase}.further_kernel"]
         return len(kernels or ()) * further + (cost - further) * is_last
 
     def _backward(self, graph: PricedGraph, first: int, times: int) -> Iterator[Launches]:
-        run = self.runs.of(graph)
+        run = self.runs.of(graph, records=True)
         calls, layouts = run.calls, run.layouts
         contributions = Counter(graph.graph.seeds)
         training = self.program.training

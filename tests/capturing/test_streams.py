@@ -15,7 +15,6 @@ import torch
 from torch import nn
 
 from graphflops import analyze, record
-from graphflops.errors import ModelError
 from graphflops.exporters.recorded import read_step
 from graphflops.render.chakra import chakra
 from tests.render.chakra_messages import read
@@ -73,10 +72,29 @@ def test_hooks_that_offload(pack: Hook, unpack: Hook, waits: bool) -> None:
     assert kinds == {"host" if waits else "pinned"}
 
 
-def test_what_is_computed_with_on_the_host_is_taken_to_stay() -> None:
+def test_what_is_computed_on_the_host_is_not_on_the_device() -> None:
     def factory() -> Any:
         x = torch.zeros(SIZE, device="cuda")
-        return lambda: x.exp().cpu() + 1
+        return lambda: ((x.exp().cpu() + 1) * 2).cuda() * x.sum().cpu()
+
+    report = analyze(record(factory), device="h100")
+    assert said(report, "GF133") == [
+        "2 tensors, 4,100 B in all, are kept on the host: they are copied there and back over the bus; "
+        "the CPU computes with them in 2 calls, whose time is not known"
+    ]
+    # x and its exponential; then x, what comes back, the sum, and the product of both
+    assert report.memory_use[0].requested_peak == 3 * SIZE * BYTES
+    assert [row.op for row in report.rows if row.time is None] == ["aten.add.Tensor", "aten.mul.Tensor"]
+    assert report.totals.time is not None
+    assert report.totals.time.is_lower_bound
+
+
+def test_both_sides_in_one_call_are_the_device() -> None:
+    """The step has made one of them on a device that it does not name."""
+
+    def factory() -> Any:
+        x = torch.zeros(SIZE, device="cuda")
+        return lambda: x.exp().cpu() + x
 
     report = analyze(record(factory))
     assert not said(report, "GF133")
@@ -163,12 +181,48 @@ def test_a_copy_in_a_stream_of_its_own_hides_beside_products() -> None:
     assert read(chakra(beside))[1]
 
 
-def test_updates_on_the_cpu_are_refused() -> None:
-    from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
+@pytest.mark.parametrize("pinned", [True, False])
+@pytest.mark.parametrize("turns", [1, 2])
+def test_parameters_that_the_cpu_updates(pinned: bool, turns: int) -> None:
+    """Their parts come for each forward and backward; gradients go back, where AdamW has its state."""
+    from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
 
-    def factory(mesh: Any) -> Any:
-        model = fully_shard(nn.Linear(8, 8), mesh=mesh["dp"], offload_policy=CPUOffloadPolicy())
-        return model, torch.zeros(2, 8), torch.optim.SGD(model.parameters()), torch.sum
+    devices, layers = 4, 3
 
-    with pytest.raises(ModelError, match="CPUOffloadPolicy keeps parameters on the CPU"):
-        record(factory, mesh={"dp": 2})
+    def factory(mesh: Any, policy: Any) -> Any:
+        model = nn.Sequential(*(nn.Linear(SIZE, SIZE, bias=False) for _ in range(layers)))
+        for layer in model:
+            fully_shard(layer, mesh=mesh["dp"], offload_policy=policy)
+        fully_shard(model, mesh=mesh["dp"], offload_policy=policy)
+        optimizer, x = torch.optim.AdamW(model.parameters()), torch.zeros(8, SIZE, device="cuda")
+
+        def step() -> None:
+            for _ in range(turns):
+                model(x).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        return step
+
+    policies = OffloadPolicy(), CPUOffloadPolicy(pin_memory=pinned)
+    device, host = (
+        analyze(record(partial(factory, policy=one), mesh={"dp": devices}), device="h100") for one in policies
+    )
+    assert host.exchanges
+    assert [(one.op, one.bytes) for one in host.exchanges] == [
+        (one.op, one.bytes) for one in device.exchanges
+    ]
+    assert host.totals.cost.matrix_flops == device.totals.cost.matrix_flops
+    part = layers * SIZE * SIZE * BYTES // devices
+    (use,), (other,) = host.memory_use, device.memory_use
+    assert (other.weights, other.optimizer) == (part, 2 * part)
+    assert (use.weights, use.optimizer, use.gradients) == (0, 0, 0)
+    moved = [
+        row.cost.read_bytes for row in host.rows if row.time is not None and "transfer" in row.time.kernel
+    ]
+    assert sum(map(int, moved)) == (2 + 1) * turns * part
+    assert {row.phase for row in host.rows if row.op == "aten.addcdiv_.default"} == {"optimizer"}
+    assert all(row.time is None for row in host.rows if row.op == "aten.addcdiv_.default")
+    (text,) = said(host, "GF133")
+    assert "the CPU computes with them in " in text
+    assert read(chakra(host))[1]

@@ -10,10 +10,11 @@ from typing import Any
 from msgspec.structs import replace
 
 from graphflops.cost import Estimate
+from graphflops.dims import meet
 from graphflops.rules.elementwise import elementwise
 from graphflops.rules.matmul import add_product, matmul, matmul_into
 from graphflops.rules.onnx.attention import Cache, attended, attention_to, merged, per_score, project, rotated
-from graphflops.rules.onnx.entries import Outputs, fused, onnx_dtype, work
+from graphflops.rules.onnx.entries import Outputs, fused, onnx_dtype, require_scales, work
 from graphflops.rules.onnx.microsoft_qlinear import quantized_product
 from graphflops.rules.onnx.reduce import gemm
 from graphflops.rules.operands import Operands
@@ -36,11 +37,21 @@ def zeroed(*pairs: tuple[TensorType, TensorType | None]) -> tuple[TensorType, ..
     return tuple(x for x, zero_point in pairs if zero_point is not None)
 
 
+def require_features(of: Operands) -> None:
+    """Raises ShapeError for scales and a bias that are not those of the results' features."""
+    features = of.b.shape[-1]
+    require_scales((features,), of.b_scale, of.b_zero_point)
+    if of.bias is not None:
+        meet(of.bias.numel, features, f"a bias {of.bias} for {features} features")
+
+
 @rule("com.microsoft.MatMulIntegerToFloat", product=("a", "b")).takes(
     "a b a_scale b_scale a_zero_point? b_zero_point? bias?"
 )
 def matmul_integer_to_float(of: Operands) -> Estimate:
     """A product of integers; each result is converted and scaled, and biased."""
+    require_scales((), of.a_scale, of.a_zero_point)
+    require_features(of)
     return quantized_product(
         matmul(of.a, of.b),
         *zeroed((of.a, of.a_zero_point), (of.b, of.b_zero_point)),
@@ -53,6 +64,7 @@ def matmul_integer_to_float(of: Operands) -> Estimate:
 @rule("com.microsoft.DynamicQuantizeMatMul", product=("a", "b")).takes("a b b_scale b_zero_point? bias?")
 def dynamic_quantize_matmul(of: Operands) -> Estimate:
     """Quantizes the first operand, eight operations per element; then as MatMulIntegerToFloat."""
+    require_features(of)
     narrow = of.a.like(dtype=UINT8)
     zeros = zeroed((narrow, narrow), (of.b, of.b_zero_point))
     per_result = TO_FLOAT + (of.bias is not None)
@@ -66,7 +78,9 @@ def dynamic_quantize_matmul(of: Operands) -> Estimate:
 )
 def qgemm(of: Operands, *, transA: int = 0, transB: int = 0) -> Estimate:
     """As Gemm of integers; results are quantized where they have a scale, else floating point."""
+    require_scales((), of.a_scale, of.a_zero_point, of.y_scale, of.y_zero_point)
     product = gemm(of.a, of.b, of.c, transA=transA, transB=transB)
+    require_scales(only_result(product).shape[-1:], of.b_scale, of.b_zero_point)
     product = replace(product, reads=(of.a, of.b, of.c))
     dtype = (of.a_scale if of.y_zero_point is None else of.y_zero_point).dtype
     per_result = TO_FLOAT if of.y_scale is None else QUANTIZE

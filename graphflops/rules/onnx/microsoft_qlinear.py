@@ -18,7 +18,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from graphflops.cost import Estimate, data_dependent
-from graphflops.dims import differ, mod, same, total
+from graphflops.dims import ceil_div, differ, meet, mod, same, total
 from graphflops.rules.matmul import matmul
 from graphflops.rules.onnx import conv
 from graphflops.rules.onnx.activation import pointwise, rows_of
@@ -39,7 +39,7 @@ from graphflops.rules.quantized import DEQUANTIZE, QUANTIZE, convert
 from graphflops.rules.reduce import SOFTMAX, reduction
 from graphflops.rules.registry import find, require, rule
 from graphflops.rules.shapes import axis as axis_of
-from graphflops.rules.shapes import only_result
+from graphflops.rules.shapes import only_result, replaced
 from graphflops.rules.work import WORK, Work
 from graphflops.rules.work import activation as activation_named
 from graphflops.tensor import UINT8, DType, TensorType
@@ -173,23 +173,39 @@ def dequantizing(zero_point: TensorType | None) -> int:
     return DEQUANTIZE - (zero_point is None)
 
 
+def meet_parameters(of: Operands, axis: int, block_size: int) -> None:
+    """One scale and zero point for all elements, for each place of an axis, or for each block of places of it."""
+    x, *parameters = of
+    for each in parameters:
+        if each is None or not differ(each.numel, 1):
+            continue
+        place = axis_of(axis, x.rank)
+        own = x.shape[place : place + 1]
+        if block_size:
+            own = replaced(x.shape, place, ceil_div(x.shape[place], block_size))
+        problem = f"a scale or zero point {each} for axis {axis} of {x}"
+        require(each.rank == len(own), problem)
+        for size, there in zip(each.shape, own, strict=True):
+            meet(size, there, problem)
+
+
 @rule("onnx.QuantizeLinear", "com.microsoft.QuantizeLinear")
-def quantize_linear(
-    x: TensorType, y_scale: TensorType, y_zero_point: TensorType | None = None, *, output_dtype: int = 0
-) -> Estimate:
+@takes("x scale zero_point?")
+def quantize_linear(of: Operands, *, axis: int = 1, block_size: int = 0, output_dtype: int = 0) -> Estimate:
     """Six operations per element, five without a zero point, whatever shares a scale."""
+    meet_parameters(of, axis, block_size)
     named = onnx_dtype(output_dtype) if output_dtype else UINT8
-    dtype = named if y_zero_point is None else y_zero_point.dtype
-    return convert(x, dtype, quantizing(dtype, y_zero_point), y_scale, y_zero_point)
+    dtype = named if of.zero_point is None else of.zero_point.dtype
+    return convert(of.x, dtype, quantizing(dtype, of.zero_point), of.scale, of.zero_point)
 
 
 @rule("onnx.DequantizeLinear", "com.microsoft.DequantizeLinear")
-def dequantize_linear(
-    x: TensorType, x_scale: TensorType, x_zero_point: TensorType | None = None, *, output_dtype: int = 0
-) -> Estimate:
+@takes("x scale zero_point?")
+def dequantize_linear(of: Operands, *, axis: int = 1, block_size: int = 0, output_dtype: int = 0) -> Estimate:
     """Three operations per element, two without a zero point, whatever shares a scale."""
-    dtype = onnx_dtype(output_dtype) if output_dtype else x_scale.dtype
-    return convert(x, dtype, dequantizing(x_zero_point), x_scale, x_zero_point)
+    meet_parameters(of, axis, block_size)
+    dtype = onnx_dtype(output_dtype) if output_dtype else of.scale.dtype
+    return convert(of.x, dtype, dequantizing(of.zero_point), of.scale, of.zero_point)
 
 
 def quantized_product(

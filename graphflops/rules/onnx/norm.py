@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from graphflops.cost import Estimate, free
-from graphflops.dims import broadcast, differ, floor_div, meet, mod, prod, total
+from graphflops.dims import broadcast, floor_div, meet, mod, prod, total
 from graphflops.errors import shown
 from graphflops.rules.creation import masked
 from graphflops.rules.loss_class import cross_entropy_loss, likelihood
@@ -83,8 +83,10 @@ def by_rows(
     rows = x.shape[: axis_of(axis, x.rank)]
     for part in (scale, bias):
         wide = x.shape if part is None else broadcast(part.shape, x.shape)
-        fits = len(wide) == x.rank and not any(map(differ, wide, x.shape))
-        require(fits, f"a scale or bias {part} for [{', '.join(map(str, x.shape))}]")
+        problem = f"a scale or bias {part} for [{', '.join(map(str, x.shape))}]"
+        require(len(wide) == x.rank, problem)
+        for whole, size in zip(wide, x.shape, strict=True):
+            meet(whole, size, problem)
     statistic = x.like((*rows, *(1,) * (x.rank - len(rows))), onnx_dtype(stash_type))
     out = x.like(dtype=None if statistics == STATISTICS else scale.dtype)
     norm = normalised(x, prod(rows), scale, bias, statistics)

@@ -8,13 +8,14 @@ answer.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
 from itertools import islice, permutations, product
 from math import prod
 from typing import Literal
 
-from graphflops.dims import Dim
+from msgspec.structs import replace
+
+from graphflops.base.record import Record
 from graphflops.report import Row
 from graphflops.runtime.counters import problems
 from graphflops.runtime.counters.ncu import KernelCount, RangeCount
@@ -24,8 +25,7 @@ _FFT = "convolution by FFT"
 _ALGORITHMS = {"winograd": "Winograd's algorithm", "fft2d": _FFT, "fft1d": _FFT}
 
 
-@dataclass(frozen=True)
-class Explanation:
+class Explanation(Record, frozen=True):
     """FLOPs of one call by the analysis and by the counters."""
 
     model_flops: int | None  # matrix FLOPs of the analysis, None if unknown
@@ -48,11 +48,7 @@ class Explanation:
 
 
 def explain_row(
-    row: Row,
-    counted: RangeCount,
-    value: Callable[[Dim], int | None],
-    backward: bool = False,
-    tiles: int | None = None,
+    row: Row, counted: RangeCount, value: problems.Value, backward: bool = False, tiles: int | None = None
 ) -> Explanation:
     """Explain the counts of the range of a report's row.
 
@@ -61,10 +57,8 @@ def explain_row(
     cost = row.backward if backward else row.cost
     if row.state == "unknown" or cost is None:
         return explain(None, counted)
-    masked = value(cost.masked_flops) or 0
-    return explain(
-        value(cost.matrix_flops), counted, problems.problem_of(row, value, backward), masked, tiles
-    )
+    masked, problem = value(cost.masked_flops) or 0, problems.problem_of(row, value, backward)
+    return explain(value(cost.matrix_flops), counted, problem, masked, tiles)
 
 
 def explain(
@@ -129,8 +123,7 @@ def _path(counted: RangeCount) -> tuple[str, ...]:
     return tuple(text for dtype, text in names.items() if dtype in fused)
 
 
-@dataclass(frozen=True)
-class Tile:
+class Tile(Record, frozen=True):
     """The tile that one step of a kernel multiplies; in attention rows are queries and columns are keys."""
 
     rows: int
@@ -154,8 +147,7 @@ _FINEST = 32  # keys: the second product may stop earlier within a tile
 _SPLIT = 8  # elements: granularity of an uneven split of the depth
 
 
-@dataclass(frozen=True)
-class TiledWork:
+class TiledWork(Record, frozen=True):
     """Work in whole tiles that reproduces the counted FLOPs exactly."""
 
     flops: int

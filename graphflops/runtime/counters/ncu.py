@@ -18,10 +18,10 @@ import subprocess
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from subprocess import PIPE
 
+from graphflops.base.record import Record
 from graphflops.errors import ModelError, shown
 
 _PLACES = ("/usr/local/cuda/bin", "/opt/nvidia/nsight-compute", "/usr/local/NVIDIA-Nsight-Compute")
@@ -181,8 +181,7 @@ _FUSED = {"float32": "ffma", "float64": "dfma"}
 _NOT_MATRIX = 64  # a kernel with less than 1/64 of the largest kernel's FLOPs is an auxiliary kernel
 
 
-@dataclass(frozen=True)
-class KernelCount:
+class KernelCount(Record, frozen=True):
     """Counts of one kernel launch."""
 
     name: str  # demangled
@@ -208,8 +207,7 @@ class KernelCount:
         return any(self.tensor_flops.values())
 
 
-@dataclass(frozen=True)
-class RangeCount:
+class RangeCount(Record, frozen=True):
     """Counts of the kernels of one range, in the order of their launches."""
 
     kernels: tuple[KernelCount, ...]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from math import prod
 from typing import Union
 
+from msgspec.structs import replace
+
+from graphflops.base.record import Record
 from graphflops.dims import Dim
 from graphflops.ops import Op, operator
 from graphflops.report import Named, Row
@@ -16,8 +18,7 @@ Value = Callable[[Dim], Union[int, None]]
 _ALIGNED = 128  # bits: the channels of a convolution are padded to a multiple of this size
 
 
-@dataclass(frozen=True)
-class TiledAxis:
+class TiledAxis(Record, frozen=True):
     """An axis of a product: `times` segments of `size` elements, such as filter taps of channels or images of pixels."""
 
     size: int
@@ -33,8 +34,7 @@ class TiledAxis:
         return tuple(dict.fromkeys((up(self.length, tile), self.times * up(self.size, tile))))
 
 
-@dataclass(frozen=True)
-class MatrixProduct:
+class MatrixProduct(Record, frozen=True):
     """`batch` products of a (rows, depth) and a (depth, columns) matrix. note: padding that this layout needs."""
 
     rows: TiledAxis
@@ -44,16 +44,14 @@ class MatrixProduct:
     note: str = ""
 
 
-@dataclass(frozen=True)
-class KernelJob:
+class KernelJob(Record, frozen=True):
     """One product that a kernel computes. ways: its possible layouts. role: fprop, dgrad or wgrad in a convolution."""
 
     ways: tuple[MatrixProduct, ...]
     role: str = ""
 
 
-@dataclass(frozen=True)
-class Products:
+class Products(Record, frozen=True):
     """The products of one call."""
 
     flops: int  # of one job, a multiply-add counted as two
@@ -61,8 +59,7 @@ class Products:
     inside: int | None = None  # FLOPs of one job of a convolution without the taps that fall on padding
 
 
-@dataclass(frozen=True)
-class AttentionProblem:
+class AttentionProblem(Record, frozen=True):
     """Scaled dot-product attention over `heads` heads of the whole batch; causal from the top left."""
 
     heads: int

@@ -160,13 +160,13 @@ def sdpa(q: Tensor, k: Tensor, attn_mask: Tensor | None = None, is_causal: bool 
     spread = full.expand(*full.shape[:2], queries, keys)
     # Sizes of one are indexed at zero, whatever the batch entry or head.
     entry, head = (int(size > 1) for size in full.shape[:2])
+
+    def given(b: Tensor, h: Tensor, i: Tensor, j: Tensor, m: Tensor) -> Tensor:
+        return m[b * entry, h * head, i, j]
+
     if attn_mask.dtype == torch.bool:
-        seen = (
-            (lambda b, h, i, j, m: m[b * entry, h * head, i, j]),
-            block_lists.from_mask(spread, rows, columns),
-        )
-        return prepare(q, k, None, seen, (), (spread,))
-    return prepare(q, k, lambda s, b, h, i, j, m: s + m[b * entry, h * head, i, j], None, (spread,))
+        return prepare(q, k, None, (given, block_lists.from_mask(spread, rows, columns)), (), (spread,))
+    return prepare(q, k, lambda score, *place: score + given(*place), None, (spread,))
 
 
 def counted(counts: Tensor) -> FlexCounts:

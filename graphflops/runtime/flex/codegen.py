@@ -10,9 +10,11 @@ import keyword
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Union
 
+from msgspec.structs import replace
+
+from graphflops.base.record import Record
 from graphflops.errors import ModelError, shown
 from graphflops.graph import Argument, Graph, Node, Ref
 from graphflops.runtime.flex.lowering import Value, literal, lowered, passes
@@ -27,8 +29,7 @@ _TAKEN = frozenset({*GRADIENT, *_HELPERS, "expm1", "log1p", "power", "buffers", 
 _LONG = 2**31  # elements: an offset in a larger buffer needs 64 bits
 
 
-@dataclass(frozen=True, slots=True)
-class Buffer:
+class Buffer(Record, frozen=True):
     """A captured tensor: its index among the kernel's buffers, sizes and strides in elements, and element type."""
 
     place: int
@@ -37,8 +38,7 @@ class Buffer:
     dtype: str
 
 
-@dataclass(frozen=True, slots=True)
-class _View:
+class _View(Record, frozen=True):
     """Part of a buffer: the indices applied so far, as text, and the remaining axes."""
 
     name: str

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
+from graphflops.base.record import Record
 from graphflops.errors import ModelError, shown
 from graphflops.graph import Argument, Node, Opaque
 from graphflops.ops import Op
@@ -52,8 +52,7 @@ _LOGICAL = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
+class Value(Record, frozen=True):
     """Text of a value, its Triton type ("" for a literal), and whether it is known to be zero or more."""
 
     text: str

@@ -9,7 +9,6 @@ import functools
 import hashlib
 import linecache
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
@@ -20,6 +19,7 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import TorchFunctionMode
 
+from graphflops.base.record import Record
 from graphflops.errors import ModelError, shown
 from graphflops.exporters.live import from_graph_module
 from graphflops.graph import Graph, Opaque, Ref
@@ -135,8 +135,7 @@ def _decompositions() -> dict[Any, Any]:
 _HEAD = '"""Score and mask functions of one attention, generated from its graph."""\n\n'
 
 
-@dataclass(frozen=True)
-class KernelFunctions:
+class KernelFunctions(Record, frozen=True):
     """The functions that a kernel calls for each tile of scores; None for an absent function."""
 
     source: str  # the Python text that `--show-kernel` prints
@@ -160,13 +159,12 @@ def written(
     number, grad = (fill((), dtype=dtype, device=device) for fill in (torch.zeros, torch.ones))
     tried: list[tuple[str, Sequence[str], Graph, tuple[Tensor, ...]]] = []
     if score is not None:
-        graph, tensors = _traced(score, [number, *places], score_tensors)
+        given = [number, *places]
+        graph, tensors = _traced(score, given, score_tensors)
         if len(graph.nodes) or graph.outputs[0].value != Ref(graph.inputs[0].name):  # not the score as it is
             tried.append(("score_mod", SCORE, graph, tensors))
             detached = [tensor.detach() for tensor in score_tensors]
-            tried.append(
-                ("score_grad", GRADIENT, *_traced(_gradient(score), [number, *places, grad], detached))
-            )
+            tried.append(("score_grad", GRADIENT, *_traced(_gradient(score), [*given, grad], detached)))
     if mask is not None:
         tried.append(("mask_mod", MASK, *_traced(mask, places, mask_tensors)))
     buffers: list[Tensor] = []

@@ -8,7 +8,6 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -132,9 +131,7 @@ def encoded(device: Device) -> bytes:
     plain = msgspec.to_builtins(device)
     kept = {key: value for key, value in plain.items() if value not in (None, "", [], {})}
     for one in kept.get("calibration", ()):
-        one["points"] = [
-            [int(number) if number.is_integer() else number for number in point] for point in one["points"]
-        ]
+        one["points"] = [[int(x) if x.is_integer() else x for x in point] for point in one["points"]]
     return msgspec.json.encode(kept).replace(b"},", b"},\n")
 
 
@@ -262,13 +259,12 @@ def _trials(clock: Clock) -> list[Trial]:
     return [trial for _, trial in sorted(keyed, key=lambda pair: pair[0])]
 
 
-@dataclass(slots=True)
-class Measurement:
+class Measurement(msgspec.Struct):
     """What was measured of so many trials: each kernel with its seconds, and how often which error refused one."""
 
     trials: int
-    kernels: Measured = field(default_factory=list)
-    refused: Counter[str] = field(default_factory=Counter)
+    kernels: Measured = []
+    refused: Counter[str] = msgspec.field(default_factory=Counter)
 
 
 def measure(clock: Clock, limit: float, progress: Progress | None = None) -> Measurement:

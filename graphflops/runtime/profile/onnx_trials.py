@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise, product
 from math import prod
@@ -13,6 +12,7 @@ import numpy as np
 import onnxruntime  # type: ignore[import-untyped]
 from onnx import TensorProto, helper
 
+from graphflops.base.record import Record
 from graphflops.kernels.kernel import Convolution, Family, Kernel, Product, Rows
 from graphflops.runtime.profile.trial import Calls, CpuClock, Trial, spread
 
@@ -28,8 +28,7 @@ _FILTERS = ((1, 0, 1), (3, 0, 1), (3, 1, 1), (3, 0, 4), (1, 0, 8), (5, 1, 4), (3
 _IN_A_ROW = 4  # convolutions of one session, which converts layouts only around them
 
 
-@dataclass(frozen=True, slots=True)
-class Session:
+class Session(Record, frozen=True):
     """A call of a session that runs an operator so many times in a row."""
 
     run: Callable[[], object]

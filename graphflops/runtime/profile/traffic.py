@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from math import prod
 from typing import Any
 
 import torch
 
+from graphflops.base.record import Record
 from graphflops.kernels.kernel import Chunks, Family, Kernel, Rows, Sizes, Strided, Windows
 from graphflops.runtime.profile.trial import Calls, Clock, Trial, random, spread
 
@@ -22,8 +22,7 @@ _ONE_KERNEL = 256 * _CHUNK  # more elements need several kernels
 _MOST_ELEMENTS = {"cuda": 2**28, "cpu": 2**23}
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Record, frozen=True):
     """One operator on a rows x columns tensor."""
 
     family: Family

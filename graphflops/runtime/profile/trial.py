@@ -5,13 +5,13 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from graphflops.base.record import Record
 from graphflops.kernels.kernel import Kernel
 
 Calls = Sequence[Callable[[], object]]
@@ -25,8 +25,7 @@ _MOST_RESERVED = 0.3  # of a GPU's memory, before what measured graphs held is g
 _CACHE = 32 * 2**20  # bytes, where the system does not say how large the last cache of its CPU is
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
+class Trial(Record, frozen=True):
     """A kernel, and a function that prepares calls of it: one call for each set of operands."""
 
     kernel: Kernel
