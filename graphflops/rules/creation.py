@@ -20,7 +20,7 @@ from graphflops.rules.elementwise import DEFAULT_FLOAT, differentiate, elementwi
 from graphflops.rules.registry import Backward, ForwardCall, backward, require, rule
 from graphflops.rules.shapes import Shape, axis, few, tensors_of
 from graphflops.rules.views import at_least_1d
-from graphflops.rules.work import WORK, Work
+from graphflops.rules.work import WORK
 from graphflops.tensor import BOOL, INT64, UINT8, Contents, DType, TensorType
 
 KIND = "creation"
@@ -235,11 +235,6 @@ rule("aten.blackman_window", "aten.kaiser_window").derived(window, flops=6, tran
 
 
 KIND = "random"
-
-
-def drawn(out: TensorType, work: Work, *reads: TensorType) -> Estimate:
-    """A tensor of that type with every element drawn independently."""
-    return Estimate((out,), reads=reads).plus(work.on(out.numel))
 
 
 @rule("aten.normal")

@@ -11,8 +11,8 @@ from graphflops.cost import Estimate, Value, data_dependent, free
 from graphflops.dims import Dim, Expr, ceil_div
 from graphflops.errors import DimError
 from graphflops.rules import rearrange
-from graphflops.rules.creation import drawn, progression
 from graphflops.rules.creation import multinomial as draws
+from graphflops.rules.creation import progression
 from graphflops.rules.onnx import entries
 from graphflops.rules.onnx.values import (
     Number,
@@ -37,6 +37,11 @@ def _like(x: TensorType, dtype: int | None) -> TensorType:
     return x.like(dtype=None if dtype is None else entries.onnx_dtype(dtype))
 
 
+def drawn(out: TensorType, work: Work, *reads: TensorType) -> Estimate:
+    """A tensor of that type with every element drawn independently."""
+    return Estimate((out,), reads=reads).plus(work.on(out.numel))
+
+
 def of_shape(*, shape: Sequence[Dim], dtype: int = 1, work: Work) -> Estimate:
     """Random numbers in a new tensor."""
     return drawn(TensorType(tuple(shape), entries.onnx_dtype(dtype)), work)
@@ -47,18 +52,14 @@ def of_shape_of(x: TensorType, *, dtype: int | None = None, work: Work) -> Estim
     return drawn(_like(x, dtype), work)
 
 
-_SHIFTED, _LIKE = "Normal numbers, scaled and shifted", "of another tensor's shape, which is not read."
-for _name, _work, _says, _like_says in (
-    (
-        "Uniform",
-        Work("uniform"),
-        "Uniform numbers; scaling to bounds is not counted.",
-        f"Uniform numbers {_LIKE}",
-    ),
-    ("Normal", WORK["moved_normal_number"], f"{_SHIFTED}.", f"{_SHIFTED}, {_LIKE}"),
+for _name, _work, _says in (
+    ("Uniform", Work("uniform"), "Uniform numbers; scaling to bounds is not counted."),
+    ("Normal", WORK["moved_normal_number"], "Normal numbers, scaled and shifted."),
 ):
     rule(f"onnx.Random{_name}").derived(of_shape, says=_says, work=_work)
-    rule(f"onnx.Random{_name}Like").derived(of_shape_of, says=_like_says, work=_work)
+    rule(f"onnx.Random{_name}Like").derived(
+        of_shape_of, says=f"{_says} Of the operand only the shape matters.", work=_work
+    )
 
 
 @rule("onnx.Bernoulli")
