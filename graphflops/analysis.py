@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 from msgspec.structs import replace
 
 from graphflops.base.record import Record
-from graphflops.errors import DimError, ModelError, OptionError, shown
+from graphflops.errors import DimError, ModelError, OptionError, require_choice, shown
 from graphflops.graph import Graph, Step
 from graphflops.passes import attention
 from graphflops.passes.bind import bind
@@ -34,35 +34,35 @@ if TYPE_CHECKING:
     from graphflops.training import Training
 
 
-def analyze(
-    model: object,
-    *,
-    model_name: str | None = None,
-    dims: Mapping[str, int] | None = None,
-    inputs: Mapping[str, Sequence[int]] | None = None,
-    masks: Mapping[str, str] | None = None,
-    names: Mapping[str, str] | None = None,
-    training: bool | Training = False,
-    assume: bool = True,
-    execution: Execution | None = None,
-    device: str | None = None,
-    network: str | None = None,
-    torch: str | None = None,
-    times: bool = True,
-    memory: bool = True,
-    fused: bool = True,
-    progress: Callable[[int, int], None] | None = None,
-) -> Report:
+class Asked(Record, frozen=True):
+    """What is asked of a program: options of `graphflops.analyze`, and what saves time where not all is wanted."""
+
+    dims: Mapping[str, int] | None = None
+    inputs: Mapping[str, Sequence[int]] | None = (
+        None  # whole shapes, from which a static program is propagated again
+    )
+    masks: Mapping[str, str] | None = None
+    names: Mapping[str, str] | None = None
+    execution: Execution | None = None
+    device: str | None = None
+    network: str | None = None
+    torch: str | None = None
+    training: bool | Training = False
+    assume: bool = True
+    times: bool = True  # of the calls on a device
+    memory: bool = True  # without a device, whether peaks are found too
+    # Whether conversions of quantized values are parts of the calls beside them; never in `eager` and in training.
+    fused: bool = True
+    progress: Callable[[int, int], None] | None = None
+
+
+def analyze(model: object, *, model_name: str | None = None, **options: Any) -> Report:
     """What `graphflops.analyze` computes, of the path of a `.pt2` or `.onnx` file, a `Graph`, or an `ExportedProgram`.
 
-    Options are those of `graphflops.analyze`; a static program is propagated again from whole shapes in `inputs`. times: of
-    the calls on a device. memory: without a device, whether peaks are found too. fused: whether conversions of quantized
-    values are parts of the calls beside them; never in `eager` and in training.
-
+    options: fields of `Asked`.
     Raises FileError (not readable), ModelError (sizes contradict the program), DimError (formulas grow too large).
     """
-    given, where = (dims or {}, inputs or {}, masks, names or {}), (execution, device, network, torch)
-    asked = _Asked(*given, *where, training, assume, times, memory, fused, progress)
+    asked = Asked(**options)
     try:
         return _report(*_priced_program(as_graph(model, model_name), asked), asked)
     except DimError as error:  # of a sum over calls, each of which had sizes that could be computed with
@@ -70,31 +70,12 @@ def analyze(
         raise DimError(f"{place}: {error}: give sizes with --dim") from error
 
 
-class _Asked(Record, frozen=True):
-    """What is asked of a program: options of `analyze`."""
-
-    dims: Mapping[str, int]
-    inputs: Mapping[str, Sequence[int]]
-    masks: Mapping[str, str] | None
-    names: Mapping[str, str]
-    execution: Execution | None
-    device: str | None
-    network: str | None = None
-    torch: str | None = None
-    training: bool | Training = False
-    assume: bool = True
-    times: bool = True
-    memory: bool = True
-    fused: bool = True
-    progress: Callable[[int, int], None] | None = None
-
-
 class Priced(Record, frozen=True):
     """An inference on a device, read and priced once for all sizes."""
 
     program: PricedProgram
     again: Callable[..., PricedProgram]
-    asked: _Asked
+    asked: Asked
     device: str
     execution: Execution
 
@@ -119,18 +100,15 @@ def priced(
     execution: Execution | None = None,
     *,
     model_name: str | None = None,
-    dims: Mapping[str, int] | None = None,
-    inputs: Mapping[str, Sequence[int]] | None = None,
-    masks: Mapping[str, str] | None = None,
-    names: Mapping[str, str] | None = None,
+    **options: Any,
 ) -> Priced:
-    """An inference on a device, of which a report and times at any sizes can be asked. Raises as `analyze`."""
-    asked = _Asked(dims or {}, inputs or {}, masks, names or {}, execution, device)
+    """An inference on a device, of which a report and times at any sizes can be asked. Options and errors of `analyze`."""
+    asked = Asked(execution=execution, device=device, **options)
     program, again = _priced_program(as_graph(model, model_name), asked)
     return Priced(program, again, asked, device, _device(program, asked)[1])
 
 
-def _priced_program(recorded: Graph, asked: _Asked) -> tuple[PricedProgram, Callable[..., PricedProgram]]:
+def _priced_program(recorded: Graph, asked: Asked) -> tuple[PricedProgram, Callable[..., PricedProgram]]:
     """The program with its attentions and its sizes, and what prices it again, as `fused` or not."""
     if recorded.step is not None and (asked.training or asked.execution not in (None, "eager")):
         raise OptionError(
@@ -152,16 +130,16 @@ def _priced_program(recorded: Graph, asked: _Asked) -> tuple[PricedProgram, Call
         from graphflops.attention.user_masks import parsed
 
         stated = parsed(asked.masks, graph)
-    labels = labels_of(graph, asked.names)
+    labels = labels_of(graph, asked.names or {})
     places = {label: place for place, label in reversed([*labels.items()])}  # its symbol, which comes first
-    sizes = {places.get(name, name): value for name, value in asked.dims.items()}
+    sizes = {places.get(name, name): value for name, value in (asked.dims or {}).items()}
     priced = partial(_priced, graph, sizes, asked, step)
     is_fused = asked.fused and asked.execution != "eager"
     program = attention.find_attentions(priced(fused=is_fused), stated)
     return with_sizes(program, labels), priced
 
 
-def _report(program: PricedProgram, priced: Callable[..., PricedProgram], asked: _Asked) -> Report:
+def _report(program: PricedProgram, priced: Callable[..., PricedProgram], asked: Asked) -> Report:
     """The report of a program, with memory and time where a device or an execution is named. priced: as `fused` or not."""
     if program.fused:
         from graphflops.passes import quantized
@@ -198,7 +176,7 @@ def _report(program: PricedProgram, priced: Callable[..., PricedProgram], asked:
     return report(program, held, chosen, entries, runs.platform.torch if is_torch else "", time)
 
 
-def _step_report(program: PricedProgram, step: Step, profile: Device | None, asked: _Asked) -> Report:
+def _step_report(program: PricedProgram, step: Step, profile: Device | None, asked: Asked) -> Report:
     """The report of a recorded step: memory is as recorded, and runs eagerly on every device."""
     from graphflops.devices import platform_of
     from graphflops.memory.ledger import ledger
@@ -225,7 +203,7 @@ def _step_report(program: PricedProgram, step: Step, profile: Device | None, ask
     return report(program, held, "eager", ledger(program, held, "eager", profile), kernels, time)
 
 
-def _device(program: PricedProgram, asked: _Asked) -> tuple[Device | None, Execution]:
+def _device(program: PricedProgram, asked: Asked) -> tuple[Device | None, Execution]:
     """The profile of a device, None where none is named, and how the program runs there.
 
     Diagnostics say what the profile has from another, and what disturbed its measurement.
@@ -259,7 +237,7 @@ def _device(program: PricedProgram, asked: _Asked) -> tuple[Device | None, Execu
 
 
 def _time(
-    program: PricedProgram, profile: Device | None, execution: Execution, runs: Runs, asked: _Asked
+    program: PricedProgram, profile: Device | None, execution: Execution, runs: Runs, asked: Asked
 ) -> ProgramTime:
     """The times of a program on a device, with the network that its collectives are taken to have where none is given."""
     if profile is None or not asked.times:
@@ -288,20 +266,20 @@ def _memory_rules(execution: Execution, is_torch_on_device: bool) -> type[OnGpu]
     from graphflops.memory.on_gpu import Eager, GraphOnGpu, OnGpu
 
     rules: Mapping[str, type[OnGpu]] = {"graph": GraphOnGpu, "compiled": OnGpu, "eager": Eager}
-    if execution not in rules:
-        raise ModelError(f"no execution is called {shown(str(execution))}: graph, eager and compiled are")
+    require_choice("execution", execution, [*rules])
     return rules[execution]
 
 
 def _priced(
-    graph: Graph, dims: Mapping[str, int], asked: _Asked, training: Training | None, *, fused: bool = False
+    graph: Graph, dims: Mapping[str, int], asked: Asked, training: Training | None, *, fused: bool = False
 ) -> PricedProgram:
     """The program bound and priced; a second time where its operators require that some of its symbols are equal.
 
     Sizes given for some symbols only are left out the first time: of two equal symbols the user may give one.
     """
+    inputs = asked.inputs or {}
     final = partial(price, facts=_facts_of, training=training, progress=asked.progress, fused=fused)
-    binding = bind(graph, dims, asked.inputs, assume=asked.assume)
+    binding = bind(graph, dims, inputs, assume=asked.assume)
     is_partial = bool(binding.given and graph.declared is not None and graph.symbols.keys() - binding.given)
     first = price(graph, bind(graph, {}, {}), _facts_of) if is_partial else final(graph, binding)
     equal = first.equalities
@@ -311,7 +289,7 @@ def _priced(
     if equal:
         from graphflops.passes.equal_sizes import merge_equal
 
-        merged = merge_equal(graph, equal, dims, asked.inputs, binding.given, assume=asked.assume)
+        merged = merge_equal(graph, equal, dims, inputs, binding.given, assume=asked.assume)
     return final(*(merged or (graph, binding))) if merged or is_partial else first
 
 

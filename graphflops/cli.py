@@ -20,36 +20,25 @@ from graphflops.errors import GraphflopsError, inert_in_logs, innermost, shown
 from graphflops.version import __version__
 
 _TRACEBACK = "GRAPHFLOPS_TRACEBACK"  # environment variable: an internal error is raised as it is
-# Each command by name, in the order of `--help`: a function of that name in a module of `graphflops.commands`.
+# Each command by name, in the order of `--help`: the module of `graphflops.commands` that has it, and what it is for.
 COMMANDS = {
-    "analyze": "What a model costs, in total and by module.",
-    "audit": "What is wrong, unsafe or wasteful in a model.",
-    "capture": "Export a module to a .pt2 or to a report.",
-    "check": "Whether models keep to their budget.",
-    "demo": "Write small models to try the commands on.",
-    "diff": "What changed between two models, reports or revisions.",
-    "fits": "Whether a model fits on a device, and what would make it fit.",
-    "graph": "The structure of a model: drawn, asked, cut.",
-    "history": "What a model cost at each commit that changed it.",
-    "plan": "Layouts of a training step over many devices, each priced.",
-    "profile": "Measure this machine, for predictions of time on it.",
-    "rules": "Which operators are priced, and by which rule.",
-    "serve": "How a decoder serves on a device: its steps, and the requests that fit.",
-    "scan": "Every model of a fleet in one table.",
-    "statement": "What a training run cost, for laws and model cards.",
-    "textconv": "A model's cost as text, for git diff.",
-    "validate": "Run a model and prove its counts.",
-}
-
-
-# The module where it has another name than the command.
-_MODULES = {
-    **dict.fromkeys(("fits", "plan", "serve", "statement"), "devices"),
-    **dict.fromkeys(("history", "textconv"), "diff"),
-    "check": "audit",
-    "demo": "capture",
-    "profile": "validate",
-    **dict.fromkeys(("graph", "rules"), "analyze"),
+    "analyze": ("analyze", "What a model costs, in total and by module."),
+    "audit": ("audit", "What is wrong, unsafe or wasteful in a model."),
+    "capture": ("capture", "Export a module to a .pt2 or to a report."),
+    "check": ("audit", "Whether models keep to their budget."),
+    "demo": ("capture", "Write small models to try the commands on."),
+    "diff": ("diff", "What changed between two models, reports or revisions."),
+    "fits": ("devices", "Whether a model fits on a device, and what would make it fit."),
+    "graph": ("analyze", "The structure of a model: drawn, asked, cut."),
+    "history": ("diff", "What a model cost at each commit that changed it."),
+    "plan": ("devices", "Layouts of a training step over many devices, each priced."),
+    "profile": ("validate", "Measure this machine, for predictions of time on it."),
+    "rules": ("analyze", "Which operators are priced, and by which rule."),
+    "serve": ("devices", "How a decoder serves on a device: its steps, and the requests that fit."),
+    "scan": ("scan", "Every model of a fleet in one table."),
+    "statement": ("devices", "What a training run cost, for laws and model cards."),
+    "textconv": ("diff", "A model's cost as text, for git diff."),
+    "validate": ("validate", "Run a model and prove its counts."),
 }
 
 
@@ -91,14 +80,14 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(f"graphflops.commands.{_MODULES.get(cmd_name, cmd_name)}")
+        module = importlib.import_module(f"graphflops.commands.{COMMANDS[cmd_name][0]}")
         command: click.Command = getattr(module, cmd_name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list in `--help`, for which no command is imported."""
         with formatter.section("Commands"):
-            formatter.write_dl([*COMMANDS.items()])
+            formatter.write_dl([(name, told) for name, (_, told) in COMMANDS.items()])
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
         """Run as a process of its own, without garbage collection: almost everything allocated lives until the end.

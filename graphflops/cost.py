@@ -63,6 +63,16 @@ class Cost(Record, frozen=True):
         return any(getattr(self, f) != 0 for f in QUANTITIES)
 
     @property
+    def flops(self) -> Dim:
+        """Matrix and vector FLOPs."""
+        return self.matrix_flops + self.vector_flops
+
+    @property
+    def moved_bytes(self) -> Dim:
+        """Bytes read and written."""
+        return self.read_bytes + self.written_bytes
+
+    @property
     def macs(self) -> Dim:
         """Multiply-adds of the matrix work; exact, since every such operation counts two."""
         return floor_div(self.matrix_flops, 2)

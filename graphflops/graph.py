@@ -308,6 +308,11 @@ class Graph(Record, frozen=True, eq=False, dict=True):
         return tuple([node.reads() for node in self.nodes])
 
     @cached_property
+    def makers(self) -> Mapping[str, Node]:
+        """The call that makes a value, by the value's name."""
+        return {name: node for node in self.nodes for name in node.outputs if name is not None}
+
+    @cached_property
     def used(self) -> frozenset[str]:
         """Names of the values that some call or the program's outputs use."""
         return frozenset(self.returned).union(*self.operands)

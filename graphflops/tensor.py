@@ -30,44 +30,42 @@ class DType(Record, frozen=True, eq=False):
         return self.name
 
 
-BOOL = DType("bool", "bool", 8)
-STRING = DType("string", "other", 64)  # of each string only a reference's width is known
-UINT2 = DType("uint2", "uint", 2)
-UINT4 = DType("uint4", "uint", 4)
-UINT8 = DType("uint8", "uint", 8)
-UINT16 = DType("uint16", "uint", 16)
-UINT32 = DType("uint32", "uint", 32)
-UINT64 = DType("uint64", "uint", 64)
-INT2 = DType("int2", "int", 2)
-INT4 = DType("int4", "int", 4)
-INT8 = DType("int8", "int", 8)
-INT16 = DType("int16", "int", 16)
-INT32 = DType("int32", "int", 32)
-INT64 = DType("int64", "int", 64)
-FLOAT16 = DType("float16", "float", 16)
-BFLOAT16 = DType("bfloat16", "float", 16)
-FLOAT32 = DType("float32", "float", 32)
-FLOAT64 = DType("float64", "float", 64)
-COMPLEX32 = DType("complex32", "complex", 32)
-BCOMPLEX32 = DType("bcomplex32", "complex", 32)
-COMPLEX64 = DType("complex64", "complex", 64)
-COMPLEX128 = DType("complex128", "complex", 128)
-FLOAT4 = DType("float4_e2m1fn", "float", 4)
-FLOAT4_PAIR = DType("float4_e2m1fn_x2", "float", 8)  # two numbers to an element
-FLOAT6 = tuple(DType(name, "float", 6) for name in ("float6_e2m3fn", "float6_e3m2fn"))
+DTYPES: dict[str, DType] = {}  # all of these by name
+
+
+def _named(name: str, kind: Kind, bits: int) -> DType:
+    return DTYPES.setdefault(name, DType(name, kind, bits))
+
+
+BOOL = _named("bool", "bool", 8)
+STRING = _named("string", "other", 64)  # of each string only a reference's width is known
+UINT2 = _named("uint2", "uint", 2)
+UINT4 = _named("uint4", "uint", 4)
+UINT8 = _named("uint8", "uint", 8)
+UINT16 = _named("uint16", "uint", 16)
+UINT32 = _named("uint32", "uint", 32)
+UINT64 = _named("uint64", "uint", 64)
+INT2 = _named("int2", "int", 2)
+INT4 = _named("int4", "int", 4)
+INT8 = _named("int8", "int", 8)
+INT16 = _named("int16", "int", 16)
+INT32 = _named("int32", "int", 32)
+INT64 = _named("int64", "int", 64)
+FLOAT16 = _named("float16", "float", 16)
+BFLOAT16 = _named("bfloat16", "float", 16)
+FLOAT32 = _named("float32", "float", 32)
+FLOAT64 = _named("float64", "float", 64)
+COMPLEX32 = _named("complex32", "complex", 32)
+BCOMPLEX32 = _named("bcomplex32", "complex", 32)
+COMPLEX64 = _named("complex64", "complex", 64)
+COMPLEX128 = _named("complex128", "complex", 128)
+FLOAT4 = _named("float4_e2m1fn", "float", 4)
+FLOAT4_PAIR = _named("float4_e2m1fn_x2", "float", 8)  # two numbers to an element
+FLOAT6 = tuple(_named(name, "float", 6) for name in ("float6_e2m3fn", "float6_e3m2fn"))
 FLOAT8 = tuple(
-    DType(name, "float", 8)
+    _named(name, "float", 8)
     for name in ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu")
 )
-
-DTYPES: dict[str, DType] = {
-    dtype.name: dtype
-    for dtype in (
-        *(BOOL, STRING, UINT2, UINT4, UINT8, UINT16, UINT32, UINT64, INT2, INT4, INT8, INT16, INT32, INT64),
-        *(FLOAT16, BFLOAT16, FLOAT32, FLOAT64, COMPLEX32, BCOMPLEX32, COMPLEX64, COMPLEX128),
-        *(FLOAT4, FLOAT4_PAIR, *FLOAT6, *FLOAT8),
-    )
-}
 
 
 _PLACE_BYTES = 8  # of a place along one axis of a sparse tensor

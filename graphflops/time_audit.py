@@ -56,9 +56,6 @@ class _Program(Record, frozen=True):
     def size(self, quantity: object) -> int:
         return self.report.value(quantity) or 0  # type: ignore[arg-type]
 
-    def seconds(self, kernel: Kernel) -> float:
-        return predict(kernel, self.device).seconds
-
     def products(self) -> Iterator[tuple[Row, Product, float]]:
         """Products that run as such, with their sizes and times."""
         for row in self.report.rows:
@@ -78,7 +75,8 @@ class _Program(Record, frozen=True):
         """What other sizes or another element type save of a product's time: nothing where the CPU is what takes it."""
         if row.time is None or row.time.bound == "launch":
             return 0.0
-        before, after = self.seconds(_product(row.matrix_dtype, now)), self.seconds(_product(dtype, then))
+        kernels = _product(row.matrix_dtype, now), _product(dtype, then)
+        before, after = (predict(kernel, self.device).seconds for kernel in kernels)
         return row.time.seconds * max(0.0, 1 - after / before)
 
 
@@ -291,11 +289,12 @@ def audited(
     **sizes: Any,
 ) -> ModelFindings:
     """The findings about one model: those of an ONNX file, and those about the time on a device and in an execution."""
+    from graphflops.exporters import regular_file
     from graphflops.loading import analyze
     from graphflops.loading import opened as read
     from graphflops.onnx_audit.audit import audit
 
-    if on is None and model.endswith(".pt2"):
+    if regular_file(model).suffix == ".pt2" and on is None:
         raise FileError(
             f"{shown(model)}: is not an ONNX model; others are audited for time: name a device with --device h200"
         )
@@ -311,14 +310,9 @@ def audited(
         time = analyze(program, device=on[0], execution="graph", **sizes).totals.time
         return 0.0 if time is None else time.seconds
 
-    cost = report.total()
-    whole = cost.matrix_flops + cost.vector_flops, cost.read_bytes + cost.written_bytes
     times = time_findings(report, complete(device(on[0])), frozenset(codes), graph_seconds)
-    return ModelFindings(
-        *(model, (*found.findings, *times), report.values, report.assumed, report.names),
-        whole=whole,
-        seconds=report.totals.time.seconds if report.totals.time is not None else 0.0,
-    )
+    seconds = report.totals.time.seconds if report.totals.time is not None else 0.0
+    return ModelFindings.of(model, (*found.findings, *times), report, seconds)
 
 
 def _is_program_of_torch(path: str) -> bool:

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from graphflops.base.patterns import matches_module
 from graphflops.base.record import Record
-from graphflops.errors import OptionError, shown
+from graphflops.errors import ModelError, OptionError, require_choice, shown
 
 Optimizer = Literal["sgd", "momentum", "adam", "adamw", "adafactor", "muon", "none"]
 Implementation = Literal["foreach", "fused", "single"]
@@ -52,13 +52,15 @@ class Training(Record, frozen=True):
     loss: Loss = "sum"
 
     def __post_init__(self) -> None:
-        _choice("optimizer", self.optimizer, OPTIMIZERS)
+        require_choice("optimizer", self.optimizer, OPTIMIZERS)
         if self.implementation is None:
             structs.force_setattr(self, "implementation", _DEFAULTS.get(self.optimizer, "foreach"))
-        _choice("implementation", self.implementation, _IMPLEMENTED.get(self.optimizer, IMPLEMENTATIONS))
-        _choice("loss", self.loss, LOSSES)
+        require_choice(
+            "implementation", self.implementation, _IMPLEMENTED.get(self.optimizer, IMPLEMENTATIONS)
+        )
+        require_choice("loss", self.loss, LOSSES)
         if self.precision is not None:
-            _choice("precision", self.precision, PRECISIONS)
+            require_choice("precision", self.precision, PRECISIONS)
         for name, least in (("accumulate", 1), ("lora_rank", 0)):
             number = getattr(self, name)
             if not isinstance(number, int) or isinstance(number, bool) or not least <= number < 2**31:
@@ -92,15 +94,20 @@ def changed(given: bool | Training) -> list[str]:
     return found
 
 
-def matched(pattern: str, paths: Collection[str]) -> set[str]:
+def matched(
+    option: str, pattern: str, paths: Collection[str], known: Sequence[str], nothing: str
+) -> set[str]:
     """The paths that a pattern matches, else those whose end it matches: `q_proj`, `layers.*` need no `model.` before them.
 
-    `*` matches one part between dots, `**` any number of parts.
+    `*` matches one part between dots, `**` any number of parts. Raises ModelError where it matches none; known: paths that
+    this names, nothing: what the model has where there are none.
     """
-    whole = {path for path in paths if matches_module(pattern, path)}
-    return whole or {path for path in paths if matches_module(f"**.{pattern}", path)}
+    for tried in (pattern, f"**.{pattern}"):
+        if hits := {path for path in paths if matches_module(tried, path)}:
+            return hits
+    raise ModelError(f"{option} {shown(pattern)} matches nothing; the model has {some(known) or nothing}")
 
 
-def _choice(name: str, value: object, choices: Sequence[str]) -> None:
-    if value not in choices:
-        raise OptionError(f"no {name} is called {shown(str(value))}: {', '.join(choices)}")
+def some(names: Sequence[str]) -> str:
+    """A few of the names."""
+    return ", ".join(map(shown, names[:3])) + (", ..." if len(names) > 3 else "")

@@ -20,30 +20,66 @@ if TYPE_CHECKING:
     from graphflops.rules.flex import Seen
 
 
-class Call(Struct, eq=False):
-    """A call of the program, or of a graph nested in it."""
+class Step(Struct, eq=False, dict=True):
+    """A call of a graph, before it is priced."""
 
     node: Node
     uses: tuple[str, ...]  # the names of the values it reads in order
-    row: Row
     place: int  # index of the call in program order
-    _arguments: dict[str, Any] | None = None
 
     @property
-    def name(self) -> str:
-        """The row's name: `cond/mm` for a call in a graph nested in `cond`."""
-        return self.row.node
+    def is_priced(self) -> bool:
+        """Whether it has a rule, as far as is known."""
+        return True
+
+    @property
+    def may_share(self) -> bool:
+        """Whether its result may share memory with its first operand."""
+        return self.operator.shares_memory
+
+    @property
+    def writes(self) -> bool:
+        """Whether it writes to its first operand, and that is no view."""
+        return self.operator.mutates and bool(self.uses) and self.operator.kind not in ("view", "identity")
 
     @property
     def operator(self) -> Op:
         """The canonical operator."""
         return self.node.operator
 
+    @cached_property
+    def arguments(self) -> dict[str, Any]:
+        """Arguments by their canonical names."""
+        return self.node.arguments()
+
     def argument(self, name: str, otherwise: Any = None) -> Any:
-        """An argument by its canonical name."""
-        if self._arguments is None:
-            self._arguments = self.node.arguments()
-        return self._arguments.get(name, otherwise)
+        """An argument by its canonical name; `otherwise` where it is left out."""
+        found = self.arguments.get(name)
+        return otherwise if found is None else found
+
+    @property
+    def result(self) -> str:
+        """Name of the first result; "" if it is not used."""
+        return (self.node.outputs and self.node.outputs[0]) or ""
+
+
+class Call(Step, eq=False, dict=True):
+    """A call of the program, or of a graph nested in it."""
+
+    row: Row
+
+    @property
+    def is_priced(self) -> bool:
+        return self.row.state != "unknown"
+
+    @property
+    def may_share(self) -> bool:
+        return self.row.state == "free" and self.operator.shares_memory
+
+    @property
+    def name(self) -> str:
+        """The row's name: `cond/mm` for a call in a graph nested in `cond`."""
+        return self.row.node
 
     def value(self, name: str) -> str:
         """Name of the value given as an argument, by the argument's canonical name; "" if the argument is not a value."""
@@ -57,17 +93,12 @@ class Call(Struct, eq=False):
     @property
     def bytes(self) -> Dim:
         """Bytes read and written."""
-        return self.cost.read_bytes + self.cost.written_bytes
+        return self.cost.moved_bytes
 
     @property
     def flops(self) -> Dim:
         """Matrix and vector FLOPs."""
-        return self.cost.matrix_flops + self.cost.vector_flops
-
-    @property
-    def result(self) -> str:
-        """Name of the first result; "" if it is not used."""
-        return (self.node.outputs and self.node.outputs[0]) or ""
+        return self.cost.flops
 
     @property
     def given(self) -> tuple[Any, ...]:
@@ -76,9 +107,7 @@ class Call(Struct, eq=False):
 
     def operand(self, place: int) -> str:
         """Name of the value at that position; "" if there is none."""
-        given = self.given
-        argument = given[place] if place < len(given) else None
-        return argument.name if isinstance(argument, Ref) else ""
+        return dict(enumerate(self.operands)).get(place, "")
 
     @property
     def operands(self) -> list[str]:
@@ -104,7 +133,7 @@ class View(Struct, eq=False, dict=True):
         """Every call, in program order, those of nested graphs after the call that runs them."""
         rows = {row.node: row for row in self.rows}
         found = _calls(self.graph, "", rows)
-        return [Call(node, uses, row, place) for place, (node, uses, row) in enumerate(found)]
+        return [Call(node, uses, place, row) for place, (node, uses, row) in enumerate(found)]
 
     @cached_property
     def types(self) -> dict[str, TensorType]:

@@ -46,6 +46,7 @@ for kernels, names in {
     "normalization simple simple": "native_group_norm",  # moments, factors, their use: group_norm_kernel.cu
     "normalization simple simple simple": "native_group_norm_backward",
     "softmax": "_softmax _log_softmax _log_softmax_backward_data",
+    "softmax simple reduction simple": "_safe_softmax",  # and rows of -inf alone, of which it is 0: SoftMax.cpp
     "simple softmax": "_softmax_backward_data",  # times the result first: SoftMax.cu
     "simple reduction": "count_nonzero _cdist_backward mse_loss smooth_l1_loss huber_loss binary_cross_entropy",
     "simple simple simple simple simple reduction": "binary_cross_entropy_with_logits",  # Loss.cpp
@@ -91,6 +92,7 @@ JOINED = frozenset(("logical_and",))  # of masks, in place as well
 # Bytes that the function of an operator makes beside its result, by its arguments.
 INSIDE: dict[str, Callable[..., int]] = {
     "_softmax_backward_data": lambda g, *rest: g.nbytes,
+    "_safe_softmax": lambda x, *rest: x.numel() + x.numel() // x.shape[-1],  # which are -inf
     "count_nonzero": lambda x, *axes: x.numel(),
     "logsumexp": lambda x, *axes: x.nbytes + x.nbytes // x.shape[-1],  # differences, and the extremes
     "binary_cross_entropy_with_logits": lambda x, *rest: 2 * x.nbytes,
@@ -125,7 +127,8 @@ MOVED_OTHERWISE = {
         "conv_transpose2d count_nonzero cross_entropy_loss dropout embedding feature_dropout gather "
         "group_norm gru_cell hinge_embedding_loss huber_loss index index_add index_copy index_reduce "
         "index_select instance_norm log_sigmoid logsumexp lstm_cell masked_fill masked_scatter mse_loss msort "
-        "nll_loss_nd pad rms_norm roll scatter scatter_add scatter_reduce slice_scatter smooth_l1_loss sort take "
+        "nll_loss_nd pad rms_norm roll scaled_dot_product_attention scatter scatter_add scatter_reduce slice_scatter "
+        "smooth_l1_loss sort take "
         "take_along_dim trace upsample_bicubic2d "
     ),
     "backward": (
@@ -137,7 +140,8 @@ MOVED_OTHERWISE = {
         "index_select instance_norm kthvalue layer_norm lerp log_sigmoid lstm_cell masked_fill masked_scatter "
         "max max_pool1d max_pool2d max_pool2d_with_indices max_pool3d median min mish mode mse_loss msort mul "
         "narrow native_layer_norm nll_loss_nd pad prelu prod reflection_pad2d repeat_interleave "
-        "replication_pad1d rms_norm roll scatter scatter_add scatter_reduce select sign slice slice_scatter "
+        "replication_pad1d rms_norm roll scaled_dot_product_attention scatter scatter_add scatter_reduce select sign "
+        "slice slice_scatter "
         "smooth_l1_loss softmax sort stack std_mean take take_along_dim topk trace unfold upsample_bicubic2d "
         "upsample_bilinear2d upsample_linear1d upsample_trilinear3d var_mean xlogy "
     ),

@@ -238,6 +238,11 @@ def step_on_a_device():
         (("peak_bytes",), lambda size: size - 1, "peak_bytes is not the most that is held in inference"),
         (("peak_bytes",), lambda size: 2 * size, "peak_bytes of the forward are more than the step's"),
         (("time", "energy_joules"), lambda joules: joules / 2, "energy_joules are not those of one power"),
+        (("time", "energy_joules"), lambda joules: 0.0, "energy_joules are not those of one power"),
+        (("time", "communication"), lambda seconds: -1.0, "0.0 s of -1.0 s of communication are exposed"),
+        (("macs",), lambda macs: macs + 1, "totals.macs is not what follows from the rest"),
+        (("step", "read_bytes"), lambda size: size // 2, "totals.step.read_bytes is not what follows"),
+        (("step", "time", "energy_joules"), lambda joules: 0.0, "energy_joules are not those of one power"),
         (("time", "shares"), dict, ""),
         (
             ("time", "shares"),
@@ -256,6 +261,25 @@ def test_a_figure_of_a_saved_step_that_others_contradict(step_on_a_device, place
     path.write_text(json.dumps(report))
     code, text = run("analyze", path, "--strict")
     assert (code != 0, says in text) == (bool(says), True), text
+
+
+def test_a_number_of_a_formula_that_is_another_is_said(tmp_path: Path) -> None:
+    """The formula of the FLOPs and the sizes stay, what they come to is ten times as much."""
+    report = json.loads(analyze(SAMPLE).to_json())
+    report["totals"]["matrix_flops"]["value"] *= 10
+    path = tmp_path / "r.json"
+    path.write_text(json.dumps(report))
+    code, text = run("analyze", path, "--strict")
+    assert (code, "totals.matrix_flops.value is not what follows from the rest" in text) == (3, True), text
+
+
+def test_a_negative_size_is_refused(tmp_path: Path) -> None:
+    report = json.loads(analyze(SAMPLE.with_name("convnet.pt2")).to_json())
+    report["rows"][0]["outputs"][0]["shape"][1] = -8
+    path = tmp_path / "r.json"
+    path.write_text(json.dumps(report))
+    code, text = run("analyze", path)
+    assert (code, "a size of conv2d is negative" in text) == (1, True), text
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda path: path.name)

@@ -72,6 +72,12 @@ CALLS: list[tuple[Any, ...]] = [
     ("conv_transpose1d", g(2, 8, 16), g(8, 16, 3), g(16)),
     ("tensordot", g(4, 8), g(8, 4), (1,), (0,)),
     ("chain_matmul", (g(4, 8), g(8, 4))),
+    # attention without a kernel of its own: of three axes, and of heads in float32 that share keys
+    ("scaled_dot_product_attention", g(6, 40, 16), g(6, 24, 16), g(6, 24, 16)),
+    ("scaled_dot_product_attention", g(6, 40, 16), g(6, 24, 16), g(6, 24, 16), t(40, 24)),
+    ("scaled_dot_product_attention", g(6, 40, 16), g(6, 40, 16), g(6, 40, 16), None, 0.0, True),
+    ("scaled_dot_product_attention", h(6, 40, 16), h(6, 24, 16), h(6, 24, 16), t(40, 24, dtype="bool")),
+    ("scaled_dot_product_attention", g(2, 6, 40, 16), *[g(2, 2, 24, 16)] * 2, {"enable_gqa": True}),
     # normalisations and softmax
     ("layer_norm", ROWS, (64,), g(64), g(64)),
     ("layer_norm", ROWS, (64,)),
@@ -340,6 +346,7 @@ DIFFERENT = {
     ),
     "rnn_tanh_cell": ("backward bytes", "the test holds the gradient of the result"),
     "rnn_relu_cell": ("backward bytes", "the test holds the gradient of the result"),
+    "scaled_dot_product_attention": ("backward bytes", "the test holds the gradient of the result"),
     "cosine_embedding_loss": (
         "backward bytes",
         "gradients of one tensor are added in place, not under a mode",

@@ -22,7 +22,7 @@ from graphflops.attention.conditions import (
     where_not_negative,
 )
 from graphflops.attention.constants import Even, known_element, stored_form
-from graphflops.attention.elementwise import Function, computed, is_known
+from graphflops.attention.elementwise import Function, computed
 from graphflops.attention.piecewise import (
     UNKNOWN_NUMBER,
     Known,
@@ -44,9 +44,10 @@ from graphflops.attention.piecewise import (
     where_at_least,
     where_equal,
 )
-from graphflops.attention.scopes import Domain, Evaluator, Indices, Scope, Step
+from graphflops.attention.scopes import Domain, Evaluator, Indices, Scope
 from graphflops.dims import Dim, Expr, at_least, floor_div, mod
 from graphflops.tensor import DType, TensorType
+from graphflops.view import Step
 
 _LARGEST_DIVISOR = 2**12  # whose remainders are told apart
 
@@ -112,13 +113,10 @@ class AffineDomain(Domain[Known]):
 
     def whole(self, evaluator: Evaluator[Known], step: Step, at: Indices) -> Known | None:
         """Of operators along axes only the running sum of one number, which is the index times that number."""
-        axis, source = step.argument("axis"), evaluator.type_of(step.argument("x"))
-        if step.operator.name != "cumsum" or not isinstance(axis, int) or source is None:
-            return None
-        if step.argument("exclusive", 0) or step.argument("reverse", 0):
+        if step.operator.name != "cumsum" or step.argument("exclusive", 0) or step.argument("reverse", 0):
             return None
         each = number_of(as_number(evaluator.operand(step.argument("x"), at)))
-        place: Affine | None = at[axis % source.rank]
+        place: Affine | None = at[step.argument("axis") % len(at)]
         if each is None or place is None or each != int(each):
             return None
         return Number(((TRUE, (place + 1) * int(each)),))
@@ -127,15 +125,12 @@ class AffineDomain(Domain[Known]):
         given = [value for value in values if value is not None]
         if len(given) < len(values) and function.name != "clamp":
             return None
-        special = _FUNCTIONS.get(function.name)
         is_truth = function.result is not None and function.result.kind == "bool"
         if is_truth and function.name in _OF_TRUTHS:
-            found: Known | None = _OF_TRUTHS[function.name](*map(as_truth, given))
-        elif special is None:
-            found = _of_constants(function, given)
+            found: Known = _OF_TRUTHS[function.name](*map(as_truth, given))
         else:
-            found = special(self, function, *values)
-        if found is None or function.result is None:
+            found = _FUNCTIONS.get(function.name, _of_constants)(self, function, *values)
+        if function.result is None:
             return found
         return as_truth(found) if is_truth else self.rounded(as_number(found), function.result)
 
@@ -158,10 +153,8 @@ class AffineDomain(Domain[Known]):
         return next((z for z in (x, y) if z is not None and z <= self.overwhelming), None)
 
 
-def _of_constants(function: Function, values: Sequence[Known]) -> Known | None:
+def _of_constants(domain: AffineDomain, function: Function, *values: Known) -> Number:
     """Any other function, where each piece is one number for every pair."""
-    if not is_known(function.name):
-        return None
 
     def of_pieces(*pieces: Piece) -> Piece:
         numbers = [constant_of(piece) for piece in pieces]
@@ -183,7 +176,7 @@ def _clamp(domain: AffineDomain, function: Function, x: Known, low: Any = None, 
     return x if high is None else domain.choose(tested(where_at_least, high, x), x, high)
 
 
-def _divided(domain: AffineDomain, function: Function, a: Known, b: Known) -> Known | None:
+def _divided(domain: AffineDomain, function: Function, a: Known, b: Known) -> Known:
     """Whole numbers divided and rounded down; rounded to zero where that is the same."""
     rounding = "floor" if function.name == "floor_divide" else function.options.get("rounding_mode")
     if function.result is not None and function.result.kind in ("int", "uint") and rounding is None:
@@ -191,7 +184,7 @@ def _divided(domain: AffineDomain, function: Function, a: Known, b: Known) -> Kn
     size = number_of(as_number(b))
 
     if rounding not in ("floor", "trunc") or not size or size < 0 or size != int(size):
-        return _of_constants(function, [a, b])
+        return _of_constants(domain, function, a, b)
     divisor = int(size)
 
     def quotient(piece: Piece) -> Piece:
@@ -204,12 +197,12 @@ def _divided(domain: AffineDomain, function: Function, a: Known, b: Known) -> Kn
     return combined(quotient, a)
 
 
-def _remainder(domain: AffineDomain, function: Function, a: Known, b: Known) -> Known | None:
+def _remainder(domain: AffineDomain, function: Function, a: Known, b: Known) -> Known:
     """Of whole numbers, rounded down; rounded to zero where that is the same."""
     size = number_of(as_number(b))
     is_whole = function.result is not None and function.result.kind in ("int", "uint")
     if not is_whole or not size or not 0 < size <= _LARGEST_DIVISOR:
-        return _of_constants(function, [a, b])
+        return _of_constants(domain, function, a, b)
     divisor, is_rounded_down = int(size), function.name == "remainder" and not function.options.get("fmod")
 
     def remainder(piece: Piece) -> Piece:
@@ -232,10 +225,10 @@ def _cast(domain: AffineDomain, function: Function, x: Known) -> Known:
     return combined(truncated, x)
 
 
-def _whole(domain: AffineDomain, function: Function, x: Known) -> Known | None:
+def _whole(domain: AffineDomain, function: Function, x: Known) -> Known:
     """Rounding: what is a whole number stays as it is."""
     wholes = all(isinstance(piece, (Affine, Quotient, Remainder)) for _, piece in as_number(x).pieces)
-    return x if wholes else _of_constants(function, [x])
+    return x if wholes else _of_constants(domain, function, x)
 
 
 def _equality(domain: AffineDomain, function: Function, a: Known, b: Known) -> Known:
@@ -244,7 +237,7 @@ def _equality(domain: AffineDomain, function: Function, a: Known, b: Known) -> K
     return found if function.name == "eq" else ~found
 
 
-_FUNCTIONS: dict[str, Callable[..., Known | None]] = {
+_FUNCTIONS: dict[str, Callable[..., Known]] = {
     **dict.fromkeys(("add", "sub"), _sum),
     "mul": lambda domain, function, a, b: combined(times, a, b),
     "neg": lambda domain, function, x: negative(x),

@@ -14,15 +14,16 @@ from operator import and_
 from typing import Any
 
 from graphflops.attention.conditions import ALWAYS, HIDING, Cases, Residue, SameBlock
-from graphflops.attention.elementwise import Function, computed, converted, is_known
+from graphflops.attention.elementwise import Function, computed, converted
 from graphflops.attention.index_propagation import Propagation, along_axes
 from graphflops.attention.intervals import Interval, chosen, extended, fitted, point, rising
 from graphflops.attention.rectangles import HIDDEN, MIXED, SEEN, Counted, count
-from graphflops.attention.scopes import Domain, Evaluator, Indices, Restriction, Scope, Step
+from graphflops.attention.scopes import Domain, Evaluator, Indices, Restriction, Scope
 from graphflops.base.lazy import numpy as np
 from graphflops.dims import Dim, Expr
 from graphflops.graph import Ref
 from graphflops.tensor import DType, TensorType
+from graphflops.view import Step
 
 MOST_STEPS = 4000  # looked at for one block of pairs
 _MOST_WHOLE = 2**22  # elements of a tensor that is computed whole
@@ -127,8 +128,6 @@ class ArrayDomain(Domain[Interval]):
             found = extended(function, values)
             is_sum = function.name in ("add", "sub") and len(given) == 2
             return self.overwhelmed(function, found, *given) if is_sum else found
-        if not is_known(function.name):
-            return None
         pairs = zip(values, function.operands, strict=True)
         numbers = [x and (_number(x.low) if dtype is None else converted(x.low, dtype)) for x, dtype in pairs]
         return point(computed(function, numbers))

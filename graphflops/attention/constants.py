@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import suppress
+from functools import reduce
+from operator import or_
 from typing import Any, Union
 
 from graphflops.attention.conditions import (
@@ -157,10 +159,8 @@ class Matrix(Record, frozen=True):
 
     def truth(self, row: Affine, column: Affine) -> Truth:
         """Where it is true at a row and a column of the matrix."""
-        found = FALSE
-        for case in self.cases:
-            terms = [row * term.row + column * term.column + term.constant for term in case]
-            found = found | where_not_negative(*terms)
+        at = [[row * term.row + column * term.column + term.constant for term in case] for case in self.cases]
+        found = reduce(or_, (where_not_negative(*terms) for terms in at), FALSE)
         return ~found if self.negated else found
 
 

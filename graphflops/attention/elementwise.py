@@ -42,6 +42,8 @@ class Function(Record, frozen=True, dict=True):
 
 def primitive(function: Function, values: Sequence[Any]) -> tuple[Function, list[Any]]:
     """The same function of the same operands, by the one name under which the domains have it."""
+    if function.name == "div" and function.options == {"rounding_mode": "floor"}:
+        return replace(function, name="floor_divide", options={}), list(values)
     if function.name not in _PRIMITIVES:
         return function, list(values)
     name, order = _PRIMITIVES[function.name]
@@ -89,9 +91,7 @@ def inner_type(function: Function, literals: Sequence[Any]) -> DType | None:
 
 
 def computed(function: Function, values: Sequence[Any]) -> Any:
-    """A function of arrays and numbers, None for an operand left out. Raises ModelError where it is not in the table."""
-    if not is_known(function.name):
-        raise ModelError(f"{function.name} is not followed")
+    """A function in the table of arrays and numbers, None for an operand left out."""
     literals = [value for value, dtype in zip(values, function.operands, strict=True) if dtype is None]
     inner = inner_type(function, literals)
     condition = 0 if function.name == "where" else None
@@ -101,7 +101,7 @@ def computed(function: Function, values: Sequence[Any]) -> Any:
             for place, value in enumerate(values)
         ]
     with np.errstate(all="ignore"):
-        found = _function(function.name)(*values, **function.options)
+        found = in_numpy(function.name)(*values, **function.options)
     return np.asarray(found) if function.result is None else converted(found, function.result)
 
 
@@ -111,15 +111,14 @@ def is_known(name: str) -> bool:
 
 
 @lru_cache(maxsize=256)
-def _function(name: str) -> Callable[..., Any]:
+def in_numpy(name: str) -> Callable[..., Any]:
+    """The function of that name in the table."""
     own = _OWN.get(name)
     found: Callable[..., Any] = getattr(np, _OF_NUMPY[name]) if own is None else own
     return np.vectorize(found, otypes=[float]) if found is math.erf else found
 
 
 def _divided(a: Any, b: Any, rounding_mode: str | None = None) -> Any:
-    if rounding_mode == "floor":
-        return np.floor_divide(a, b)
     if rounding_mode != "trunc":
         return np.true_divide(a, b)
     if a.dtype.kind == "f":

@@ -19,20 +19,14 @@ from graphflops.attention.attention_use import Masking
 from graphflops.attention.conditions import ALWAYS, COLUMN, HIDING, NEVER, ROW, TRUE, Truth, doubled_visible
 from graphflops.attention.hidden_pairs import ValueNumbers, digest, pattern_of
 from graphflops.attention.index_propagation import Propagation, is_followed
-from graphflops.attention.rectangles import (
-    Counted,
-    Grid,
-    Lists,
-    closed_blocks,
-    count_listed,
-    formulas,
-)
-from graphflops.attention.scopes import FAR, GraphScopes, Restriction, Scope, Step, size_of
+from graphflops.attention.rectangles import Counted, Grid, Lists, closed_blocks, count_listed, formulas
+from graphflops.attention.scopes import FAR, GraphScopes, Restriction, Scope, size_of
 from graphflops.dims import Dim, Expr, dim_min, prod, same
 from graphflops.errors import GraphflopsError, ModelError, shown
 from graphflops.graph import Graph, Node, Ref
 from graphflops.rules.flex import LARGEST_BLOCK, Seen
 from graphflops.tensor import TensorType
+from graphflops.view import Step
 
 # Inputs of a score function before what it captures.
 SCORE_PLACES = ("score", "batch", "head", "query", "key")

@@ -13,21 +13,19 @@ from typing import Any
 
 from graphflops.attention import structure
 from graphflops.attention.elementwise import OPTIONS, Function, converted, is_known, primitive
-from graphflops.attention.scopes import Domain, Evaluator, Indices, Restriction, Scope, Step, V
+from graphflops.attention.scopes import Domain, Evaluator, Indices, Restriction, Scope, V
 from graphflops.base.lazy import numpy as np
 from graphflops.errors import GraphflopsError
 from graphflops.graph import Ref
 from graphflops.tensor import TensorType
+from graphflops.view import Step
 
 _REDUCTIONS = {"any": "any", "all": "all", "sum": "sum", "amax": "max", "amin": "min", "prod": "prod"}
 
 
 def along_axes(p: Evaluator[Any], step: Step, array: Callable[[str], Any]) -> Any:
-    """The whole result of an operator, given how to compute a whole operand; None where it is not followed."""
-    result = p.type_of(Ref(step.result))
-    function = _FUNCTIONS.get(step.operator.name)
-    if result is None or function is None:
-        return None
+    """The whole result of one of the operators in WHOLE, given how to compute a whole operand."""
+    dtype: Any = p.result_type(step)
 
     def whole(argument: Any) -> Any:
         """An operand as an array, or the number that it is; ValueError where it is not known."""
@@ -37,7 +35,7 @@ def along_axes(p: Evaluator[Any], step: Step, array: Callable[[str], Any]) -> An
             raise ValueError
         return found
 
-    return converted(function(p, step, whole), result.dtype)
+    return converted(_FUNCTIONS[step.operator.name](p, step, whole), dtype)
 
 
 def _axes(p: Evaluator[Any], step: Step, name: str) -> Any:
@@ -97,7 +95,7 @@ def is_followed(step: Step) -> bool:
     """Whether values are propagated through a step."""
     op = step.operator
     computed = op.name in WHOLE or (op.kind in _ELEMENTWISE and is_known(op.name))
-    return step.priced and (computed or op.name in structure.FUNCTIONS or op.kind == "identity")
+    return step.is_priced and (computed or op.name in structure.FUNCTIONS or op.kind == "identity")
 
 
 class Propagation(Evaluator[V]):

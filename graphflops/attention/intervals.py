@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from graphflops.attention.elementwise import Function, array_type, computed, converted, inner_type, is_known
+from graphflops.attention.elementwise import Function, array_type, computed, converted, in_numpy, inner_type
 from graphflops.base.lazy import numpy as np
 from graphflops.tensor import BOOL, DType
 
@@ -53,21 +53,19 @@ def point(numbers: Any) -> Interval:
 
 
 def rising(function: Callable[..., Any]) -> Callable[..., Interval]:
-    """A function that is greater, or the same, where any operand is."""
+    """A function that is greater, or the same, where any operand is; None for one that is left out."""
 
-    def apply(*values: Interval) -> Interval:
-        low = function(*(value.low for value in values))
-        is_exact = all(value.is_exact for value in values)
-        return Interval(low, low if is_exact else function(*(value.high for value in values)))
+    def apply(*values: Interval | None) -> Interval:
+        low = function(*(value and value.low for value in values))
+        is_exact = all(value is None or value.is_exact for value in values)
+        return Interval(low, low if is_exact else function(*(value and value.high for value in values)))
 
     return apply
 
 
 def extended(function: Function, values: Sequence[Interval | None]) -> Interval:
     """A function of intervals."""
-    if function.name == "div" and function.options == {"rounding_mode": "floor"}:
-        function = replace(function, name="floor_divide", options={})
-    elif function.result is BOOL and function.name in _OF_BITS:
+    if function.result is BOOL and function.name in _OF_BITS:
         function = replace(function, name=_OF_BITS[function.name])
     kind = function.result and function.result.kind
     is_rough = function.name == "remainder" and kind == "float"  # one of fractions is not exact here
@@ -115,8 +113,6 @@ def _rounded(function: Function, values: Sequence[Interval | None]) -> Sequence[
 
 def _settled(function: Function, values: Sequence[Interval | None]) -> Interval:
     """Computed where every operand is one number, open elsewhere."""
-    if not is_known(function.name):
-        return Interval(np.float64(-np.inf), np.float64(np.inf))
     known = np.True_
     for value in values:
         known = known if value is None else known & (value.low == value.high)
@@ -152,13 +148,11 @@ _OF_BITS = {f"bitwise_{name}": f"logical_{name}" for name in ("and", "or", "xor"
 
 @lru_cache(maxsize=1)
 def _functions() -> dict[str, Callable[..., Interval]]:
-    named = "floor ceil trunc round exp exp2 expm1 log log2 log10 log1p sqrt tanh sinh minimum maximum add"
+    growing = (
+        "floor ceil trunc round exp exp2 expm1 log log2 log10 log1p sqrt tanh sinh asinh atan relu sigmoid"
+    )
     return {
-        **{name: rising(getattr(np, name)) for name in named.split()},
-        "asinh": rising(np.arcsinh),
-        "atan": rising(np.arctan),
-        "relu": rising(lambda x: np.maximum(x, 0)),
-        "sigmoid": rising(lambda x: 1 / (1 + np.exp(-x))),
+        **{name: rising(in_numpy(name)) for name in (*growing.split(), "minimum", "maximum", "add", "clamp")},
         "neg": lambda x: Interval(-x.high, -x.low),
         "abs": lambda x: Interval(np.maximum(np.maximum(x.low, -x.high), 0), np.maximum(x.high, -x.low)),
         "sub": lambda a, b: Interval(a.low - b.high, a.high - b.low),
@@ -166,7 +160,6 @@ def _functions() -> dict[str, Callable[..., Interval]]:
         "div": _divided(np.true_divide),
         "floor_divide": _divided(np.floor_divide),
         "remainder": _remainder,
-        "clamp": _clamped,
         "where": chosen,
         "ge": _compared(np.greater_equal),
         "gt": _compared(np.greater),
@@ -204,11 +197,6 @@ def _remainder(a: Interval, b: Interval) -> Interval:
     same = by_one & (turn == np.floor_divide(a.high, b.low))
     low = np.where(same, a.low - turn * b.low, np.where(by_one, 0, -np.inf))
     return Interval(low, np.where(same, a.high - turn * b.low, np.where(by_one, b.low - 1, np.inf)))
-
-
-def _clamped(x: Interval, low: Interval | None = None, high: Interval | None = None) -> Interval:
-    x = x if low is None else rising(np.maximum)(x, low)
-    return x if high is None else rising(np.minimum)(x, high)
 
 
 def chosen(condition: Interval, yes: Interval, no: Interval) -> Interval:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Union
+from typing import Literal, NamedTuple, Union
 
 from graphflops.base.record import Record
 from graphflops.dims import Dim, differ, floor_div, prod, same
@@ -58,7 +58,7 @@ def role(op: Op) -> Role | None:
 
 def role_of(call: Call) -> Role | None:
     """The part of a call in an attention pattern; None where it has none, or no rule."""
-    return role(call.operator) if call.row.state != "unknown" else None
+    return role(call.operator) if call.is_priced else None
 
 
 class Product(NamedTuple):
@@ -95,34 +95,11 @@ def keeps_last(call: Call, shape: Sequence[Dim], keys: Dim) -> bool:
 
     Axes of length one behind it do not count: decompositions of `einsum` put them wherever they please.
     """
-    order = _order(call, len(shape))
+    order = call.operator.turned(call.arguments, len(shape))
     if order is None:
         return bool(shape)
     long = [axis for axis in order if keys == 1 or shape[axis] != 1]
     return bool(long) and long[-1] == max(long)
-
-
-def _order(call: Call, rank: int) -> list[int] | None:
-    """The operand's axes in the order of the result; None where the call keeps their order, [] where it is not known."""
-    name, order = call.operator.name, list(range(rank))
-    if name == "permute":
-        given = call.argument("order", tuple(reversed(order)))
-        return [axis % rank for axis in given] if isinstance(given, tuple) and len(given) == rank else []
-    axes: list[Any] = [-2, -1]
-    if name in ("transpose", "movedim"):
-        names = ("axis0", "axis1") if name == "transpose" else ("source", "destination")
-        axes = [call.argument(each) for each in names]
-        axes = [axis[0] if isinstance(axis, tuple) and len(axis) == 1 else axis for axis in axes]
-    elif name != "t" or rank < 2:
-        return None
-    if not all(isinstance(axis, int) for axis in axes):
-        return []
-    first, second = (axis % rank for axis in axes)
-    if name == "movedim":
-        order.insert(second, order.pop(first))
-    else:
-        order[first], order[second] = order[second], order[first]
-    return order
 
 
 def source_of(name: str, view: View) -> tuple[str, tuple[Call, ...]]:
@@ -339,22 +316,10 @@ def _completed(
     if 0 in ranks or (not ranks & {3, 4, 5, 6} and scores.rank > 2):
         return None
     heads = _heads(scores, one, view)
-    of_keys, growth = copies(one.right, view)
-    of_values, _ = copies(two.right, view)
-    return Spelled(
-        first=first,
-        second=second,
-        softmax=softmax,
-        between=_in_order(first, *between, second),
-        repeats=_in_order(*of_keys, *of_values),
-        query=query,
-        key=key,
-        value=value,
-        masks=masks,
-        width=left.shape[one.left_axis],
-        heads=heads,
-        kv_heads=_shared(heads, scores, one, growth, view),
-    )
+    (of_keys, growth), (of_values, _) = copies(one.right, view), copies(two.right, view)
+    whole, repeats = _in_order(first, *between, second), _in_order(*of_keys, *of_values)
+    width, kv_heads = left.shape[one.left_axis], _shared(heads, scores, one, growth, view)
+    return Spelled(first, second, softmax, whole, repeats, query, key, value, masks, width, heads, kv_heads)
 
 
 def _in_order(*calls: Call) -> tuple[Call, ...]:

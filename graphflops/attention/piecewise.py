@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import reduce
 from itertools import product
+from operator import and_, or_
 from typing import Union
 
 from graphflops.attention.conditions import (
@@ -90,7 +92,7 @@ def as_number(value: Known) -> Number:
 
 def as_truth(value: Known) -> Truth:
     """Where a number is not zero; a truth as it is."""
-    return value if isinstance(value, Truth) else _where(value, lambda piece: ~where_equal(piece, ZERO))
+    return value if isinstance(value, Truth) else tested(lambda piece: ~where_equal(piece, ZERO), value)
 
 
 def negative(value: Known) -> Number:
@@ -109,21 +111,7 @@ def visible_where(value: Known, *, unknown: Truth = UNKNOWN) -> Truth:
     def visible(piece: Piece) -> Truth:
         return unknown if piece is None else ~where_at_least(piece_of(HIDING), piece)
 
-    return _where(value, visible)
-
-
-def _where(value: Number, test: Callable[[Piece], Truth]) -> Truth:
-    """Where a test of the pieces holds; computed as the complement where only that is exact."""
-    tested = [(holds, test(piece)) for holds, piece in value.pieces]
-    found = FALSE
-    for holds, passes in tested:
-        found = found | (holds & passes)
-    if found.exact:
-        return found
-    fails = FALSE
-    for holds, passes in tested:
-        fails = fails | (holds & ~passes)
-    return ~fails if fails.exact else found
+    return tested(visible, value)
 
 
 def by_cases(pieces: Sequence[tuple[Truth, Piece]]) -> Number:
@@ -145,11 +133,13 @@ def combined(function: Callable[..., Piece], *values: Known) -> Number:
 
 
 def tested(function: Callable[..., Truth], *values: Known) -> Truth:
-    """A condition on numbers, piece by piece."""
-    found = FALSE
-    for holds, pieces in _cases(values):
-        found = found | (holds & function(*pieces))
-    return found
+    """Where a condition on numbers holds, piece by piece; computed as the complement where only that is exact."""
+    cases = [(holds, function(*pieces)) for holds, pieces in _cases(values)]
+    found = reduce(or_, (holds & passes for holds, passes in cases), FALSE)
+    if found.exact:
+        return found
+    fails = reduce(or_, (holds & ~passes for holds, passes in cases), FALSE)
+    return ~fails if fails.exact else found
 
 
 def _cases(values: Sequence[Known]) -> list[tuple[Truth, tuple[Piece, ...]]]:
@@ -159,11 +149,10 @@ def _cases(values: Sequence[Known]) -> list[tuple[Truth, tuple[Piece, ...]]]:
         return [(TRUE, (None,) * len(values))]
     found = []
     for chosen in product(*numbers):
-        holds = TRUE
-        for each, _ in chosen:
-            holds = holds & each
+        truths, pieces = zip(*chosen, strict=True)
+        holds = reduce(and_, truths, TRUE)
         if holds.upper:
-            found.append((holds, tuple(piece for _, piece in chosen)))
+            found.append((holds, pieces))
     return found
 
 

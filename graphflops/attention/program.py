@@ -36,7 +36,7 @@ def fused(call: Call, view: View, hiding: Callable[[], Hiding]) -> tuple[Attenti
     operands = [view.types.get(name) for name in call.operands]
     if not operands or operands[0] is None:
         return None
-    sizes = family(call, operands)
+    sizes = family(call, [*operands, None, None])
     if sizes is None or 0 in sizes:
         return None
     batch, heads, kv_heads, queries, keys, width, value_width = sizes
@@ -89,7 +89,7 @@ def _hidden_by(
 
 def _heads_first(call: Call, operands: list[TensorType | None]) -> Shapes | None:
     """Operands of shape (..., heads, rows, width)."""
-    query, key, value = (*operands, None, None)[:3]
+    query, key, value = operands[:3]
     if query is None or key is None or value is None or min(query.rank, key.rank, value.rank) < 2:
         return None
     heads = query.shape[-3] if query.rank > 2 else 1
@@ -99,45 +99,32 @@ def _heads_first(call: Call, operands: list[TensorType | None]) -> Shapes | None
 
 
 def _onnx(call: Call, operands: list[TensorType | None]) -> Shapes | None:
-    """Operands of shape (batch, heads, rows, width), or (batch, rows, heads * width) with the heads in attributes."""
-    query, key, value = (*operands, None, None)[:3]
-    if query is None or key is None or value is None:
-        return None
-    past = operands[4] if len(operands) > 4 else None
-    before = past.shape[-2] if past is not None and past.rank == 4 else 0
-    if query.rank == 4:
+    """Operands of shape (batch, heads, rows, width), or (batch, rows, heads * width) with the heads in attributes.
+
+    Values may be missing; keys may be cached, so that the products tell how many there are.
+    """
+    query, key, value = operands[:3]
+    if query is not None and query.rank == 4:
         sizes = _heads_first(call, operands)
-        return None if sizes is None else (*sizes[:4], sizes[4] + before, *sizes[5:])
-    heads, kv_heads = call.attribute("q_num_heads"), call.attribute("kv_num_heads")
-    if (query.rank, key.rank, value.rank) != (3, 3, 3) or not heads or not kv_heads:
-        return None
-    widths = floor_div(query.shape[2], heads), floor_div(value.shape[2], kv_heads)
-    return query.shape[0], heads, kv_heads, query.shape[1], key.shape[1] + before, *widths
-
-
-def _packed(call: Call, operands: list[TensorType | None]) -> Shapes | None:
-    """Operands of shape (batch, rows, heads * width), the heads in attributes; keys and values may be missing or cached."""
-    query = operands[0]
-    heads = call.attribute("num_heads")
-    if query is None or query.rank != 3 or not heads:
-        return None
-    key, value = (*operands, None, None)[1:3]
-    kv_heads = call.attribute("kv_num_heads", heads)
-    total = floor_div(call.cost.matrix_flops, 2 * query.shape[0] * query.shape[1] * heads)
-    if key is None or key.rank != 3:
-        return None
-    width = floor_div(key.shape[2], kv_heads)
-    value_width = floor_div(value.shape[2], kv_heads) if value is not None and value.rank == 3 else width
-    batch, rows, keys = *query.shape[:2], floor_div(total, width + value_width)
+        if sizes is None:
+            return None
+        batch, heads, kv_heads, rows, _, width, value_width = sizes
+    else:
+        heads = call.attribute("num_heads") or call.attribute("q_num_heads")
+        kv_heads = call.attribute("kv_num_heads", heads)
+        if query is None or key is None or (query.rank, key.rank) != (3, 3) or not heads or not kv_heads:
+            return None
+        batch, rows, _ = query.shape
+        width = floor_div(key.shape[2], kv_heads)
+        value_width = floor_div(value.shape[2], kv_heads) if value is not None and value.rank == 3 else width
+    keys = floor_div(call.cost.matrix_flops, 2 * batch * heads * rows * (width + value_width))
     return batch, heads, kv_heads, rows, keys, width, value_width
 
 
 _SIZES: dict[str, Callable[[Call, list[TensorType | None]], Shapes | None]] = {
     "scaled_dot_product_attention": _heads_first,
     "flex_attention": _heads_first,
-    "onnx_attention": _onnx,
-    "multi_head_attention": _packed,
-    "group_query_attention": _packed,
+    **dict.fromkeys(("onnx_attention", "multi_head_attention", "group_query_attention"), _onnx),
 }
 
 
@@ -275,18 +262,10 @@ def _use(group: Spelled, hidden: Hidden, view: View) -> AttentionUse:
         for name, typed in dict((*call.row.inputs, *call.row.outputs)).items()
         if name not in others and same(typed.numel, scores.numel)
     )
+    row, batch = group.softmax.row, floor_div(prod(scores.shape[:-2]), group.heads)
     return AttentionUse(
-        calls=tuple(call.name for call in group.between),
-        op="",
-        module=group.softmax.row.module,
-        source=group.softmax.row.source,
-        batch=floor_div(prod(scores.shape[:-2]), group.heads),
-        heads=group.heads,
-        kv_heads=group.kv_heads,
-        queries=queries,
-        keys=keys,
-        width=group.width,
-        value_width=out.shape[-1],
+        *(tuple(call.name for call in group.between), "", row.module, row.source),
+        *(batch, group.heads, group.kv_heads, queries, keys, group.width, out.shape[-1]),
         mask=hidden.mask,
         pattern=hidden.pattern,
         flops=flops,

@@ -5,7 +5,7 @@ Blocks that a band of diagonals touches are counted in closed form. numpy is imp
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from operator import add
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -76,11 +76,11 @@ def count(
     return whole
 
 
+@dataclass
 class _Budget:
     """How many pairs may still be evaluated."""
 
-    def __init__(self) -> None:
-        self.left = MOST_PAIRS
+    left: int = field(default_factory=lambda: MOST_PAIRS)
 
     def spend(self, pairs: int) -> None:
         spend("enumerated elements", pairs)

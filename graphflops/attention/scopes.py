@@ -21,55 +21,17 @@ from graphflops.base.lazy import numpy as np
 from graphflops.base.record import Record
 from graphflops.dims import Dim, Expr
 from graphflops.graph import Graph, Node, Ref, tensor_type
-from graphflops.ops import Op
 from graphflops.tensor import DType, TensorType, flat
-from graphflops.view import View
+from graphflops.view import Step, View
 
 _WITH_OPERANDS = frozenset({"wrap", "wrap_with_autocast", "invoke_subgraph", "cond"})
-
-
-class Step(Struct, eq=False):
-    """One call of a scope, in program order."""
-
-    node: Node
-    uses: tuple[str, ...]  # names of the values it uses
-    place: int
-    priced: bool  # whether it has a rule
-    shares: bool  # whether its result may share memory with its first operand
-    _arguments: dict[str, Any] | None = None
-
-    @property
-    def operator(self) -> Op:
-        return self.node.operator
-
-    @property
-    def result(self) -> str:
-        """Name of the first result; "" where nobody wants it."""
-        return (self.node.outputs and self.node.outputs[0]) or ""
-
-    @property
-    def writes(self) -> bool:
-        """Whether it writes to its first operand."""
-        op = self.node.operator
-        return op.mutates and bool(self.uses) and op.kind not in ("view", "identity")
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        if self._arguments is None:
-            self._arguments = self.node.arguments()
-        return self._arguments
-
-    def argument(self, name: str, otherwise: Any = None) -> Any:
-        """An argument by its canonical name; `otherwise` where it is left out."""
-        found = self.arguments.get(name)
-        return otherwise if found is None else found
 
 
 class Scope(Struct, eq=False, dict=True):
     """Values by name, each made by a step, stored, or an input."""
 
     graph: Graph
-    steps: list[Step]
+    steps: Sequence[Step]
     types: Mapping[str, Any]  # of tensors
     size: Callable[[str], Any]  # the number that a value is which is no tensor
     # For an input of a nested graph, the scope, the operand and the place of the call that hands it in.
@@ -105,7 +67,7 @@ class Scope(Struct, eq=False, dict=True):
         maker = self.makers.get(name)
         if maker is None or maker.writes:
             return maker is not None
-        return bool(maker.uses) and maker.shares and maker.operator.shares_memory
+        return bool(maker.uses) and maker.may_share
 
     def views_back(self, name: str, until: str = "") -> Iterator[Step]:
         """The steps that made a view, or wrote to it, from a value back to the owner of its memory or another value."""
@@ -132,11 +94,9 @@ class Scope(Struct, eq=False, dict=True):
 
 def scope_of_view(view: View) -> Scope:
     """The scope of a priced program, nested graphs included: their values have names of their own."""
-    states = ((call, call.row.state) for call in view.calls)
-    steps = [Step(x.node, x.uses, x.place, state != "unknown", state == "free") for x, state in states]
-    scope = Scope(view.graph, steps, view.types, view.size)
+    scope = Scope(view.graph, view.calls, view.types, view.size)
     defined = {entry.name for entry in view.graph.inputs} | scope.makers.keys()
-    for step in steps:
+    for step in scope.steps:
         for _, operands in _handed(step.node):
             for name, operand in operands:
                 if name not in defined:
@@ -163,16 +123,9 @@ class GraphScopes:
     def of(self, graph: Graph) -> Scope:
         """The scope of one graph."""
         if graph not in self.known:
-            steps = [
-                Step(node, uses, place, priced=True, shares=True)
-                for place, (node, uses) in enumerate(zip(graph.nodes, graph.operands, strict=True))
-            ]
-
-            def recorded(name: str) -> Any:
-                found = graph.types.get(name)
-                return found if isinstance(found, (int, Expr)) and not isinstance(found, bool) else None
-
-            self.known[graph] = Scope(graph, steps, graph.types, recorded)
+            pairs = enumerate(zip(graph.nodes, graph.operands, strict=True))
+            steps = [Step(node, uses, place) for place, (node, uses) in pairs]
+            self.known[graph] = Scope(graph, steps, graph.types, View(graph, ()).size)
         return self.known[graph]
 
 
@@ -287,10 +240,9 @@ class Evaluator(Protocol[V]):
         """An argument that is a number or list of numbers, in the call or in a small tensor."""
         return size_of(self.scope, argument)
 
-    def type_of(self, argument: Any) -> TensorType | None:
-        """Type of an operand that is a tensor."""
-        found: TensorType | None = self.scope.type_of(argument.name) if isinstance(argument, Ref) else None
-        return found
+    def type_of(self, argument: Any) -> Any:
+        """Type of an operand that is a tensor; None of any other."""
+        return tensor_type(argument, self.scope.types) if isinstance(argument, Ref) else None
 
     def dtype_of(self, argument: Any) -> DType | None:
         """Element type of an operand; None for a number."""

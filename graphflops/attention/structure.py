@@ -1,4 +1,7 @@
-"""Operators that lay elements out anew, pick some of them, join tensors or make them: what they do to an index."""
+"""Operators that lay elements out anew, pick some of them, join tensors or make them: what they do to an index.
+
+What is not known is None, of which nothing can be computed: the error ends a step, which is then not followed.
+"""
 
 from __future__ import annotations
 
@@ -6,42 +9,34 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from graphflops.attention.scopes import Evaluator, Indices, Step
+from graphflops.attention.scopes import Evaluator, Indices
 from graphflops.dims import Dim, Expr
 from graphflops.graph import Ref
 from graphflops.tensor import TensorType
+from graphflops.view import Step
 
 Follow = Callable[[Evaluator[Any], Step, Indices], Any]
 
 
-def _source(p: Evaluator[Any], step: Step, name: str = "x") -> TensorType:
-    """Type of an operand; TypeError where it is no tensor."""
-    typed = p.type_of(step.argument(name))
-    if typed is None:
-        raise TypeError
-    return typed
+def _source(p: Evaluator[Any], step: Step, name: str = "x") -> Any:
+    """Type of an operand that is a tensor."""
+    return p.type_of(step.argument(name))
 
 
 def _of(p: Evaluator[Any], step: Step, at: Any, name: str = "x") -> Any:
     """An operand at an index of its own."""
-    argument = step.argument(name)
-    return p.value(argument.name, tuple(at)) if isinstance(argument, Ref) else None
+    return p.value(step.argument(name).name, tuple(at))
 
 
-def _axis(p: Evaluator[Any], step: Step, rank: int) -> int:
-    """The axis that a step goes along, counted from the front; TypeError where it is not known."""
-    axis = p.number(step.argument("axis", 0))
-    if not isinstance(axis, int) or not rank:
-        raise TypeError
-    return axis % rank
+def _axis(p: Evaluator[Any], step: Step, rank: int) -> Any:
+    """The axis that a step goes along, counted from the front."""
+    return p.number(step.argument("axis", 0)) % rank
 
 
-def _axes(p: Evaluator[Any], step: Step, rank: int) -> set[int] | None:
+def _axes(p: Evaluator[Any], step: Step, rank: int) -> Any:
+    """Several axes, or one."""
     given = p.number(step.argument("axes"))
-    given = (given,) if isinstance(given, int) else given
-    if not isinstance(given, tuple) or not all(isinstance(axis, int) for axis in given):
-        return None
-    return {axis % rank for axis in given if rank}
+    return {axis % rank for axis in (given if isinstance(given, tuple) else (given,)) if rank}
 
 
 # The same elements in another layout
@@ -50,15 +45,15 @@ def _axes(p: Evaluator[Any], step: Step, rank: int) -> set[int] | None:
 def unsqueeze(p: Evaluator[Any], step: Step, at: Indices) -> Any:
     """Inserts axes of size 1."""
     axes = _axes(p, step, len(at))
-    return None if axes is None else _of(p, step, [i for axis, i in enumerate(at) if axis not in axes])
+    return _of(p, step, [i for axis, i in enumerate(at) if axis not in axes])
 
 
 def squeeze(p: Evaluator[Any], step: Step, at: Indices) -> Any:
     """Removes axes of size 1."""
     typed = _source(p, step)
-    axes = _axes(p, step, typed.rank)
-    ones = {axis for axis, size in enumerate(typed.shape) if size == 1}
-    axes = ones if axes is None else axes & ones
+    axes = {axis for axis, size in enumerate(typed.shape) if size == 1}
+    if step.argument("axes") is not None:
+        axes &= _axes(p, step, typed.rank)
     rest = iter(at)
     return _of(p, step, [p.domain.zero if axis in axes else next(rest) for axis in range(typed.rank)])
 
@@ -66,31 +61,18 @@ def squeeze(p: Evaluator[Any], step: Step, at: Indices) -> Any:
 def reshape(p: Evaluator[Any], step: Step, at: Indices) -> Any:
     """Inserts and removes axes of size 1; other axes merge or split where the domain supports it."""
     source, result = _source(p, step), p.type_of(Ref(step.result))
-    if result is None:
-        return None
     wide = [axis for axis, size in enumerate(result.shape) if size != 1]
     if [result.shape[axis] for axis in wide] != [size for size in source.shape if size != 1]:
-        place = p.domain.reshaped(at, result.shape, source.shape)
-        return None if place is None else _of(p, step, place)
+        return _of(p, step, p.domain.reshaped(at, result.shape, source.shape))
     rest = iter([at[axis] for axis in wide])
     return _of(p, step, [p.domain.zero if size == 1 else next(rest) for size in source.shape])
 
 
-def permute(p: Evaluator[Any], step: Step, at: Indices) -> Any:
+def turn(p: Evaluator[Any], step: Step, at: Indices) -> Any:
     """Reorders axes."""
-    rank = len(at)
-    order = p.number(step.argument("order")) or tuple(reversed(range(rank)))
-    inner: list[Any] = [None] * rank
-    for place, axis in enumerate(order):
-        inner[axis % rank] = at[place]
-    return _of(p, step, inner)
-
-
-def transpose(p: Evaluator[Any], step: Step, at: Indices) -> Any:
-    """Swaps two axes."""
-    inner, a, b = list(at), step.argument("axis0", 0), step.argument("axis1", 0)
-    inner[a], inner[b] = inner[b], inner[a]
-    return _of(p, step, inner)
+    order = step.operator.turned(step.arguments, len(at)) or ()
+    inner = dict(zip(order, at, strict=True))
+    return _of(p, step, [inner[axis] for axis in range(len(at))])
 
 
 def broadcast_in_dim(p: Evaluator[Any], step: Step, at: Indices) -> Any:
@@ -108,20 +90,17 @@ def part(p: Evaluator[Any], step: Step, at: Indices) -> Any:
     axes = tuple(range(len(starts))) if axes is None else axes
     steps = steps if isinstance(steps, tuple) else (steps or 1,) * len(starts)
     for start, axis, each in zip(starts, axes, steps, strict=True):
-        index = inner[axis]
         if isinstance(start, int) and start < 0:
             start = p.from_end(start, shape[axis])
-        if index is None or not isinstance(each, int) or each <= 0 or not isinstance(start, (int, Expr)):
+        if each <= 0:
             return None
-        inner[axis] = index * each + start
+        inner[axis] = inner[axis] * each + start
     return _of(p, step, inner)
 
 
 def flip(p: Evaluator[Any], step: Step, at: Indices) -> Any:
     """Reverses axes."""
     shape, axes = _source(p, step).shape, _axes(p, step, len(at))
-    if axes is None or any(at[axis] is None for axis in axes):
-        return None
     return _of(p, step, [i * -1 + (shape[axis] - 1) if axis in axes else i for axis, i in enumerate(at)])
 
 
@@ -150,8 +129,6 @@ def _index(p: Evaluator[Any], argument: Any, at: Indices, size: Dim) -> Any:
 def index(p: Evaluator[Any], step: Step, at: Indices) -> Any:
     """x[i, :, j, ...] by index tensors, which broadcast with one another."""
     source, given = _source(p, step), step.argument("index")
-    if not isinstance(given, tuple):
-        return None
     axes = [axis for axis, item in enumerate(given) if item is not None]
     if any((typed := p.type_of(given[axis])) is not None and typed.dtype.kind == "bool" for axis in axes):
         return None
@@ -181,7 +158,7 @@ def gather_nd(p: Evaluator[Any], step: Step, at: Indices) -> Any:
     """x[i, j, ...] with the indices side by side in the last axis of one tensor."""
     source, chosen = _source(p, step), _source(p, step, "index")
     number = chosen.shape[-1]
-    if step.argument("batch_dims", 0) or not isinstance(number, int):
+    if step.argument("batch_dims", 0):
         return None
     outer = p.clipped(at[: chosen.rank - 1], chosen.shape[:-1])
     columns = [p.domain.as_index(p.domain.literal(k)) for k in range(number)]
@@ -206,32 +183,23 @@ def flat_apply(p: Evaluator[Any], step: Step, at: Indices) -> Any:
 
 def join(p: Evaluator[Any], step: Step, at: Indices) -> Any:
     """Several tensors one after another along an axis."""
-    axis = _axis(p, step, len(at))
-    if at[axis] is None:
-        return None
-    begin: Dim = 0
-    found: Any = None
+    axis, begin, found = _axis(p, step, len(at)), 0, None
     for item in step.argument("xs"):
-        typed = p.type_of(item)
-        if typed is None:
-            return None
-        inner = p.clipped((*at[:axis], at[axis] + -begin, *at[axis + 1 :]), typed.shape)
-        value = p.value(item.name, inner)
-        inside = p.domain.between(at[axis], begin, None)
+        shape = p.type_of(item).shape
+        inner = p.clipped((*at[:axis], at[axis] + -begin, *at[axis + 1 :]), shape)
+        inside, value = p.domain.between(at[axis], begin, None), p.value(item.name, inner)
         found = value if begin == 0 else p.domain.choose(inside, value, found)
-        begin = begin + typed.shape[axis]
+        begin = begin + shape[axis]
     return found
 
 
 def stack(p: Evaluator[Any], step: Step, at: Indices) -> Any:
     """Several tensors side by side along a new axis."""
-    axis = _axis(p, step, len(at))
-    if at[axis] is None:
-        return None
-    parts = [p.value(item.name, (*at[:axis], *at[axis + 1 :])) for item in step.argument("xs")]
-    found = parts[0]
-    for place, value in enumerate(parts[1:], 1):
-        found = p.domain.choose(p.domain.between(at[axis], place, None), value, found)
+    axis, found = _axis(p, step, len(at)), None
+    for place, item in enumerate(step.argument("xs")):
+        inside = p.domain.between(at[axis], place, None)
+        value = p.value(item.name, (*at[:axis], *at[axis + 1 :]))
+        found = p.domain.choose(inside, value, found) if place else value
     return found
 
 
@@ -261,19 +229,14 @@ def arange(p: Evaluator[Any], step: Step, at: Indices) -> Any:
     """Numbers at equal distances."""
     start, each = p.number(step.argument("start", 0)), p.number(step.argument("step", 1))
     dtype = p.result_type(step)
-    if at[0] is None or dtype is None or not isinstance(each, (int, float)):
+    if isinstance(each, Expr) or dtype is None:
         return None
-    if isinstance(each, float) and each.is_integer():
-        each = int(each)
-    if isinstance(start, float) and start.is_integer():
-        start = int(start)
+    start, each = (int(x) if isinstance(x, float) and x.is_integer() else x for x in (start, each))
     return p.domain.from_index(at[0] * each + start, dtype)
 
 
 def eye(p: Evaluator[Any], step: Step, at: Indices) -> Any:
     """1 on the diagonal, 0 elsewhere."""
-    if at[-1] is None or at[-2] is None:
-        return None
     on = p.domain.between(at[-1] + at[-2] * -1 + -p.number(step.argument("diagonal", 0)), 0, 1)
     return p.cast(step, p.domain.choose(on, p.domain.literal(1), p.domain.literal(0)))
 
@@ -281,10 +244,7 @@ def eye(p: Evaluator[Any], step: Step, at: Indices) -> Any:
 def triangle(p: Evaluator[Any], step: Step, at: Indices) -> Any:
     """The operand on one side of a diagonal, zero on the other."""
     is_upper = {"triu": True, "tril": False}.get(step.operator.name, bool(step.argument("upper", 1)))
-    diagonal = p.number(step.argument("diagonal", 0))
-    if len(at) < 2 or at[-1] is None or at[-2] is None or not isinstance(diagonal, (int, Expr)):
-        return None
-    over = at[-1] + at[-2] * -1 + -diagonal
+    over = at[-1] + at[-2] * -1 + -p.number(step.argument("diagonal", 0))
     inside = p.domain.between(over if is_upper else over * -1, 0, None)
     zero = p.cast(step, p.domain.literal(0))
     return p.domain.choose(inside, p.operand(step.argument("x"), at), zero)
@@ -306,7 +266,7 @@ def inside(p: Evaluator[Any], step: Step, at: Indices, conditions: list[Any]) ->
 
 FUNCTIONS: dict[str, Follow] = {
     "expand": lambda p, step, at: p.operand(step.argument("x"), at),
-    "t": lambda p, step, at: _of(p, step, at if len(at) < 2 else (*at[:-2], at[-1], at[-2])),
+    **dict.fromkeys(("permute", "transpose", "t", "movedim"), turn),
     "copy": lambda p, step, at: p.cast(step, p.operand(step.argument("source"), at)),
     **dict.fromkeys(
         ("full", "full_like", "new_full", "scalar_tensor", "fill"),
@@ -315,9 +275,9 @@ FUNCTIONS: dict[str, Follow] = {
     **dict.fromkeys(("zeros", "zeros_like", "new_zeros"), lambda p, step, at: p.cast(step, p.domain.literal(0))),
     **dict.fromkeys(("ones", "ones_like", "new_ones"), lambda p, step, at: p.cast(step, p.domain.literal(1))),
     "broadcast_in_dim": broadcast_in_dim, "unsqueeze": unsqueeze, "squeeze": squeeze,
-    **dict.fromkeys(("reshape", "flatten", "unflatten", "ravel"), reshape), "permute": permute,
-    "transpose": transpose, "slice": part, "narrow": part, "flip": flip, "repeat": tiled, "index": index,
-    "select": index_select, "index_select": index_select, "embedding": partial(index_select, name="weight"),
+    **dict.fromkeys(("reshape", "flatten", "unflatten", "ravel"), reshape),
+    "slice": part, "narrow": part, "flip": flip, "repeat": tiled, "index": index, "select": index_select,
+    "index_select": index_select, "embedding": partial(index_select, name="weight"),
     "gather": gather, "gather_nd": gather_nd, "flat_apply": flat_apply, "cat": join, "stack": stack,
     "slice_scatter": scatter, "select_scatter": scatter, "arange": arange, "eye": eye,
     **dict.fromkeys(("triu", "tril", "trilu"), triangle),

@@ -91,13 +91,12 @@ class _Wire(msgspec.Struct):
 def measured(measures: Measures, budgets: Iterable[Budget]) -> Before:
     """Measures what a later check compares with; of modules, those that have a relative limit."""
     modules: dict[str, Figures] = {}
-    for budget in budgets:
-        for pattern, limits in budget.modules:
-            for path in measures.modules if any(limit.relative for limit in limits) else ():
-                if matches_module(pattern, path):
-                    names = [limit.quantity for limit in limits if limit.relative]
-                    figures = {name: measures.figure(measures.module(path, name)) for name in names}
-                    modules.setdefault(path, {}).update(figures)
+    for pattern, limits in [pair for budget in budgets for pair in budget.limits if pair[0]]:
+        names = [limit.quantity for limit in limits if limit.relative]
+        for path in measures.modules if names else ():
+            if matches_module(pattern, path):
+                figures = {name: measures.figure(measures.module(path, name)) for name in names}
+                modules.setdefault(path, {}).update(figures)
     lines: dict[str, Figures] = {}
     for line in measures.lines:
         figures = {name: measures.figure(getattr(line.group.cost, name)) for name in QUANTITIES}

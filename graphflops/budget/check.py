@@ -121,12 +121,11 @@ class _Check:
                 then = _at(self.before.sizes) or " at fixed sizes"
                 yield finding("GF309", f"the baseline was measured{then}, this is{_at(now) or ' fixed'}")
                 self.before = None
-        yield from self.scope(_Scope(), self.budget.limits)
-        for pattern, limits in self.budget.modules:
+        for pattern, limits in self.budget.limits:
             paths = [path for path in self.measures.modules if matches_module(pattern, path)]
-            for scope in self.folded(paths, limits):
+            for scope in self.folded(paths, limits) if pattern else [_Scope()]:
                 yield from self.scope(scope, limits)
-            if not paths:
+            if pattern and not paths:
                 there = listed(dict.fromkeys(safe(starred(path), 60) for path in self.measures.modules), 8)
                 yield finding("GF308", f"no module matches {safe(pattern)}; the model has {there or 'none'}")
         yield from self.coverage()
@@ -237,9 +236,8 @@ class _Check:
         grown_by = self.before if limit.relative and not scope.path else None
         found = culprits(self.measures, scope.path, quantity, grown_by)
         if found:
-            named = listed((_culprit(culprit, quantity) for culprit in found[:_SHOWN]), _SHOWN)
-            more = f" and {len(found) - _SHOWN:,} more" if len(found) > _SHOWN else ""
-            what += f"; {'grown' if grown_by else 'most'} in {named}{more}"
+            named = listed((_culprit(culprit, quantity) for culprit in found), _SHOWN)
+            what += f"; {'grown' if grown_by else 'most'} in {named}"
             place["source"] = next((culprit.source for culprit in found if culprit.source), "")
         return finding(code, what, **place)
 

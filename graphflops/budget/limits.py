@@ -66,9 +66,8 @@ class Budget(Record, frozen=True):
 
     models: tuple[str, ...] = ("**",)  # patterns of the files it is for
     sizes: Sizes = Sizes()
-    limits: tuple[Limit, ...] = ()
-    # Limits of every module whose path matches the pattern, of each by itself.
-    modules: tuple[tuple[str, tuple[Limit, ...]], ...] = ()
+    # Of the whole model under "", then of every module whose path matches a pattern, of each by itself.
+    limits: tuple[tuple[str, tuple[Limit, ...]], ...] = ()
     coverage: Fraction | None = None  # the least share of calls whose cost must be known
     forbid: tuple[str, ...] = ()  # patterns of operators that may not occur
     unknown: tuple[str, ...] = ()  # patterns of those whose cost may be unknown
@@ -78,17 +77,13 @@ class Budget(Record, frozen=True):
         return any(matches_file(pattern, path) for pattern in self.models)
 
     def absolute(self) -> Budget:
-        def kept(limits: tuple[Limit, ...]) -> tuple[Limit, ...]:
-            return tuple(limit for limit in limits if not limit.relative)
-
-        modules = tuple((pattern, kept(limits)) for pattern, limits in self.modules)
-        return replace(self, limits=kept(self.limits), modules=modules)
+        kept = [(of, tuple(one for one in limits if not one.relative)) for of, limits in self.limits]
+        return replace(self, limits=tuple(kept))
 
     @property
     def relative(self) -> bool:
         """True if any limit compares with the baseline."""
-        every = [*self.limits, *(limit for _, limits in self.modules for limit in limits)]
-        return any(limit.relative for limit in every)
+        return any(limit.relative for _, limits in self.limits for limit in limits)
 
 
 class BudgetFile(Record, frozen=True):
@@ -281,15 +276,14 @@ def _budget(path: str, at: str, entry: _Entry) -> Budget:
     for quantity in OF_DEVICES:
         if getattr(entry, quantity) is not None and not entry.device:
             _wrong(path, f"{inside}{quantity}", 'needs a device: add device = "h200"')
-    asked = entry.coverage
+    asked, limits = entry.coverage, [("", tuple(_limits(path, inside, entry, tuple(UNITS))))]
+    for pattern, quantities in entry.modules.items():
+        place = f'{inside}modules."{pattern}".'
+        limits.append((pattern, tuple(_limits(path, place, quantities, OF_MODULES))))
     return Budget(
         models=tuple(_listed(entry.models)),
         sizes=sizes,
-        limits=tuple(_limits(path, inside, entry, tuple(UNITS))),
-        modules=tuple(
-            (pattern, tuple(_limits(path, f'{inside}modules."{pattern}".', quantities, OF_MODULES)))
-            for pattern, quantities in entry.modules.items()
-        ),
+        limits=tuple(limits),
         coverage=None if asked is None else _checked(path, f"{inside}coverage", percent, asked),
         forbid=tuple(_listed(entry.forbid)),
         unknown=tuple(_listed(entry.unknown)),

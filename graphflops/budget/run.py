@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Union
 
+from graphflops.base.groups import grouped
 from graphflops.base.limits import Limits, left, limit_process, next_analysis
 from graphflops.base.record import Record
 from graphflops.base.rendered import Rendered
@@ -166,33 +167,27 @@ def checked(
     past = _past(revision, names) if revision else {}
     every = [job for some in planned for job in some]
     jobs = [replace(job, past=past.get(job.label), update=update, assume=assume) for job in every]
-    found: dict[str, list[Finding]] = {name: [] for name in names}
-    values: dict[str, Mapping[str, int]] = {}
-    results: dict[str, list[LimitResult]] = {name: [] for name in names}
+    done = [*zip(jobs, _run(jobs, processes, rule_files), strict=True)]
     measured: Baseline = {}
-    for job, outcome in zip(jobs, _run(jobs, processes, rule_files), strict=True):
-        found[job.label] += outcome.findings
-        values.setdefault(job.label, outcome.values)
-        results[job.label] += outcome.limits
+    for job, outcome in done:
         if outcome.measured is not None:
             measured.setdefault(job.name, {})[str(job.sizes)] = outcome.measured
-    for name, some in zip(names, planned, strict=True):
-        if not some:
-            found[name].append(finding("GF311", f"no limit of {shown(budget.path)} is for this model"))
-    each = [
-        ModelFindings(name, tuple(dict.fromkeys(of)), values.get(name, {}), limits=tuple(results[name]))
-        for name, of in found.items()
-    ]
+    outcomes, each = grouped((job.label, outcome) for job, outcome in done), list[ModelFindings]()
+    for name in dict.fromkeys(names):
+        own = outcomes.get(name, [])
+        found = [one for outcome in own for one in outcome.findings]
+        if not own:
+            found = [finding("GF311", f"no limit of {shown(budget.path)} is for this model")]
+        limits = tuple(result for outcome in own for result in outcome.limits)
+        values = own[0].values if own else {}
+        each.append(ModelFindings(name, tuple(dict.fromkeys(found)), values, limits=limits))
     return Checked(tuple(each), measured)
 
 
 def jobs_of(budget: BudgetFile, model: Model, before: Baseline) -> Iterator[Job]:
     """One job for each choice of sizes; none for a model that no limit is for."""
     label, name = _names(budget, model)
-    by_sizes: dict[Sizes, list[Budget]] = {}
-    for entry in budget.budgets:
-        if entry.applies(name):
-            by_sizes.setdefault(entry.sizes, []).append(entry)
+    by_sizes = grouped((entry.sizes, entry) for entry in budget.budgets if entry.applies(name))
     for sizes, entries in by_sizes.items():
         yield Job(model, label, name, sizes, tuple(entries), before.get(name, {}).get(str(sizes)))
 

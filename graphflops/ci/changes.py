@@ -69,15 +69,11 @@ class ModelChange(Record, frozen=True):
         if self.comparison is None or contradictions(self.comparison.new):
             return True
         totals = self.comparison.totals["forward"]
-        for name in _WATCHED:
-            figure = totals.get(name)
-            if figure is None or not figure.differs:
-                continue
-            delta = figure.delta
-            if delta is None or not figure.before_value or abs(delta) > threshold * figure.before_value:
-                return True
+        figures = [totals[name] for name in _WATCHED if name in totals and totals[name].differs]
+        pairs = [(figure.delta, figure.before_value) for figure in figures]
+        is_large = any(not was or change is None or abs(change) > threshold * was for change, was in pairs)
         opened = any(size.opened or size.fixed for size in self.comparison.sizes)
-        return opened or bool(self.comparison.unknown)
+        return is_large or opened or bool(self.comparison.unknown)
 
 
 def changes(base: str, wanted: Callable[[str], bool], cache: str | None) -> Iterator[ModelChange]:
@@ -305,13 +301,11 @@ def loosened(old: BudgetFile, new: BudgetFile) -> Iterator[str]:
 
 
 def _of_one(old: Budget, new: Sequence[Budget]) -> Iterator[str]:
-    for limit in old.limits:
-        yield from _larger("", limit, [other for entry in new for other in entry.limits])
-    for pattern, limits in old.modules:
-        same = [those for entry in new for path, those in entry.modules if path == pattern]
+    for pattern, limits in old.limits:
+        same = [those for entry in new for path, those in entry.limits if path == pattern]
         others = [limit for those in same for limit in those]
         for limit in limits:
-            yield from _larger(f" of {shown(pattern, 80)}", limit, others)
+            yield from _larger(f" of {shown(pattern, 80)}" if pattern else "", limit, others)
     least = max((entry.coverage for entry in new if entry.coverage is not None), default=None)
     if old.coverage is not None and (least is None or least < old.coverage):
         now = f", is {float(100 * least):g} %" if least else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.exceptions import Exit
 from msgspec.structs import replace
 
 from graphflops.commands import files, model_options, options
@@ -41,10 +42,9 @@ if TYPE_CHECKING:
 @options.valued("--mesh", "AXIS=N,...", "Sizes of open axes of a recorded step: dp=64,tp=4.")
 @options.verify
 @options.of_the_file
-@click.pass_context
 def analyze(
-    ctx: click.Context, /, models: tuple[str, ...], sweeps: dict[str, tuple[int, ...]], cut: dict[str, Any],
-    output: files.Output, strict: bool, per: str | None, price_per_hour: float | None, **given: Any,
+    models: tuple[str, ...], sweeps: dict[str, tuple[int, ...]], cut: dict[str, Any], output: files.Output,
+    strict: bool, per: str | None, price_per_hour: float | None, **given: Any,
 ) -> None:  # fmt: skip
     """FLOPs, bytes, memory and parameters of MODEL: a .pt2 of torch.export.save, an .onnx, or a saved JSON report.
 
@@ -63,10 +63,12 @@ def analyze(
     graphflops analyze *.onnx lm.pt2 --output costs.csv
     graphflops analyze timm:resnet50@batch=8 --device h200
     """
+    # Options of a whole report of one model, which are refused where something else is written.
+    others = {**cut, "price_per_hour": price_per_hour, "sweep": sweeps or None}
     if per is not None:
-        _per_item(ctx, models, per, output, given)
+        _per_item(models, per, output.of("Listing", **others, strict=strict), given)
     elif len(models) > 1:
-        _overview(ctx, models, output, strict, given)
+        _overview(models, output.of("Overview", **others), strict, given)
     else:
         report = _one(models[0], cut, sweeps, output, price_per_hour, given)
         from graphflops.render.summary import unknown
@@ -76,9 +78,9 @@ def analyze(
         for problem in problems:
             click.echo(f"graphflops: error: {problem.message}", err=True)
         if problems:
-            ctx.exit(1)
+            raise Exit(1)
         if strict:
-            _refuse(ctx, [contradicted(report), unknown(report) if report.coverage.unknown else ""])
+            _refuse([contradicted(report), unknown(report) if report.coverage.unknown else ""])
 
 
 def _one(
@@ -115,29 +117,17 @@ def _one(
     return report
 
 
-def _per_item(
-    ctx: click.Context, models: tuple[str, ...], axis: str, output: files.Output, given: dict[str, Any]
-) -> None:
+def _per_item(models: tuple[str, ...], axis: str, output: files.Output, given: dict[str, Any]) -> None:
     if len(models) > 1:
         raise click.UsageError("--per takes one MODEL")
     from graphflops.render.derived import per_item
 
-    output = output.of("Listing", **_others(ctx, "strict"))
     program = model_options.model(models[0], training=bool(given["training"]), mesh=given.pop("mesh"))
     output.write(per_item(files.report_of(program, **given).per(axis), exact=output.is_exact))
 
 
-def _others(ctx: click.Context, *more: str) -> dict[str, Any]:
-    """Options of a whole report of one model, which are refused where something else is written."""
-    names = ("by", "depth", "top", "verbose", "price_per_hour", *more)
-    return {**{name: ctx.params[name] for name in names}, "sweep": ctx.params["sweeps"] or None}
-
-
-def _overview(
-    ctx: click.Context, models: tuple[str, ...], output: files.Output, strict: bool, given: dict[str, Any]
-) -> None:
+def _overview(models: tuple[str, ...], output: files.Output, strict: bool, given: dict[str, Any]) -> None:
     """Writes a line for each model; exits with 1 where one cannot be analyzed."""
-    output = output.of("Overview", **_others(ctx))
     from graphflops.base.limits import next_analysis
     from graphflops.derived.overview import overview
     from graphflops.loading import import_rules
@@ -159,18 +149,18 @@ def _overview(
     failed = sum(bool(line.error) for line in found.lines)
     if failed:
         click.echo(f"graphflops: error: {failed:,} of {len(models):,} models failed", err=True)
-        ctx.exit(1)
+        raise Exit(1)
     unknown = sum(line.cost.unknown for line in found.lines if line.cost is not None)
     if strict:
-        _refuse(ctx, [*doubtful, f"the cost of {unknown:,} calls is unknown" if unknown else ""])
+        _refuse([*doubtful, f"the cost of {unknown:,} calls is unknown" if unknown else ""])
 
 
-def _refuse(ctx: click.Context, problems: list[str]) -> None:
+def _refuse(problems: list[str]) -> None:
     """Says each problem that is not "", and exits with 3 where there is one."""
     for problem in filter(None, problems):
         click.echo(f"graphflops: strict: {problem}", err=True)
     if any(problems):
-        ctx.exit(3)
+        raise Exit(3)
 
 
 # Options that `ask` takes.

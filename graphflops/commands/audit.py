@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import click
+from click.exceptions import Exit
 
 from graphflops.base.files import CONFIGURATION, copied, locked, nearest
 from graphflops.commands import files, options
@@ -66,10 +67,9 @@ _EXTRA = ("onnx_ir", "onnxruntime", "onnxscript")
 @options.flag("--diff", "Write nothing, and say all that would change.")
 @options.flag("--exit-code", "Exit with 3 if anything was fixed, or would be.")
 @options.valued("--explain", "CODE", "Say what a check looks for; `all` lists them.")
-@click.pass_context
 def audit(
-    ctx: click.Context, /, models: tuple[str, ...], fail_on: _FailOn,
-    top: int | None, statistics: bool, output: files.Output, explain: str | None, **given: Any,
+    models: tuple[str, ...], fail_on: _FailOn, top: int | None, statistics: bool, output: files.Output,
+    explain: str | None, **given: Any,
 ) -> None:  # fmt: skip
     """Findings about models that a reviewer can act on: correctness, safety and cost of an .onnx, time of any on a device.
 
@@ -105,7 +105,7 @@ def audit(
         found, errors = _audited(models, codes, **sizes)
         if found.models:
             output.write(found, top=top, statistics=statistics or None, locate=located)
-    _exit(ctx, found, errors, fail_on, is_told=is_fixed and given["exit_code"])
+    _exit(found, errors, fail_on, is_told=is_fixed and given["exit_code"])
 
 
 def _what(given: dict[str, Any]) -> tuple[Sequence[str], dict[str, Any]]:
@@ -118,19 +118,17 @@ def _what(given: dict[str, Any]) -> tuple[Sequence[str], dict[str, Any]]:
     return chosen(given.pop("select"), given.pop("ignore")), sizes
 
 
-def _exit(
-    ctx: click.Context, found: Findings, errors: Sequence[str], fail_on: _FailOn, *, is_told: bool
-) -> None:
+def _exit(found: Findings, errors: Sequence[str], fail_on: _FailOn, *, is_told: bool) -> None:
     """Exits with 1 where a model cannot be audited, with 3 where a finding is severe enough, or a fix is to be told."""
     from graphflops.report.findings import SEVERITIES
 
     for error in errors:
         click.echo(f"graphflops: error: {error}", err=True)
     if errors:
-        ctx.exit(1)
+        raise Exit(1)
     severe = [] if fail_on == "never" else SEVERITIES[: SEVERITIES.index(fail_on) + 1]
     if is_told or any(finding.severity in severe for entry in found.models for finding in entry.findings):
-        ctx.exit(3)
+        raise Exit(3)
 
 
 def _audited(models: Sequence[str], codes: Sequence[str], **sizes: Any) -> tuple[Findings, list[str]]:
@@ -223,7 +221,7 @@ def _one(model: str, codes: Collection[str], sizes: Any, output: str | None, giv
 def _target(model: str, output: str | None, in_place: bool) -> str:
     """Where the fixed file goes; FileError where that would harm a file, or part the model from its data."""
     from graphflops.exporters import onnx
-    from graphflops.onnx_audit.registry import Model
+    from graphflops.onnx_audit.registry import File
     from graphflops.onnx_audit.safety import external
 
     target = model if in_place else output or f"{os.path.splitext(model)[0]}.fixed.onnx"
@@ -231,7 +229,7 @@ def _target(model: str, output: str | None, in_place: bool) -> str:
         advice = "name another with --output" if output is None else "--in-place replaces the model"
         raise FileError(f"{shown(target)}: exists: {advice}")
     beside = os.path.realpath(os.path.dirname(target)) == os.path.realpath(os.path.dirname(model))
-    if not beside and any(external(Model(Path(model), onnx.opened(model)[0]))):
+    if not beside and any(external(File(Path(model), onnx.opened(model)[0]))):
         raise FileError(f"{shown(target)}: must lie beside the model, whose weights are in other files there")
     return target
 
@@ -256,10 +254,9 @@ def _target(model: str, output: str | None, in_place: bool) -> str:
 @options.assume
 @options.output_of("Findings")
 @options.rule_files
-@click.pass_context
 def check(
-    ctx: click.Context, /, models: tuple[str, ...], budget_file: str | None, baseline: str | None,
-    update: bool, init: bool, output: files.Output, **given: Any,
+    models: tuple[str, ...], budget_file: str | None, baseline: str | None, update: bool, init: bool,
+    output: files.Output, **given: Any,
 ) -> None:  # fmt: skip
     """Check models against the limits in a budget: exit 3, and which limits are broken, where, and by how much.
 
@@ -293,14 +290,14 @@ def check(
         if findings.models or output.form or output.path:
             _write(findings, output)
         if findings.models:
-            ctx.exit(3)
+            raise Exit(3)
         return
-    _check(ctx, budget, models, baseline, output, update=update, **given)
+    _check(budget, models, baseline, output, update=update, **given)
 
 
 def _check(
-    ctx: click.Context, budget: BudgetFile, models: tuple[str, ...], baseline: str | None,
-    output: files.Output, *, update: bool, **given: Any,
+    budget: BudgetFile, models: tuple[str, ...], baseline: str | None, output: files.Output, *, update: bool,
+    **given: Any,
 ) -> None:  # fmt: skip
     from graphflops.budget import baseline as baselines
     from graphflops.budget.run import before_of, checked
@@ -318,7 +315,7 @@ def _check(
             old = baselines.read(path) if models and os.path.exists(path) else {}
             files.write(baselines.to_json({**old, **result.measured}), path)
     if result.failed or result.broken:
-        ctx.exit(1 if result.failed else 3)
+        raise Exit(1 if result.failed else 3)
 
 
 def _write(findings: Findings, output: files.Output) -> None:

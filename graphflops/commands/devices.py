@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import click
+from click.exceptions import Exit
 
 from graphflops.commands import files, model_options, options
 
@@ -24,16 +25,7 @@ from graphflops.commands import files, model_options, options
     "--strict", "Exit with 3 also where a cost is unknown, or the file contradicts itself: it may need more."
 )
 @options.of_the_file
-@click.pass_context
-def fits(
-    ctx: click.Context,
-    /,
-    model: str,
-    rule_files: tuple[str, ...],
-    output: files.Output,
-    strict: bool,
-    **given: Any,
-) -> None:
+def fits(model: str, rule_files: tuple[str, ...], output: files.Output, strict: bool, **given: Any) -> None:
     """Whether MODEL fits on a device: a .pt2, an .onnx, or a JSON report saved with --device;
     or a library's model by name (hf:config.json), which is captured: graphflops capture --help.
 
@@ -54,7 +46,7 @@ def fits(
     found = computed(model_options.model(model, training=bool(given["training"])), **given)
     output.write(found)
     if not found.fits or (strict and (found.is_lower_bound or found.doubt)):
-        ctx.exit(3)
+        raise Exit(3)
 
 
 @click.command(cls=options.LimitedCommand)

@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.exceptions import Exit
 
 from graphflops.base.limits import LimitPassed
 from graphflops.commands import files, model_options, options
@@ -41,10 +42,9 @@ Pair = tuple["ModelFile | Graph | None", "ModelFile | Graph | None", bool]
 @options.device
 @options.flag("--exit-code", "Exit with 3 if anything differs.")
 @options.of_the_file
-@click.pass_context
 def diff(
-    ctx: click.Context, /, sides: tuple[str, ...], cut: dict[str, Any], output: files.Output, exit_code: bool,
-    **given: Any,
+    sides: tuple[str, ...], paths: tuple[str, ...] | None, cut: dict[str, Any], output: files.Output,
+    exit_code: bool, **given: Any,
 ) -> None:  # fmt: skip
     """What changed from OLD to NEW, by how much, and in which module.
 
@@ -58,7 +58,7 @@ def diff(
     graphflops diff main                             every model that differs from main
     """
     output = output.of("Comparison", **cut)
-    pairs = _pairs(sides, ctx.meta.get(options.PATHS))
+    pairs = _pairs(sides, paths)
     if output.form not in _SEVERAL and len(pairs) != 1:
         what = f"{len(pairs)} models differ"
         raise click.UsageError(f"{what}: name one behind --, or ask for table or markdown")
@@ -81,7 +81,7 @@ def diff(
     text = texts[0] if len(texts) == 1 else "\n".join(map(str, texts)) or "no model differs\n"
     files.write(text, output.path)
     if exit_code and differs:
-        ctx.exit(3)
+        raise Exit(3)
 
 
 def _alone(old: ModelFile | Graph | None, new: ModelFile | Graph | None) -> str:
@@ -164,9 +164,8 @@ def _where(path: str, old: str, new: str | None, names: Sequence[str]) -> list[t
 @options.assume
 @options.output_of("History")
 @options.of_the_file
-@click.pass_context
 def history(
-    ctx: click.Context, /, sides: tuple[str, ...], last: int, output: files.Output, **given: Any
+    sides: tuple[str, ...], paths: tuple[str, ...] | None, last: int, output: files.Output, **given: Any
 ) -> None:
     """What MODEL cost at each commit that changed it, the oldest first; a renamed file is followed.
 
@@ -181,15 +180,14 @@ def history(
     from graphflops.versions.revisions import range_of
 
     output = output.of("History")
-    behind = ctx.meta.get(options.PATHS)
-    paths, ranges = (behind, sides) if behind else (sides[-1:], sides[:-1])
-    if len(paths) != 1 or len(ranges) > 1:
+    behind, ranges = (paths, sides) if paths else (sides[-1:], sides[:-1])
+    if len(behind) != 1 or len(ranges) > 1:
         raise click.UsageError("name one MODEL, and before -- at most one range OLD..NEW")
     span = range_of(ranges[0]) if ranges else None
     if ranges and span is None:
         raise click.UsageError(f"{shown(ranges[0])} is no range OLD..NEW")
     import_rules(given.pop("rule_files"))
-    output.write(found(paths[0], span, last, lambda file: analyze(file, **given)))
+    output.write(found(behind[0], span, last, lambda file: analyze(file, **given)))
 
 
 @click.command(cls=options.LimitedCommand)

@@ -13,7 +13,6 @@ from graphflops.commands import files
 from graphflops.errors import ModelError, OptionError, shown
 from graphflops.render import formats
 
-_SECONDS, _MEMORY = "graphflops.time_limit", "graphflops.memory_limit"  # where a context keeps the limits
 _LARGEST_SIZE = 2**48  # elements along one axis
 
 Function = TypeVar("Function", bound="Callable[..., Any]")
@@ -43,30 +42,22 @@ class LimitedCommand(Command):
     def __init__(self, *args: Any, **keywords: Any) -> None:
         super().__init__(*args, **keywords)
         late = "Stop with an error after so long. Default: an hour."
-        seconds("--time-limit", late, 3600.0, 10_000_000, expose_value=False, callback=_kept)(self)
+        seconds("--time-limit", late, 3600.0)(self)
         large = "Stop with an error where the process takes more address space, such as 2GiB."
-        click.option("--memory-limit", type=BYTES, expose_value=False, callback=_kept, help=large)(self)
+        click.option("--memory-limit", type=BYTES, help=large)(self)
 
     def invoke(self, ctx: click.Context) -> Any:
         from graphflops.base.limits import Limits, limited
 
-        with limited(Limits(ctx.meta[_SECONDS], ctx.meta[_MEMORY])):
+        with limited(Limits(ctx.params.pop("time_limit"), ctx.params.pop("memory_limit"))):
             return super().invoke(ctx)
 
 
-def _kept(ctx: click.Context, param: click.Parameter, limit: float | None) -> None:
-    if limit != limit:
-        raise click.BadParameter("nan is no number of seconds", ctx, param)
-    ctx.meta[f"graphflops.{param.name}"] = limit
-
-
-PATHS = "graphflops.paths"  # where the arguments behind `--` are kept
-
-
 class PathsCommand(LimitedCommand):
-    """A command that keeps the paths behind `--` apart; options there are options."""
+    """A command that gets the paths behind `--` as `paths`, None without a `--`; options there are options."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.params["paths"] = None
         if "--" in args:
             at = args.index("--")
             behind = args[at + 1 :]
@@ -75,7 +66,7 @@ class PathsCommand(LimitedCommand):
             # Click's mark for none.
             paths = found["sides"] if isinstance(found["sides"], (list, tuple)) else ()
             places = [int(text.rpartition("\0")[2]) for text in paths]
-            ctx.meta[PATHS] = tuple(behind[place] for place in places)
+            ctx.params["paths"] = tuple(behind[place] for place in places)
             args = args[:at] + [text for index, text in enumerate(behind) if index not in places]
         return super().parse_args(ctx, args)
 
@@ -189,10 +180,16 @@ def whole(
     return click.option(*names, type=click.IntRange(least, most), metavar=metavar, help=text, **more)
 
 
-def seconds(name: str, text: str, default: float, most: float = 1e7, **more: Any) -> Option[Any]:
+def seconds(name: str, text: str, default: float, most: float = 10_000_000, **more: Any) -> Option[Any]:
     """An option for a time that something may take."""
+
+    def number(ctx: click.Context, param: click.Parameter, value: float) -> float:
+        if value != value:
+            raise click.BadParameter("nan is no number of seconds", ctx, param)
+        return value
+
     kind = click.FloatRange(min=0, min_open=True, max=most)
-    return click.option(name, type=kind, default=default, metavar="SECONDS", help=text, **more)
+    return valued(name, "SECONDS", text, type=kind, default=default, callback=number, **more)
 
 
 def choice(name: str, among: Iterable[str], text: str | None, *others: str, **more: Any) -> Option[Any]:

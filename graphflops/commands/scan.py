@@ -7,6 +7,7 @@ import tempfile
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.exceptions import Exit
 
 from graphflops.commands import files, options
 from graphflops.errors import shown
@@ -47,10 +48,9 @@ _FURTHER = ("calls", "modules", "findings")
 )
 @options.valued("--report", "FILE.html", "The table as a page.", type=click.Path(dir_okay=False))
 @options.valued("--diff", "OLD", "Compare a table with the one named SOURCE.", "old", type=click.Path())
-@click.pass_context
 def scan(
-    ctx: click.Context, /, sources: tuple[str, ...], output: str | None, report: str | None, old: str | None,
-    dims: dict[str, int], **given: Any,
+    sources: tuple[str, ...], output: str | None, report: str | None, old: str | None, dims: dict[str, int],
+    **given: Any,
 ) -> None:  # fmt: skip
     """Price every model of SOURCE into a table: a row for each file and binding.
 
@@ -74,10 +74,10 @@ def scan(
     if output is None:
         raise click.UsageError("name the table with --output")
     if os.path.splitext(output)[1].lower() in _SUFFIXES and not os.path.isdir(output):
-        _as_page(ctx, sources, output, dims, is_all=report is None, **given)
+        _as_page(sources, output, dims, is_all=report is None, **given)
         return
     if sources:
-        _scanned(ctx, sources, output, dims, called=output, **given)
+        _scanned(sources, output, dims, called=output, **given)
     elif report is None:
         raise click.UsageError("name SOURCE, or what to make of the table: --report, --diff")
     if report is not None:
@@ -87,12 +87,7 @@ def scan(
 
 
 def _as_page(
-    ctx: click.Context,
-    sources: tuple[str, ...],
-    output: str,
-    dims: dict[str, int],
-    is_all: bool,
-    **given: Any,
+    sources: tuple[str, ...], output: str, dims: dict[str, int], *, is_all: bool, **given: Any
 ) -> None:
     """Scans into a page; the table goes. is_all: nothing else is to be made of it."""
     from graphflops.scan.views import page
@@ -104,14 +99,13 @@ def _as_page(
         what = "a scan writes a folder of Parquet files, or a page: FILE.html"
         raise click.UsageError(f"{shown(output)}: {what}")
     with tempfile.TemporaryDirectory(prefix="graphflops-") as folder:
-        _scanned(ctx, sources, folder, dims, called=output, **given)
+        _scanned(sources, folder, dims, called=output, **given)
         files.write(page(folder, output), output)
 
 
 def _scanned(
-    ctx: click.Context, sources: tuple[str, ...], output: str, dims: dict[str, int], *, called: str,
-    jobs: int | None, scheduler: str | None, bindings: str | None, rows: tuple[str, ...], cache: bool,
-    **given: Any,
+    sources: tuple[str, ...], output: str, dims: dict[str, int], *, called: str, jobs: int | None,
+    scheduler: str | None, bindings: str | None, rows: tuple[str, ...], cache: bool, **given: Any,
 ) -> None:  # fmt: skip
     from graphflops.budget.run import processors
     from graphflops.scan.jobs import Binding, Options, bindings_of
@@ -141,4 +135,4 @@ def _scanned(
         f"{shown(called)}: {summary.done:,} rows ({'; '.join(filter(None, (states, skipped)))})", err=True
     )
     if summary.interrupted:
-        ctx.exit(130)
+        raise Exit(130)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import click
+from click.exceptions import Exit
 
 from graphflops.commands import files, options
 
@@ -53,10 +54,9 @@ from graphflops.commands import files, options
 @options.whole("--top", "Calls that a table shows.")
 @options.output_of("Validation")
 @options.of_the_file
-@click.pass_context
 def validate(
-    ctx: click.Context, /, model: str, show_kernel: bool, top: int | None, output: files.Output,
-    rule_files: tuple[str, ...], **given: Any,
+    model: str, show_kernel: bool, top: int | None, output: files.Output, rule_files: tuple[str, ...],
+    **given: Any,
 ) -> None:  # fmt: skip
     """Run MODEL and prove its counts: shapes, FLOPs, tiles, time, memory.
 
@@ -85,7 +85,7 @@ def validate(
         from graphflops.render.validation import conclusion
 
         click.echo(f"graphflops: validate: {conclusion(found)}", err=True)
-        ctx.exit(3)
+        raise Exit(3)
 
 
 @click.command(cls=options.Command)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict, deque
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, get_args
 
 from graphflops.base.aligned import matching_blocks
+from graphflops.base.groups import grouped
 from graphflops.base.units import numbered, unnumbered
 from graphflops.comparison.align import Pairs
 from graphflops.comparison.result import Fact, FactKind
@@ -47,13 +48,11 @@ def _spend(surplus: Counter[int], kind: int, sign: int) -> bool:
 def _matched(old: list[Row], new: list[Row]) -> Iterator[RowPair]:
     """Pairs calls of the same operator in order, those of one source line first, then by position; then lists the rest."""
     for key in (lambda row: (row.op, row.source), lambda row: row.op):
-        waiting: defaultdict[Hashable, deque[Row]] = defaultdict(deque)
-        for row in new:
-            waiting[key(row)].append(row)
+        waiting = grouped((key(row), row) for row in new)
         rest: list[Row] = []
         for row in old:
             if same := waiting.get(key(row)):
-                yield row, same.popleft()
+                yield row, same.pop(0)
             else:
                 rest.append(row)
         left = {id(row) for same in waiting.values() for row in same}
@@ -208,11 +207,12 @@ def rewired(old: Report, new: Report, paired: Mapping[int, int], numbers: Number
 
 def told(found: Sequence[Rewired]) -> str:
     """The changes in one sentence, those of repeated layers together; "" for none."""
-    groups: dict[tuple[object, ...], list[Rewired]] = {}
-    for one in found:
+
+    def key(one: Rewired) -> tuple[object, ...]:
         names = (tuple(map(unnumbered, names)) for names in (one.before, one.after))
-        key = (one.op, unnumbered(one.place), *names)
-        groups.setdefault(key, []).append(one)
+        return one.op, unnumbered(one.place), *names
+
+    groups = grouped((key(one), one) for one in found)
     parts = []
     for group in [*groups.values()][:_NAMED]:
         first = group[0]

@@ -12,6 +12,7 @@ from fractions import Fraction
 from itertools import takewhile
 from math import prod
 
+from graphflops.base.groups import grouped
 from graphflops.base.units import is_index, runs_of
 from graphflops.comparison.result import (
     Cause,
@@ -59,12 +60,11 @@ def causes(folds: Iterable[Fold]) -> list[Cause]:
 
 def _attach(groups: dict[int, list[Fold]], sizes: dict[int, Counter[Resized]]) -> None:
     """Moves groups without changed weights into one with sizes of the same ratio, in a module around it or in it."""
-    ratios = {}
-    by_ratio: dict[Fraction, list[int]] = {}
-    for number, counts in sizes.items():
-        ratios[number] = {Fraction(size.after, size.before) for size in counts if size.before}
-        for ratio in ratios[number]:
-            by_ratio.setdefault(ratio, []).append(number)
+    ratios = {
+        number: {Fraction(size.after, size.before) for size in counts if size.before}
+        for number, counts in sizes.items()
+    }
+    by_ratio = grouped((ratio, number) for number, own in ratios.items() for ratio in own)
     for number in reversed([*groups]):
         if any(size.noun in _TELLING[:-1] for size in sizes[number]):
             continue
@@ -194,10 +194,8 @@ def _folds(members: Sequence[ModuleChange]) -> list[Fold]:
         return [Fold(after, before, tuple(members), *sums)]
     columns = [*zip(*(_parts(module.path) for module in members), strict=True)]
     column = next(column for column in columns if len({*column}) > 1)
-    parts: dict[str, list[ModuleChange]] = {}
-    for name, module in zip(column, members, strict=True):
-        parts.setdefault(name, []).append(module)
-    return [fold for part in parts.values() for fold in _folds(part)]
+    parts = grouped(zip(column, members, strict=True)).values()
+    return [fold for part in parts for fold in _folds(part)]
 
 
 def _joined(paths: Sequence[str | None]) -> tuple[str | None, bool]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from itertools import starmap
 from typing import Any, TypeVar
 
+from graphflops.base.groups import grouped
 from graphflops.comparison.align import align
 from graphflops.comparison.calls import Rewired, aligned, rewired, told
 from graphflops.comparison.causes import causes, crossings, folded, growth
@@ -139,13 +140,12 @@ def _is_same(found: Comparison) -> bool:
     """True if nothing differs; of an export, if nothing is unexplained."""
     if found.export:
         return all(entry.status != "unexplained" for entry in found.ledger)
-    if found.unknown or found.inputs or found.dtypes or found.modules:
-        return False
-    if any(size.opened or size.fixed or None in (size.before, size.after) for size in found.sizes):
-        return False
-    if any(remark.name in ("sizes-differ", "rewired") for remark in found.remarks):
-        return False
-    return not any(figure.differs for phase in found.totals.values() for figure in phase.values())
+    return not (
+        (found.unknown or found.inputs or found.dtypes or found.modules)
+        or any(size.opened or size.fixed or None in (size.before, size.after) for size in found.sizes)
+        or any(remark.name in ("sizes-differ", "rewired") for remark in found.remarks)
+        or any(figure.differs for phase in found.totals.values() for figure in phase.values())
+    )
 
 
 def _exported(report: Report, renamed: Renamed, module: ComparedModule) -> Hashable:
@@ -159,9 +159,7 @@ def _exported(report: Report, renamed: Renamed, module: ComparedModule) -> Hasha
 
 def _handed_over(modules: Sequence[ModuleChange]) -> Iterator[ModuleChange]:
     """Entries of an export, with the module that the work went to or came from: exporters fuse what follows a product."""
-    by_delta: dict[int, list[ModuleChange]] = {}
-    for change in modules:
-        by_delta.setdefault(change.figures["matrix_flops"].delta or 0, []).append(change)
+    by_delta = grouped((change.figures["matrix_flops"].delta or 0, change) for change in modules)
     for change in modules:
         delta = change.figures["matrix_flops"].delta or 0
         others = by_delta.get(-delta, ()) if delta else ()
@@ -173,15 +171,8 @@ def _handed_over(modules: Sequence[ModuleChange]) -> Iterator[ModuleChange]:
 
 def _rank(joined: JointSizes) -> Rank:
     """What entries are sorted by: how much work changed, then traffic, then other work, then parameters."""
-    known: dict[Dim, int] = {}
-
-    def rough(dim: Dim) -> int:
-        if isinstance(dim, int):
-            return dim
-        if dim not in known:
-            values = {name: joined.values.get(name, _RANKED_AT) for name in dim.symbols}
-            known[dim] = evaluate(dim, values) or 0
-        return known[dim]
+    values = defaultdict(lambda: _RANKED_AT, joined.values)
+    rough = cache(lambda dim: evaluate(dim, values) or 0)
 
     def change(figure: Figure | None) -> int:
         if figure is None or not figure.differs:

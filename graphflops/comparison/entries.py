@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict, deque
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from graphflops.base.groups import grouped
 from graphflops.base.record import Record
 from graphflops.comparison.align import Pairs, differ, out_of_order
 from graphflops.comparison.calls import Numbers, RowPair, different, facts, ordered, own_name
@@ -78,15 +79,9 @@ def _reordered(trees: Trees) -> dict[ComparedModule, Fact]:
     for ours, theirs in trees.pairs.new.items():
         if ours.signature == theirs.signature or len(ours.children) < 2:
             continue
-        mine = [
-            part
-            for part in ours.children.values()
-            if (partner := trees.pairs.new.get(part))
-            and partner.parent is theirs
-            and part.counts
-            and partner.counts
-        ]
-        into = [trees.pairs.new[part] for part in mine]
+        pairs = [(part, trees.pairs.new.get(part)) for part in ours.children.values() if part.counts]
+        both = [(part, one) for part, one in pairs if one and one.parent is theirs and one.counts]
+        mine, into = [part for part, _ in both], [one for _, one in both]
         order = sorted(into, key=lambda part: part.first or 0)
         place = {part: index for index, part in enumerate(order)}
         for index in out_of_order(place[part] for part in into):
@@ -278,12 +273,10 @@ def _aligned(trees: Trees) -> Iterator[tuple[str, str]]:
     """Pairs of source lines of equal calls in paired modules, in order."""
     old, new = (report.rows for report in trees.reports)
     for ours, theirs in trees.pairs.new.items():
-        places: dict[int, deque[int]] = {}
-        for index, kind in theirs.calls:
-            places.setdefault(kind, deque()).append(index)
+        places = grouped((kind, index) for index, kind in theirs.calls)
         for index, kind in ours.calls:
             if partners := places.get(kind):
-                yield old[index].source, new[partners.popleft()].source
+                yield old[index].source, new[partners.pop(0)].source
         if len(ours.calls) == len(theirs.calls):  # changed calls at the same place count too
             for (index, _), (other, _) in zip(ours.calls, theirs.calls, strict=True):
                 if old[index].op == new[other].op:
@@ -324,8 +317,7 @@ def _compared(
 
 def differs(group: GroupChange) -> bool:
     """True if the group changed."""
-    if (group.before is None) != (group.after is None) or group.before_calls != group.after_calls:
-        return True
-    if group.before_unknown != group.after_unknown:
-        return True
-    return any(figure.differs for figures in (group.figures, group.backward) for figure in figures.values())
+    before = (group.before is None, group.before_calls, group.before_unknown)
+    after = (group.after is None, group.after_calls, group.after_unknown)
+    figures = (*group.figures.values(), *group.backward.values())
+    return before != after or any(figure.differs for figure in figures)

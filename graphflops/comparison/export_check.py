@@ -11,6 +11,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from dataclasses import replace
 from typing import get_args
 
+from graphflops.base.groups import grouped
 from graphflops.base.patterns import modules_around
 from graphflops.base.record import Record
 from graphflops.comparison.result import InputChange, LedgerEntry, LedgerKind, LedgerStatus, UnknownChange
@@ -213,7 +214,7 @@ class ExportCheck(Record, frozen=True):
 
     def _flops(self, rows: Sequence[Row], *, old: bool) -> defaultdict[str, Dim]:
         renamed = self.joined.old if old else self.joined.new
-        by_module = _by_module(rows).items()
+        by_module = grouped((row.module, row) for row in rows).items()
         found = {path: renamed(total(row.cost.matrix_flops for row in group)) for path, group in by_module}
         return defaultdict(int, {path: flops for path, flops in found.items() if flops != 0})
 
@@ -236,10 +237,7 @@ class ExportCheck(Record, frozen=True):
 
     def number(self, quantity: Dim) -> int:
         """A quantity at the sizes compared at, others at a size of our own."""
-        if isinstance(quantity, int):
-            return quantity
-        values = {name: self.joined.values.get(name, _SIZE) for name in quantity.symbols}
-        return evaluate(quantity, values) or 0
+        return evaluate(quantity, defaultdict(lambda: _SIZE, self.joined.values)) or 0
 
     def _attention(self) -> Iterator[LedgerEntry]:
         """Attentions that are one operator in the program and several in the export; heads copied for them."""
@@ -325,12 +323,5 @@ def _distinct(rows: Sequence[Row]) -> list[Row]:
 
 
 def _dtypes(rows: Sequence[Row]) -> dict[str, set[str]]:
-    worked = _by_module(row for row in rows if row.cost.matrix_flops != 0)
-    return {module: {row.matrix_dtype for row in group} for module, group in worked.items()}
-
-
-def _by_module(rows: Iterable[Row]) -> dict[str, list[Row]]:
-    found: defaultdict[str, list[Row]] = defaultdict(list)
-    for row in rows:
-        found[row.module].append(row)
-    return found
+    worked = grouped((row.module, row.matrix_dtype) for row in rows if row.cost.matrix_flops != 0)
+    return {module: {*dtypes} for module, dtypes in worked.items()}

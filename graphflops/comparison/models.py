@@ -93,15 +93,20 @@ def compare(
         reports = [analyze(model, **given, **size) for model, size in zip(models, sizes, strict=True)]
         if execution is None and not any(map(is_report, models)):
             reports = _as_graphs(reports, models, sizes, given)
-        old_report, new_report = map(_titled, reports, sides)
-        return _compared(old_report, new_report, _uniform(models[0], model_name))
+        return _compared(reports, sides, _uniform(models[0], model_name))
 
 
-def _compared(old: Report, new: Report, uniform: Callable[[str], float | None]) -> Comparison:
+def _compared(
+    reports: list[Report], sides: Sequence[object], uniform: Callable[[str], float | None]
+) -> Comparison:
+    """The comparison of two reports, each under the name that the user gave its file."""
+    for place, side in enumerate(sides):
+        if isinstance(side, ModelFile):
+            reports[place] = replace(reports[place], origin=replace(reports[place].origin, path=side.title))
     try:
-        return compared(old, new, uniform)
+        return compared(reports[0], reports[1], uniform)
     except DimError as error:
-        paths = " and ".join(shown(report.origin.path) for report in (old, new))
+        paths = " and ".join(shown(report.origin.path) for report in reports)
         raise DimError(f"{paths}: {error}: give sizes") from None
 
 
@@ -198,10 +203,3 @@ def _each(
         }
         sizes.append({"dims": bound, "inputs": shapes, "names": called})
     return [*graphs], sizes
-
-
-def _titled(report: Report, side: object) -> Report:
-    """The report under the name that the user gave its file."""
-    if isinstance(side, ModelFile):
-        return replace(report, origin=replace(report.origin, path=side.title))
-    return report

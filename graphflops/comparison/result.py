@@ -76,17 +76,6 @@ class TimeChange(Record, frozen=True):
     low: float  # of the interval that holds the measured time after the change in nine of ten cases
     high: float
 
-    @staticmethod
-    def of(old: Report, new: Report) -> TimeChange | None:
-        """The times of two reports; None where one has none, or where they are for different devices or executions."""
-        if not old.device or (old.device, old.execution) != (new.device, new.execution):
-            return None
-        for before, after in ((old.step_time, new.step_time), (old.totals.time, new.totals.time)):
-            if before is not None and after is not None:
-                times = (before.seconds, after.seconds, after.low, after.high)
-                return TimeChange(new.device, new.execution, *times)
-        return None
-
     @property
     def percent(self) -> float | None:
         """The change in percent of before; None where that is 0."""
@@ -99,14 +88,6 @@ class ServedChange(Record, frozen=True):
     context: int  # tokens of each request, 0 where files of one size do not tell it
     before: Mapping[str, float]  # in seconds and bytes, as `after`
     after: Mapping[str, float]
-
-    @staticmethod
-    def of(old: Report, new: Report) -> ServedChange | None:
-        """The steps of two reports; None where one has no cache among its inputs, or they are of other contexts."""
-        before, after = cell_of(old), cell_of(new)
-        if before is None or after is None or before.context != after.context:
-            return None
-        return ServedChange(after.context, known_of(before), known_of(after))
 
 
 Status = Literal["changed", "new", "gone", "moved"]
@@ -363,10 +344,20 @@ class Comparison(Rendered, Record, frozen=True):
 
     @property
     def time(self) -> TimeChange | None:
-        """The predicted times of both on one device; None where one has none."""
-        return TimeChange.of(self.old, self.new)
+        """The predicted times of both; None where one has none, or they are for different devices or executions."""
+        old, new = self.old, self.new
+        if not old.device or (old.device, old.execution) != (new.device, new.execution):
+            return None
+        for before, after in ((old.step_time, new.step_time), (old.totals.time, new.totals.time)):
+            if before is not None and after is not None:
+                times = (before.seconds, after.seconds, after.low, after.high)
+                return TimeChange(new.device, new.execution, *times)
+        return None
 
     @property
     def serving(self) -> ServedChange | None:
-        """What changes for requests to two decoders; None for other programs."""
-        return ServedChange.of(self.old, self.new)
+        """What changes for requests to two decoders; None for other programs, and for steps of other contexts."""
+        before, after = cell_of(self.old), cell_of(self.new)
+        if before is None or after is None or before.context != after.context:
+            return None
+        return ServedChange(after.context, known_of(before), known_of(after))

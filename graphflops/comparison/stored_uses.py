@@ -15,6 +15,7 @@ from functools import lru_cache
 
 from msgspec import Struct
 
+from graphflops.base.groups import grouped
 from graphflops.base.record import Record
 from graphflops.comparison.result import LedgerEntry, LedgerKind, LedgerStatus
 from graphflops.dims import Dim, prod
@@ -138,15 +139,12 @@ class Matcher:
         self._fold_norms(aside, norms)
         # Parameters that are one in the export, and those that are several
         roots, stored = ({use.value: use.roots[0] for use in side.uses} for side in (self.old, self.new))
-        by_partner: dict[str, set[str]] = defaultdict(set)
-        places: dict[str, set[str]] = defaultdict(set)
-        for value, partners in self.partners.items():
-            for partner in partners:
-                by_partner[partner].add(roots[value])
-                places[roots[value]].add(stored[partner])
-        shared = [names for names in by_partner.values() if len(names) > 1]
-        self.found["weights_shared"] = sorted(plain(name) for names in shared for name in names)
-        self.found["weights_split"] = sorted(plain(root) for root, found in places.items() if len(found) > 1)
+        pairs = {(roots[value], one) for value, partners in self.partners.items() for one in partners}
+        by_partner = grouped((partner, root) for root, partner in pairs).values()
+        places = grouped({(root, stored[partner]) for root, partner in pairs}).items()
+        shared = [name for names in by_partner if len(names) > 1 for name in names]
+        self.found["weights_shared"] = sorted(map(plain, shared))
+        self.found["weights_split"] = sorted(plain(root) for root, found in places if len(found) > 1)
         self.found["constants_lifted"] = sorted({use.value for use in self.free})
         # Of one in `met` another value computed from it is there.
         lost = [use for use in self.left if not (use.computed and (use.roots[0], use.module) in self.met)]
@@ -237,9 +235,7 @@ class Matcher:
         has one.
         """
         makers = {named.name: row for row in self.old.rows for named in row.outputs}
-        found: dict[str, list[ConstantUse]] = defaultdict(list)
-        for use in aside:
-            found[use.module].append(use)
+        found = grouped((use.module, use) for use in aside)
         products = {module: makers.get(norms[module].inputs[0].name) for module in found}
         shifted = {module: self._has_bias(row, found[module][0]) for module, row in products.items() if row}
         made = ((module, row) for module, row in products.items() if row and row.cost.matrix_flops != 0)

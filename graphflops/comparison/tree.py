@@ -67,9 +67,8 @@ def grown(
     by_path = {"": root}
 
     def made(around: ComparedModule, name: str, path: str) -> ComparedModule:
-        if name not in around.children:
-            around.children[name] = ComparedModule(path, name, around, report.modules.get(path, ""))
-        return around.children[name]
+        module = ComparedModule(path, name, around, report.modules.get(path, ""))
+        return around.children.setdefault(name, module)
 
     for index, (row, kind) in enumerate(zip(report.rows, kinds, strict=True)):
         module = module_at(by_path, row.module, made)

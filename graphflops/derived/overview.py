@@ -61,7 +61,7 @@ def _line(model: str, analyze: Callable[[str], Report]) -> OverviewLine:
         cost = ModelCost(
             matrix_flops=whole.cost.matrix_flops,
             parameters=report.parameters,
-            moved_bytes=whole.cost.read_bytes + whole.cost.written_bytes,
+            moved_bytes=whole.cost.moved_bytes,
             peak_bytes=whole.peak_bytes,
             calls=report.coverage.nodes,
             unknown=report.coverage.unknown,

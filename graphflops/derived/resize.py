@@ -128,9 +128,7 @@ def _without_times(report: Report) -> Report:
 def _at_its_peak(report: Report, totals: Totals) -> Totals:
     """The totals with the call at which the timeline holds the most, and with what it holds: a formula has some moments."""
     timeline = report.memory.own
-    sizes = [report.value(entry.bytes) for entry in timeline.held]
-    known = [size for size in sizes if size is not None]
-    if len(known) != len(sizes):
+    if (known := timeline.sizes(report.value)) is None:
         is_known = isinstance(totals.peak_bytes, int) and not timeline.rows
         return replace(totals, peak_node=totals.peak_node if is_known else "")
     held = timeline.live_bytes(known)

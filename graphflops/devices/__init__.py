@@ -237,7 +237,7 @@ def device(name: str) -> Device:
         if wanted in map(_folded, (file.stem, known.name, *known.aliases)):
             return with_rates(known)
     listed = f"{', '.join(names())}, or a profile's path"
-    raise OptionError(f"--device {shown(name)}: unknown device; known: {listed}")
+    raise OptionError(f"{shown(name)}: unknown device; known: {listed}")
 
 
 def complete(profile: Device) -> Device:

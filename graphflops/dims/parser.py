@@ -56,12 +56,9 @@ def parse(text: str) -> Dim:
             raise DimError("not an expression") from None
         reader = _Reader()
         return reader.floor(reader.read(tree.body, 0))[0]
-    except DimError as error:
-        raise DimError(f"cannot read the size {shown!r}: {error}") from None
-    except ZeroDivisionError:
-        raise DimError(f"cannot read the size {shown!r}: division by zero") from None
-    except RecursionError:
-        raise DimError(f"cannot read the size {shown!r}: nested too deeply") from None
+    except (DimError, ZeroDivisionError, RecursionError) as error:
+        said = {ZeroDivisionError: "division by zero", RecursionError: "nested too deeply"}
+        raise DimError(f"cannot read the size {shown!r}: {said.get(type(error), error)}") from None
 
 
 class _Reader(RatioArithmetic):
@@ -91,10 +88,7 @@ class _Reader(RatioArithmetic):
         if isinstance(node, ast.BinOp):
             return self.chain(node, depth)
         if isinstance(node, ast.UnaryOp):
-            value = self.read(node.operand, depth)
-            if isinstance(node.op, ast.USub):
-                return -value[0], value[1]
-            return value if isinstance(node.op, ast.UAdd) else self.apply(_name(node.op), [value])
+            return self.apply(_name(node.op), [self.read(node.operand, depth)])
         if isinstance(node, ast.BoolOp):
             return self.apply(_name(node.op), [self.read(part, depth) for part in node.values])
         if isinstance(node, ast.Compare) and len(node.ops) == 1:
@@ -189,7 +183,8 @@ _ACTIONS: dict[str, tuple[int | None, Callable[..., Ratio]]] = {
     "And": (None, lambda reader, *args: reader.extreme("min", [*map(reader.truth, args)])),
     "Or": (None, lambda reader, *args: reader.extreme("max", [*map(reader.truth, args)])),
     "Not": (1, lambda reader, a: (1 - reader.truth(a)[0], 1)),
-    "Integer Identity ToFloat float": (1, lambda _, a: a),
+    "Integer Identity ToFloat float UAdd": (1, lambda _, a: a),
+    "USub": (1, lambda _, a: (-a[0], a[1])),
     "Rational IntTrueDiv FloatTrueDiv truediv Div": (2, RatioArithmetic.divided),
     "double": (2, RatioArithmetic.double),
     "floor FloorToInt": (1, RatioArithmetic.floor),

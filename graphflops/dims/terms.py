@@ -6,6 +6,7 @@ Nothing here makes an `Expr`: these are the functions that `graphflops.dims.expr
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sized
 from functools import lru_cache
 from operator import attrgetter
@@ -189,20 +190,14 @@ def without(monomial: Monomial, factor: Monomial) -> Monomial | None:
 def common_factor(a: Operand, b: Operand) -> tuple[Monomial, int]:
     """The largest monomial and integer that divide both, the latter negated to make b lead with a plus."""
     terms = [*terms_of(a).items(), *terms_of(b).items()]
-    common = list(terms[0][0])
+    common = Counter(terms[0][0])
     for monomial, _ in terms[1:]:
         if not common:
             break
-        left = list(monomial)
-        kept = []
-        for atom in common:
-            if atom in left:
-                left.remove(atom)
-                kept.append(atom)
-        common = kept
+        common &= Counter(monomial)
     content = math.gcd(*(coefficient for _, coefficient in terms))
     flips = leading_coefficient(b) < 0 and not has_even_atom(b)
-    return tuple(common), -content if flips else content
+    return tuple(common.elements()), -content if flips else content
 
 
 def cancel(dim: Operand, factor: Monomial, content: int) -> Terms:
@@ -233,16 +228,15 @@ def divide(a: Terms, b: Terms) -> tuple[Terms, Terms] | None:
         spend_terms(rest)
         if work > _DIVISION_WORK:
             return None
-        candidates = [
-            monomial
+        candidates = {
+            monomial: left
             for monomial, coefficient in rest.items()
-            if not 0 <= coefficient < scale and without(monomial, lead) is not None
-        ]
+            if not 0 <= coefficient < scale and (left := without(monomial, lead)) is not None
+        }
         if not candidates:
             break
         monomial = min(candidates, key=rank)
-        left = without(monomial, lead)
-        assert left is not None
+        left = candidates[monomial]
         factor = rest[monomial] // scale
         quotient[left] = quotient.get(left, 0) + factor
         for other, coefficient in b.items():

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Sequence
+from math import inf
 from typing import Any
 
 from graphflops.base.record import Record
-from graphflops.dims import Dim, broadcast, prod, same
+from graphflops.dims import Dim, broadcast, floor_div, prod, same
 from graphflops.errors import RuleError
 from graphflops.execution.composites import Calls, Given, Operand, composite, gradient, kernel
 from graphflops.rules.elementwise import complex_of
 from graphflops.rules.shapes import axes
-from graphflops.tensor import FLOAT64
+from graphflops.tensor import BOOL, FLOAT32, FLOAT64, DType
 
 __all__ = ["pairwise_distance"]  # others are found by their names
 
@@ -214,6 +215,42 @@ def alpha_dropout(t: Calls, x: Operand, p: float, train: bool) -> Operand:
     noise = t.inside(lambda t: t.call("aten.bernoulli.p", t.new_empty(x, shape), 1 - p))
     shift = t.add_(t.mul_(t.add(noise, -1), 1.0), p)
     return t.add_(t.mul(x, t.mul_(noise, 1.0)), shift)
+
+
+# Attention without a kernel of its own (`_scaled_dot_product_attention_math` of attention.cpp)
+
+
+@composite("scaled_dot_product_attention")
+def unfused_attention(t: Calls, query: Operand, key: Operand, value: Operand, *_: Any, **__: Any) -> Operand:
+    """Two products with a softmax between them, all in float32, with the scores in memory."""
+    dtype, given, mask = query.type.dtype, t.arguments, t.arguments.get("mask")
+    if mask is not None and mask.type.dtype == BOOL:
+        mask = t.inside(_numbers, mask, dtype)
+    if is_half := dtype.bits < FLOAT32.bits:
+        query, key, value = (t.call("aten.to.dtype", x, FLOAT32) for x in (query, key, value))
+    query = t.mul(query, 1.0)
+    if query.rank > 2 and query.shape[-3] != key.shape[-3]:  # for each head of the query
+        repeats = floor_div(query.shape[-3], key.shape[-3])
+        key, value = (t.inside(repeat_interleave, x, repeats, -3) for x in (key, value))
+    if given.get("is_causal") is True:
+        mask = t.inside(_numbers, None, query.type.dtype, (query.shape[-2], key.shape[-2]))
+
+    def weights(t: Calls) -> Operand:
+        scores = t.inside(lambda t: t.matmul(query, t.mul(t.transpose(key, -2, -1), 1.0)))
+        return t._safe_softmax(scores if mask is None else t.add_(scores, mask), -1)
+
+    dropped = given.get("dropout_p")
+    found = t.inside(lambda t: t.dropout(t.inside(weights), dropped, True) if dropped else weights(t))
+    if not is_half:
+        return t.matmul(found, value)
+    t.call("aten.to.dtype", found, dtype)  # which nothing reads
+    return t.call("aten.to.dtype", t.matmul(found, value), dtype)
+
+
+def _numbers(t: Calls, mask: Given, dtype: DType, causal: tuple[Dim, ...] = ()) -> Operand:
+    """A mask of truth values as numbers to add; causal: the shape of one that hides what comes later."""
+    mask = mask or t.tril(t.call("aten.ones.default", causal, dtype=BOOL))
+    return t.where(mask, t.full((), 0.0, dtype=dtype), t.full((), -inf, dtype=dtype))
 
 
 # Norms (Normalization.cpp)

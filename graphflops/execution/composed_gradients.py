@@ -288,6 +288,13 @@ def logsumexp(t: Calls, x: Operand, dim: int | tuple[int, ...], keepdim: bool = 
     return t.add_(t.log_(summed), most if keepdim else t.squeeze(most, dim))
 
 
+@kernel("_safe_softmax")
+def safe_softmax(t: Calls, x: Operand, dim: int, dtype: Any = None) -> Operand:
+    """Rows of -inf alone, of which the softmax is 0, are found and replaced."""
+    out = t.softmax(x, dim)
+    return t.masked_fill_(out, t.inside(lambda t: t.all(t.eq(x, -inf), dim, True)), 0)
+
+
 @gradient("logcumsumexp")
 def logcumsumexp(t: Calls, x: Operand, dim: int) -> Operand:
     def backwards(t: Calls, x: Operand) -> Operand:

@@ -9,7 +9,7 @@ own has one function for its kernels (`kernel`), and one for its gradients (`gra
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, TypeVar, Union
 
@@ -139,6 +139,11 @@ class Calls:
         wanted = value if self.of.gradient is not None else without_gradient(value)
         return Operand(ref.name, wanted) if isinstance(wanted, TensorType) else wanted
 
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The composite's arguments by canonical name."""
+        return {name: _mapped(value, self.operand) for name, value in self.of.node.arguments().items()}
+
     def beside(self, results: Dim) -> Dim:
         """The most bytes of what the calls make that live at a time, beyond those of the results."""
         owner = owners(self.calls, self.known)
@@ -177,15 +182,16 @@ class Expanded(Record, frozen=True):
     given: Sequence[tuple[PricedCall, int]]  # the calls before, and the last place that stands for each
 
 
-def expanded(calls: Sequence[PricedCall], values: Values) -> Expanded:
-    """The calls that run."""
+def expanded(calls: Sequence[PricedCall], values: Values, unfused: Container[str] = ()) -> Expanded:
+    """The calls that run. unfused: names of the attentions that no kernel of their own takes."""
     if not any(name in COMPOSITES for op in {call.node.op for call in calls} for name in _names(op)):
         return Expanded(calls, values, {}, {}, [(call, place) for place, call in enumerate(calls)])
     found, given = list[PricedCall](), list[tuple[PricedCall, int]]()
     made, until, outer = dict(values), dict[str, int](), dict[str, Node]()
     for call in calls:
         has_one_result = len(call.node.outputs) == 1 and call.node.outputs[0] is not None
-        if has_one_result and (applied := _applied(COMPOSITES, call, values)):
+        is_fused = call.node.operator.kind == "attention" and call.node.name not in unfused
+        if has_one_result and not is_fused and (applied := _applied(COMPOSITES, call, values)):
             inner, result = applied
             inside = inner.result(result)
             first, last = len(found), len(found) + len(inside) - 1

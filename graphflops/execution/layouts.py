@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from graphflops.attention.kernel import Operand, Problem, attention_kernel
+from graphflops.attention.kernel import Choice, Operand, Problem, attention_kernel
 from graphflops.devices import Platform
 from graphflops.dims import Dim
 from graphflops.execution.strides import (
-    TURNING,
     Forms,
     HasStrides,
     Laid,
@@ -29,7 +28,6 @@ from graphflops.execution.strides import (
     repeated,
     row_major,
     size_hint,
-    turned,
 )
 from graphflops.graph import Ref, Step, tensor_type
 from graphflops.kernels.kernel import HALF, SEQUENCE_RANK, SINGLE
@@ -193,12 +191,8 @@ class Layouts:
         return self.elementwise(call.uses[:1] if operator.kind == "cast" else call.uses, out)
 
     def attention(self, call: PricedCall, arguments: Mapping[str, Any], out: TensorType) -> Strides | None:
-        """In order from the unfused kernel, heads inside from the efficient one, as the query from others."""
+        """Heads inside from the efficient kernel, as the query from others."""
         query = self.operand(arguments, "query")
-        if is_chosen(call):
-            problem = attention_problem(call, self, training=False)
-            if problem is not None and attention_kernel(problem, self.platform).kernel == "math":
-                return None
         if out.dtype.bits == SINGLE and out.rank == len(_HEADS_INSIDE):
             return row_major(out.shape, _HEADS_INSIDE)
         return self.as_operand(query, out)
@@ -267,7 +261,10 @@ def _compared(inner: int, outer: int, operands: Sequence[Sequence[int]], shape: 
 _RESHAPES = frozenset({"reshape", "flatten", "unflatten", "ravel"})
 _CUTTING = frozenset({"slice", "narrow", "split", "chunk"})
 _SELECTING = frozenset({"select", "unbind"})
-_VIEWS = TURNING | _CUTTING | _SELECTING | {"squeeze", "unsqueeze", "expand", "movedim", "diagonal", "unfold"}
+_VIEWS = frozenset(
+    {*_CUTTING, *_SELECTING, "permute", "transpose", "t", "movedim"}
+    | {"squeeze", "unsqueeze", "expand", "diagonal", "unfold"}
+)
 
 
 def _viewed(
@@ -275,8 +272,8 @@ def _viewed(
 ) -> Strides | None:
     """Strides of a view: axes change places, are cut, lost, or repeated, or those of size one come or go."""
     axis, step = arguments.get("axis", 0), arguments.get("step", 1)
-    if operator.name in TURNING:
-        return tuple([strides[each] for each in turned(operator, arguments, len(strides))])
+    if (order := operator.turned(arguments, len(strides))) is not None:
+        return tuple([strides[each] for each in order])
     if operator.name in _SELECTING:
         axis %= len(shape)
         return (*strides[:axis], *strides[axis + 1 :])
@@ -288,27 +285,23 @@ def _viewed(
     if operator.name == "unsqueeze" and isinstance(at := arguments.get("axes"), int):
         at %= len(shape) + 1
         return (*strides[:at], shape[at] * strides[at] if at < len(shape) else 1, *strides[at:])
-    rank, left = len(strides), [*strides]
-    if operator.name == "movedim" and rank:
-        source, target = arguments.get("source"), arguments.get("destination")
-        if not isinstance(source, int) or not isinstance(target, int):
-            return None
-        left.insert(target % rank, left.pop(source % rank))
-        return tuple(left)
     if operator.name == "diagonal":  # two axes are passed at a time, as the last one
-        a, b = (arguments.get(name, place) % rank for place, name in enumerate(("axis1", "axis2")))
+        a, b = (arguments.get(name, place) % len(strides) for place, name in enumerate(("axis1", "axis2")))
         rest = [stride for place, stride in enumerate(strides) if place not in (a, b)]
         return (*rest, strides[a] + strides[b])
-    if operator.name == "unfold" and rank:  # seen through windows, whose inside is the last axis
-        axis %= rank
+    if operator.name == "unfold" and strides:  # seen through windows, whose inside is the last axis
+        axis %= len(strides)
         return (*strides[:axis], strides[axis] * step, *strides[axis + 1 :], strides[axis])
     lay_out = repeated if operator.name == "expand" else regrouped
     return lay_out(shape, strides, out.shape)
 
 
-def is_chosen(call: PricedCall) -> bool:
-    """Whether a call is one of the operator that chooses its kernel."""
-    return call.node.operator.name == "scaled_dot_product_attention" and "._" not in call.node.op
+def chosen_kernel(call: PricedCall, layouts: Layouts, training: bool) -> tuple[Problem, Choice] | None:
+    """What a call of the operator that chooses its kernel asks, and the choice; None for other calls."""
+    if call.node.operator.name != "scaled_dot_product_attention" or "._" in call.node.op:
+        return None
+    problem = attention_problem(call, layouts, training)
+    return None if problem is None else (problem, attention_kernel(problem, layouts.platform))
 
 
 def attention_problem(call: PricedCall, layouts: HasStrides, training: bool) -> Problem | None:

@@ -24,7 +24,7 @@ from graphflops.execution.composites import Expanded
 from graphflops.execution.export_only import as_run, in_place, placed, without_whole_slices
 from graphflops.execution.fast_path import with_fast_paths
 from graphflops.execution.frames import Lifetimes, References
-from graphflops.execution.layouts import Layouts
+from graphflops.execution.layouts import Layouts, chosen_kernel
 from graphflops.execution.strides import Values
 from graphflops.graph import EagerRun, Graph, Node, Ref
 from graphflops.passes.program import MemoryUse, PricedCall, PricedGraph, PricedProgram
@@ -171,20 +171,27 @@ class Runs:
     platform: Platform
     is_eager: bool  # Python runs the program, so the masks are not built that only an export has
     fast_paths: Sequence[str] = ()  # of the modules that have one, those that take it; all where not given
-    known: dict[tuple[PricedGraph, bool], Run] = field(default_factory=dict)
+    known: dict[tuple[PricedGraph, bool, frozenset[str]], Run] = field(default_factory=dict)
+    asked: dict[tuple[PricedGraph, bool, bool], Run] = field(default_factory=dict)
     consistent: dict[PricedGraph, Sequence[PricedCall]] = field(default_factory=dict)
 
-    def of(self, graph: PricedGraph, *, has_fast_paths: bool = False) -> Run:
-        """The run of a graph. has_fast_paths: modules that have one are a single call, as where nothing wants a gradient."""
-        key = (graph, has_fast_paths)
-        if key not in self.known:
-            self.known[key] = self._found(graph, has_fast_paths)
-        return self.known[key]
+    def of(self, graph: PricedGraph, *, has_fast_paths: bool = False, records: bool = False) -> Run:
+        """The run of a graph. has_fast_paths: modules that have one are a single call, as where nothing wants a gradient.
+
+        records: for gradients, for which fewer kernels take an attention.
+        """
+        key = (graph, has_fast_paths, records)
+        if key not in self.asked:
+            run = self._known(graph, has_fast_paths, frozenset())
+            pairs = [(call.node.name, chosen_kernel(call, run.layouts, records)) for call in run.calls]
+            unfused = frozenset(name for name, chosen in pairs if chosen and chosen[1].kernel == "math")
+            self.asked[key] = self._known(graph, has_fast_paths, unfused)
+        return self.asked[key]
 
     def say_assumed(self, program: PricedProgram, memory: MemoryUse) -> None:
         """Keep a note where it matters that the lines of code do not say how long Python holds a result."""
         examples = program.binding.examples
-        for run in self.known.values():
+        for run in dict.fromkeys(self.asked.values()):
             if "lifetimes" in vars(run) and run.eager is not None:
                 text = "what eager execution holds is as a run of the module recorded it"
                 program.notes.say("GF129", "", text)
@@ -196,7 +203,14 @@ class Runs:
                 text += "the file does not record which variable holds them"
                 program.notes.say("GF125", "", text)
 
-    def _found(self, graph: PricedGraph, has_fast_paths: bool) -> Run:
+    def _known(self, graph: PricedGraph, has_fast_paths: bool, unfused: frozenset[str]) -> Run:
+        """unfused: attentions that no kernel of their own takes."""
+        key = (graph, has_fast_paths, unfused)
+        if key not in self.known:
+            self.known[key] = self._found(*key)
+        return self.known[key]
+
+    def _found(self, graph: PricedGraph, has_fast_paths: bool, unfused: frozenset[str]) -> Run:
         if graph not in self.consistent:
             self.consistent[graph] = consistent(graph)
         given = calls = self.consistent[graph]
@@ -208,14 +222,14 @@ class Runs:
             weights = {entry.name for entry in graph.graph.inputs if entry.role != "user"}
             calls = with_fast_paths(given, graph.values, weights, graph.graph.returned, self.fast_paths)
             if calls is given:
-                return self.of(graph)
+                return self._known(graph, False, unfused)
         values = graph.values
         if self.is_eager:
             if graph.graph.has_exchanges:
                 calls = in_place(calls)
             calls = without_whole_slices(calls, values, graph.graph.returned)
             calls, values = as_run(calls, self.attentions, values, graph.graph.eager)
-        run = expanded(calls, values)
+        run = expanded(calls, values, unfused)
         layouts = Layouts(run.calls, run.values, self.platform, graph.graph.orders)
         return Run(run, layouts, graph.graph)
 

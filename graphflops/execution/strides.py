@@ -14,7 +14,6 @@ from typing import Any, Protocol, TypeVar, cast
 from graphflops.base.record import Record
 from graphflops.cost import Value
 from graphflops.dims import Dim, evaluate
-from graphflops.ops import Op
 from graphflops.passes.program import PricedCall
 from graphflops.tensor import TensorType
 
@@ -86,20 +85,6 @@ def size_hint(size: Dim, fallback: int = _FALLBACK) -> int:
     if isinstance(size, int):
         return size
     return evaluate(size, dict.fromkeys(size.symbols, fallback)) or fallback
-
-
-TURNING = frozenset({"permute", "transpose", "t"})  # operators that make axes change places
-
-
-def turned(operator: Op, arguments: Mapping[str, Any], rank: int) -> list[int]:
-    """The axes of what such an operator reads, in the order in which its result has them."""
-    if operator.name == "permute":
-        return [axis % rank for axis in arguments.get("order", range(rank)[::-1])]
-    axes = list(range(rank))
-    if rank > 1:
-        a, b = arguments.get("axis0", -1), arguments.get("axis1", -2)
-        axes[a], axes[b] = axes[b], axes[a]
-    return axes
 
 
 def repeated(shape: Sequence[Dim], strides: Strides, wide: Sequence[Dim]) -> Strides:

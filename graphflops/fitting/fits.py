@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from msgspec import structs
 
 from graphflops.analysis import analyze
+from graphflops.base.groups import grouped
 from graphflops.base.record import Record
 from graphflops.base.rendered import Rendered
 from graphflops.budget.amounts import amount
@@ -143,7 +143,8 @@ def _detailed(
         return replace(found, cell=cell_of(report, chosen, timed.totals.time))
     if found.fits or report_of is None or len(devices) > 1:
         return found
-    return replace(found, remedies=tuple(remedies(report, report_of, step, first)))
+    tried = remedies(report, report_of, step, first)
+    return replace(found, remedies=tuple([one for one in tried if one.needed < of_first.needed]))
 
 
 def _devices(name: str | None, memory: str | int | None, is_all: bool) -> list[Device]:
@@ -197,22 +198,21 @@ class Remedy(Record, frozen=True):
 def remedies(
     report: Report, report_of: Callable[..., Report], step: Training | None, device: Device
 ) -> Iterator[Remedy]:
-    """Changes that take less memory, the simplest first.
+    """Changes that may take less memory, the simplest first.
 
     report_of: analyzes the model with another training step, or with other sizes.
     """
-    now, _ = VariedSize(report).needed(device)
     # The same with segments that grow, in which fewer gaps stay.
     entry = on_device(report.memory_use[-1], device)
     needed = report.value(at_sizes(entry, report.values, ExpandableAllocator(), report.rows).taken) or 0
-    yield from _less(Remedy("segments that grow", _EXPANDABLE, needed, needed <= device.memory_bytes), now)
+    yield Remedy("segments that grow", _EXPANDABLE, needed, needed <= device.memory_bytes)
 
-    def tried(change: str, option: str, changed: Training | None, **more: Any) -> list[Remedy]:
+    def tried(change: str, option: str, changed: Training | None, **more: Any) -> Iterator[Remedy]:
         try:
             found = report_of(changed, **more)
         except GraphflopsError:  # a change that this program does not take
-            return []
-        return _less(Remedy(change, option, *VariedSize(found).needed(device)), now)
+            return
+        yield Remedy(change, option, *VariedSize(found).needed(device))
 
     if report.execution == "eager":
         yield from tried("torch.compile", "--execution compiled", step, execution="compiled")
@@ -247,14 +247,9 @@ def _steps(report: Report, step: Training) -> Iterator[tuple[str, str, Training]
 
 def repeated_modules(modules: Mapping[str, str]) -> list[str]:
     """Patterns of the outermost lists of modules of one type: `model.layers.*`."""
-    lists: dict[str, set[str]] = defaultdict(set)
-    sizes: dict[str, int] = defaultdict(int)
-    for path, kind in modules.items():
-        parent, _, name = path.rpartition(".")
-        if name.isdecimal():
-            lists[parent].add(kind)
-            sizes[parent] += 1
-    alike = [path for path, kinds in lists.items() if len(kinds) == 1 and sizes[path] > 1]
+    paths = ((path.rpartition("."), kind) for path, kind in modules.items())
+    lists = grouped((parent, kind) for (parent, _, name), kind in paths if name.isdecimal())
+    alike = [path for path, kinds in lists.items() if len(kinds) > 1 and len({*kinds}) == 1]
     inside = tuple(f"{path}." for path in alike)
     return [f"{path}.*".removeprefix(".") for path in alike if not path.startswith(inside)]
 
@@ -277,8 +272,3 @@ def _half(
     else:
         changed = replace(step, accumulate=2 * step.accumulate)
         yield "half the batch, twice", f"--accumulate {changed.accumulate} {option}", changed, halved
-
-
-def _less(remedy: Remedy, now: int) -> list[Remedy]:
-    """The remedy, if it takes less than is needed now."""
-    return [remedy] if remedy.needed < now else []

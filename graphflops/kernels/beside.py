@@ -30,7 +30,6 @@ from graphflops.devices import Platform
 from graphflops.dims import Dim, broadcast, ceil_div, dim_max, dim_min, prod, total
 from graphflops.execution.layouts import Layouts, is_normed_in_order
 from graphflops.execution.strides import (
-    TURNING,
     HasStrides,
     Shape,
     Strides,
@@ -41,7 +40,6 @@ from graphflops.execution.strides import (
     repeated,
     row_major,
     size_hint,
-    turned,
 )
 from graphflops.graph import Ref, tensor_type
 from graphflops.kernels.choices import limits
@@ -312,8 +310,8 @@ class GradientLayouts:
             strides = self.layouts.of(call.node.outputs[0] or "")
         if strides is None:
             return [], known
-        if name in TURNING:
-            back = dict(zip(turned(operator, call.node.arguments(), x.rank), strides, strict=True))
+        if (order := operator.turned(call.node.arguments(), x.rank)) is not None:
+            back = dict(zip(order, strides, strict=True))
             known[0] = tuple([back[axis] for axis in range(x.rank)])
         elif name in _SAME_AXES:
             split = regrouped(out.shape, strides, x.shape)

@@ -23,16 +23,7 @@ from graphflops.kernels.beside import reduction_bytes
 from graphflops.kernels.call import ConcreteCall, Tensor
 from graphflops.kernels.choices import chosen, library, limits
 from graphflops.kernels.convolution import Convolution, Layout, up
-from graphflops.kernels.kernel import (
-    DIRECT,
-    FLOAT_BYTES,
-    SCALAR,
-    SHARED,
-    TILED,
-    Kernel,
-    Pass,
-    Rows,
-)
+from graphflops.kernels.kernel import DIRECT, FLOAT_BYTES, SCALAR, SHARED, TILED, Kernel, Pass, Rows
 from graphflops.kernels.kernel import Convolution as Sizes
 from graphflops.kernels.moved import pointwise, put_in_order, sum_to
 

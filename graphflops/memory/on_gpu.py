@@ -10,15 +10,16 @@ from msgspec.structs import replace
 
 from graphflops.attention.kernel import last_refusal, remedy
 from graphflops.base.units import memory
-from graphflops.dims import Dim, dim_max, evaluate, total
+from graphflops.dims import Dim, dim_max, evaluate, prod, total
 from graphflops.execution.fast_path import projections
+from graphflops.execution.layouts import chosen_kernel
 from graphflops.execution.runs import Runs
 from graphflops.execution.strides import by_form, places_by_form
 from graphflops.graph import Ref
 from graphflops.kernels import buffers as kernels
 from graphflops.kernels.attention import AttentionMemory, cut
 from graphflops.kernels.beside import Copy, operand_copies
-from graphflops.kernels.kernel import SEQUENCE_RANK
+from graphflops.kernels.kernel import FLOAT_BYTES, SEQUENCE_RANK
 from graphflops.kernels.products import Recurrent
 from graphflops.passes.program import CallByCall, PricedCall, PricedGraph, PricedProgram
 from graphflops.tensor import TensorType
@@ -31,7 +32,7 @@ class OnGpu(CallByCall):
 
     def __init__(self, graph: PricedGraph, training: bool, runs: Runs) -> None:
         super().__init__(graph, training)
-        self.run = runs.of(graph, has_fast_paths=self.has_fast_paths and not training)
+        self.run = runs.of(graph, has_fast_paths=self.has_fast_paths and not training, records=training)
         self.calls, self.layouts = self.run.calls, self.run.layouts
         self.values, self.recomputed = self.layouts.values, self.run.recomputed
         self.forms = self.layouts.forms
@@ -200,8 +201,8 @@ class Eager(OnGpu):
         attention = self.attention(call)
         if attention is not None:
             saved = self.saved_bytes(call) if self.training else 0
-            kept += attention.saved_parts if saved != 0 else []
-            brief += cut(self.forward_bytes(call, saved), attention.parts)
+            kept += [attention.mask_copy] if saved != 0 else []
+            brief.append(self.forward_bytes(call, saved))
         brief += [*projections(call, self.values)]
         return [size for size in kept if size != 0], [size for size in brief if size != 0]
 
@@ -225,24 +226,23 @@ class Eager(OnGpu):
         layers, attention = Recurrent.of(call, self.values), self.attention(call)
         if layers is not None and call.gradient is not None:
             return layers.reserve
+        copies = [*self.saved_copies(call).values()]
         if attention is not None and call.gradient is not None:
-            own = attention.saved + (super().saved_bytes(call) if attention.is_fused else 0)
-        else:
-            own = super().saved_bytes(call) + total(self.saved_copies(call).values())
-        return own + kernels.saved_input_bytes(call, self.values)
+            copies = [attention.mask_copy]
+        return super().saved_bytes(call) + total(copies) + kernels.saved_input_bytes(call, self.values)
 
     @places_by_form
     def saved_values(self, call: PricedCall) -> list[str | None]:
         """Operands and results that gradients read, or autograd keeps without need; not those of which a copy is kept."""
-        attention, operands = self.attention(call), call.tensors(self.values)
-        if attention is not None and not attention.is_fused and call.gradient is not None:
-            kept: dict[str | None, None] = dict.fromkeys(operands[2:3] if attention.value_copy == 0 else ())
-        else:
-            copies = {*self.saved_copies(call)}
-            mask = call.node.arguments().get("mask")
-            if attention is not None and isinstance(mask, Ref) and attention.mask_copy != 0:
-                copies.add(mask.name)
-            kept = {name: None for name in super().saved_values(call) if name not in copies}
+        attention, operands, copies = (
+            self.attention(call),
+            call.tensors(self.values),
+            {*self.saved_copies(call)},
+        )
+        mask = call.node.arguments().get("mask")
+        if attention is not None and isinstance(mask, Ref) and attention.mask_copy != 0:
+            copies.add(mask.name)
+        kept = {name: None for name in super().saved_values(call) if name not in copies}
         kept |= dict.fromkeys(kernels.kept_operands(call, self.values))
         if kernels.saved_input_bytes(call, self.values) != 0:
             kept.pop(operands[0], None)
@@ -263,16 +263,17 @@ def with_kernels(program: PricedProgram, runs: Runs) -> tuple[PricedProgram, Map
     """The program whose attentions say which kernel runs them; by its reason, bytes of the scores of each unfused one."""
     execution = OnGpu(program.main, program.training is not None, runs)
     first = {use.calls[0] for use in program.attentions}
-    calls = [call for call in execution.calls if call.node.name in first]
-    chosen = {call.node.name: found for call in calls if (found := execution.attention(call))}
+    calls = [call for call, _ in execution.run.expanded.given if call.node.name in first]
+    chosen = {call.node.name: chosen_kernel(call, execution.layouts, execution.training) for call in calls}
     unfused: dict[str, list[Dim]] = {}
     uses = []
     for use in program.attentions:
-        found = chosen.get(use.calls[0])
-        if found is not None:
-            use = replace(use, kernel=found.choice.kernel, kernel_reason=found.choice.reason)
-            if not found.is_fused:
-                unfused.setdefault(found.choice.reason, []).append(found.scores)
+        if (found := chosen.get(use.calls[0])) is not None:
+            problem, choice = found
+            use = replace(use, kernel=choice.kernel, kernel_reason=choice.reason)
+            if choice.kernel == "math":
+                scores = prod(problem.query.type.shape[:-1]) * problem.key.type.shape[-2] * FLOAT_BYTES
+                unfused.setdefault(choice.reason, []).append(scores)
         uses.append(use)
     return replace(program, attentions=tuple(uses)), unfused
 

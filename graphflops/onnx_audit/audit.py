@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from graphflops.base.rendered import Rendered
 from graphflops.errors import FileError, innermost, shown
+from graphflops.graph import Graph
 from graphflops.onnx_audit.registry import CHECKS, NEGLIGIBLE_SHARE, Check, Edit, Model, Observation
 from graphflops.report import Report
 from graphflops.report.findings import SEVERITIES, Finding, Findings, ModelFindings, Neighbours
@@ -52,10 +53,7 @@ class Audit(Rendered):
         """The findings with the sizes and the costs of the model."""
         if self.report is None:
             return ModelFindings(self.path, self.findings)
-        cost = self.report.total()
-        whole = cost.matrix_flops + cost.vector_flops, cost.read_bytes + cost.written_bytes
-        sizes = self.report.values, self.report.assumed, self.report.names
-        return ModelFindings(self.path, self.findings, *sizes, whole=whole)
+        return ModelFindings.of(self.path, self.findings, self.report)
 
     def _content(self) -> Findings:
         return audit_findings([self.of_model()])
@@ -81,20 +79,20 @@ def audit(
     from graphflops.exporters import onnx
 
     proto, origin = onnx.opened(path)
-    model = Model(Path(path), proto, beside=None if beside is None else Path(beside))
+    graph, problem = Graph((), {}, (), ()), ""
+    options: Any = {"dims": dims, "inputs": inputs, "names": names, "assume": assume}
     try:
-        model.graph = onnx.graph_of(proto, origin)
+        graph = onnx.graph_of(proto, origin)
     except FileError as error:
-        model.problem = str(error).partition(": ")[2] or str(error)
-    if model.graph is not None:
-        from graphflops.analysis import analyze
+        problem, options = str(error).partition(": ")[2] or str(error), {}
+    from graphflops.analysis import analyze
 
-        model.report = analyze(
-            model.graph, dims=dims, inputs=inputs, names=names, assume=assume, fused=False, progress=progress
-        )
+    report = analyze(graph, fused=False, progress=progress, **options)
+    folder = None if beside is None else Path(beside)
+    model = Model(Path(path), proto, folder, graph=graph, report=report, problem=problem)
     fixes = _fixes(model, codes)
     fixes.sort(key=lambda fix: (SEVERITIES.index(fix.finding.severity), fix.finding.code))
-    return Audit(str(path), tuple(fixes), model.report)
+    return Audit(str(path), tuple(fixes), None if problem else report)
 
 
 def _fixes(model: Model, codes: Collection[str] | None) -> list[Fix]:
@@ -105,7 +103,7 @@ def _fixes(model: Model, codes: Collection[str] | None) -> list[Fix]:
     seen: dict[Check, list[Observation]] = {}
     found: list[Fix] = []
     for check in checks().values():
-        if (codes is not None and check.code not in codes) or (check.reads != "file" and model.graph is None):
+        if (codes is not None and check.code not in codes) or (check.reads != "file" and model.problem):
             continue
         try:
             seen[check] = [each for each in check.run(model) if not _negligible(each, model)]
@@ -121,8 +119,7 @@ def _fixes(model: Model, codes: Collection[str] | None) -> list[Fix]:
         others = [reported.get(code, set()) for code in _REPORTED_BY.get(check.code, ())]
         own = [each for each in observed if set().union(*others).isdisjoint(_results(each.at))]
         found += [Fix(_finding(check, each), each.edits) for each in own]
-    names = {} if model.report is None else model.report.names
-    beside = Neighbours(() if model.report is None else model.report.rows)
+    names, beside = model.report.names, Neighbours(model.report.rows)
     for place, (finding, edits) in enumerate(found):
         message, between = in_prose(finding.message, names), beside.between(finding.node)
         found[place] = Fix(replace(finding, message=message, between=between), edits)
@@ -153,7 +150,7 @@ def audit_findings(models: Iterable[ModelFindings]) -> Findings:
 def _negligible(observation: Observation, model: Model) -> bool:
     """True if it costs something, but a negligible share of the whole."""
     flops, held = observation.flops, (observation.bytes or 0) + observation.stored
-    if model.report is None or observation.is_small or not (flops or held):
+    if observation.is_small or not (flops or held):
         return False
     return model.share(flops, held) < NEGLIGIBLE_SHARE
 

@@ -49,7 +49,6 @@ def cost_unknown(model: Model) -> Iterator[Observation]:
 
     Fix: register a rule for the operator (`--rules FILE.py`), or export without it.
     """
-    assert model.report is not None
     for op, times in model.report.coverage.unknown_ops.items():
         call = next(call for call in model.view.calls if call.node.op == op and call.row.state == "unknown")
         what = f"1 call of {shown(op)} is" if times == 1 else f"{times:,} calls of {shown(op)} are"
@@ -89,7 +88,6 @@ def double_precision(model: Model) -> Iterator[Observation]:
 
     Fix: make the constant or the input float32: one float64 operand makes every later result float64.
     """
-    assert model.report is not None
     if model.report.parameter_dtypes.get("float64"):
         return
     for call in model.view.calls:
@@ -153,7 +151,6 @@ def unfused_attention(model: Model) -> Iterator[Observation]:
 
     Fix: export with opset 23 or later, or run onnxruntime's transformer optimizer: a fused operator keeps scores on chip.
     """
-    assert model.report is not None
     groups, gone = {group.first.name: group for group in spelled(model.view)}, set[int]()
     for use in model.report.attentions:
         if not use.is_fused:
@@ -170,7 +167,6 @@ def expanded_keys(model: Model) -> Iterator[Observation]:
 
     Fix: use an operator with grouped heads: Attention of opset 23 with kv_num_heads, or GroupQueryAttention.
     """
-    assert model.report is not None
     calls = {call.name: call for call in model.view.calls}
     for use in model.report.attentions:
         call = calls[use.calls[0]]

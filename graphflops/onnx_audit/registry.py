@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -36,17 +36,12 @@ class Freed(NamedTuple):
 
 
 @dataclass(eq=False)
-class Model:
+class File:
     """One ONNX file."""
 
     path: Path
     proto: Any  # its ModelProto, without weights
-    graph: Graph | None = None  # None, as the report, if the file is no valid program; `problem` says why
-    report: Report | None = None
-    problem: str = ""
     beside: Path | None = None  # the file whose folder has its data; None for itself
-
-    # The file
 
     @cached_property
     def folder(self) -> str:
@@ -84,18 +79,28 @@ class Model:
         """Version in force by domain, "" for ai.onnx."""
         return {domain_of(entry.domain): entry.version for entry in self.proto.opset_import}
 
-    # The program
+
+@dataclass(eq=False, kw_only=True)
+class Model(File):
+    """The program of an ONNX file."""
+
+    graph: Graph  # empty if the file is no valid program
+    report: Report
+    problem: str  # why it is none; "" for a valid one
 
     @cached_property
     def view(self) -> View:
         """The priced program: makers, users and types of its values."""
-        assert self.graph is not None
-        assert self.report is not None
         return View(self.graph, self.report.rows)
 
     def typed(self, name: str) -> TensorType | None:
         """The type of a value of the program, if it is known."""
         return self.view.types.get(name)
+
+    def said(self, code: str, calls: Mapping[str, Call] | None = None) -> Iterator[Observation]:
+        """What the reader and the analysis say under a code. calls: those by name that it is said of."""
+        found = [one for one in self.report.diagnostics if one.code == code]
+        return (Observation(one.message, (calls or {}).get(one.node)) for one in found)
 
     # Costs
 
@@ -109,7 +114,6 @@ class Model:
         return evaluate(quantity, {name: self._size(name) for name in quantity.symbols}) or 0
 
     def _size(self, name: str) -> int:
-        assert self.report is not None
         info = self.report.symbols.get(name)
         if info is None:
             return OTHER
@@ -144,9 +148,11 @@ class Model:
 
     def is_open(self, size: Expr) -> bool:
         """True if the user gave no sizes that determine this one."""
-        assert self.report is not None
-        given = {name: info.value for name, info in self.report.symbols.items() if info.given_by == "user"}
-        return evaluate(size, {name: value for name, value in given.items() if value is not None}) is None
+        symbols = self.report.symbols.items()
+        return (
+            evaluate(size, {name: info.value or 0 for name, info in symbols if info.given_by == "user"})
+            is None
+        )
 
     def graded(self, flops: Dim | None, bytes: Dim | None) -> Severity:
         """A warning if the cost is a notable share of the whole, else a note."""
@@ -166,10 +172,8 @@ class Model:
 
     @cached_property
     def _whole(self) -> tuple[int, int]:
-        assert self.report is not None
         cost = self.report.total()
-        flops = self.at(cost.matrix_flops + cost.vector_flops)
-        return flops, self.at(cost.read_bytes + cost.written_bytes)
+        return self.at(cost.flops), self.at(cost.moved_bytes)
 
 
 def nested(node: Any) -> list[Any]:

@@ -18,7 +18,7 @@ from typing import Any
 from graphflops.errors import shown
 from graphflops.exporters.onnx_proto import DROPPED, EXTERNAL
 from graphflops.exporters.onnx_scope import domain_of
-from graphflops.onnx_audit.registry import Model, Observation, check
+from graphflops.onnx_audit.registry import File, Model, Observation, check
 from graphflops.ops.onnx_attributes import NEWEST
 from graphflops.tensor import flat
 
@@ -204,7 +204,7 @@ def private_path(model: Model) -> Iterator[Observation]:
         yield Observation(f"the file holds the path {shown(first)}{more}")
 
 
-def external(model: Model) -> Iterator[tuple[Any, dict[str, str]]]:
+def external(model: File) -> Iterator[tuple[Any, dict[str, str]]]:
     """Tensors with external data, each with the entries that locate them."""
     for tensor in model.tensors:
         entries = {str(entry.key): str(entry.value) for entry in tensor.external_data}

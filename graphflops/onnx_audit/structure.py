@@ -11,7 +11,7 @@ from typing import Any
 from graphflops.errors import shown
 from graphflops.exporters.onnx_scope import defined, domain_of
 from graphflops.exporters.onnx_tensors import HOLD
-from graphflops.onnx_audit.registry import Model, Observation, check, held, nested
+from graphflops.onnx_audit.registry import File, Model, Observation, check, held, nested
 from graphflops.ops import operator
 from graphflops.ops.onnx_attributes import NEWEST, VERSIONS
 
@@ -126,7 +126,7 @@ def checker_failure(model: Model) -> Iterator[Observation]:
     # with all tensors empty, so that the checker looks for no data
     checker, copy = importlib.import_module("onnx.checker"), type(model.proto)()
     copy.CopyFrom(model.proto)
-    bare = Model(Path(), copy)
+    bare = File(Path(), copy)
     for tensor in bare.tensors:
         _empty(tensor)
     for graph in bare.graphs:
@@ -191,19 +191,13 @@ def deprecated(model: Model) -> Iterator[Observation]:
             yield Observation(f"{_title(node)}: {_shown(node.op_type)} is withdrawn at opset {version}", node)
 
 
-def _noted(model: Model, code: str) -> Iterator[Observation]:
-    """What the reader of the file noted under a code."""
-    notes = () if model.graph is None else model.graph.notes
-    return (Observation(note.message) for note in notes if note.code == code)
-
-
 @check("GF209", "version-unknown", "warning", reads="file")
 def version_unknown(model: Model) -> Iterator[Observation]:
     """The file's IR version or an imported opset is newer than the newest known one, or not stated.
 
     Fix: update graphflops and onnx, or export with an opset that your runtime supports.
     """
-    return _noted(model, "GF209")
+    return model.said("GF209")
 
 
 @check("GF210", "data-length", "error", reads="file")
@@ -212,7 +206,7 @@ def data_length(model: Model) -> Iterator[Observation]:
 
     Fix: export the weights again: the file is truncated, or mixed from two exports.
     """
-    return _noted(model, "GF210")
+    return model.said("GF210")
 
 
 @check("GF130", "read-differently", "error", reads="file")
@@ -222,7 +216,7 @@ def read_differently(model: Model) -> Iterator[Observation]:
 
     Fix: rename the function, or let it import the opset of the model.
     """
-    return _noted(model, "GF130")
+    return model.said("GF130")
 
 
 @check("GF211", "call-name-twice", "note", reads="file")

@@ -32,11 +32,7 @@ def type_contradiction(model: Model) -> Iterator[Observation]:
 
     Fix: compare the shapes of the call's operands: one was changed and the other was not, or an attribute is wrong.
     """
-    assert model.report is not None
-    calls = {call.row.node: call for call in model.view.calls}
-    for diagnostic in model.report.diagnostics:
-        if diagnostic.code == "GF118":
-            yield Observation(diagnostic.message, calls.get(diagnostic.node))
+    return model.said("GF118", {call.name: call for call in model.view.calls})
 
 
 @check("GF212", "unused-function", "note", reads="file")
@@ -67,9 +63,7 @@ def declared_otherwise(model: Model) -> Iterator[Observation]:
 
     Fix: remove the file's value_info and let a tool derive it again: the present one is out of date.
     """
-    graph = model.graph
-    assert graph is not None
-    for name, declared in (graph.declared or {}).items():
+    for name, declared in (model.graph.declared or {}).items():
         derived = model.typed(name)
         if derived is None or name in model.view.stored:
             continue
@@ -127,7 +121,6 @@ def unused_input(model: Model) -> Iterator[Observation]:
 
     Fix: remove the input from the export, or check that no part of the model is missing.
     """
-    assert model.graph is not None
     for entry in model.graph.inputs:
         read = entry.name in model.view.users or entry.name in model.view.returned
         if entry.role == "user" and not read:
@@ -164,10 +157,7 @@ def size_not_free(model: Model) -> Iterator[Observation]:
 
     Fix: export it as one size, or state in the file's documentation which sizes must be equal.
     """
-    assert model.report is not None
-    for diagnostic in model.report.diagnostics:
-        if diagnostic.code == "GF112":
-            yield Observation(diagnostic.message)
+    return model.said("GF112")
 
 
 @check("GF219", "open-in-name-only", "note")
@@ -176,11 +166,9 @@ def open_in_name_only(model: Model) -> Iterator[Observation]:
 
     Fix: declare the number: for an open size, memory planners may allocate more than needed.
     """
-    graph = model.graph
-    assert graph is not None
-    for output in graph.outputs:
+    for output in model.graph.outputs:
         for _, name in output.uses():
-            declared, derived = (graph.declared or {}).get(name), model.typed(name)
+            declared, derived = (model.graph.declared or {}).get(name), model.typed(name)
             if not isinstance(declared, TensorType) or derived is None or declared.rank != derived.rank:
                 continue
             for axis, (a, b) in enumerate(zip(declared.shape, derived.shape, strict=True)):

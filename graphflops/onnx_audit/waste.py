@@ -234,7 +234,6 @@ def _computes_sizes(call: Call, model: Model) -> bool:
     """True if a call makes a known int64, or a list of some, of what is not stored, and the user gave no size."""
     typed = model.typed(call.result)
     operands = [name for name in call.operands if name]
-    assert model.report is not None
     if any(info.given_by == "user" for info in model.report.symbols.values()):
         return False
     if typed is None or typed.dtype.name != "int64" or typed.rank > 1 or call.row.regions:

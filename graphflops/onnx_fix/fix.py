@@ -68,8 +68,7 @@ class Fixed:
 
     def _whole(self, report: Report) -> Saving:
         cost, stored = report.total(), report.parameter_bytes + report.buffer_bytes
-        moved = cost.read_bytes + cost.written_bytes
-        return self._at_sizes([(cost.matrix_flops + cost.vector_flops, moved, stored)])
+        return self._at_sizes([(cost.flops, cost.moved_bytes, stored)])
 
     def _at_sizes(self, quantities: Iterable[tuple[Dim, Dim, Dim]]) -> Saving:
         """The sums of FLOPs, bytes moved and bytes stored, at the sizes of the audit."""

@@ -6,9 +6,10 @@ types that it takes, `T=fi`. onnxruntime loads no model whose operands differ fr
 runtimes have kernels for more types than an opset names.
 
 Shapes must go together as the operators' documentation says, and as onnxruntime wants them. A line of `onnx_shapes.txt`
-names operators and the shape of each operand: a letter is a size that is the same wherever it stands, `3h` three times h,
-`1` one, `_` any size, `...` any axes, which need not be the same in two operands, `*` any axes that are; `-` is an operand
-of any shape, `[]` one without axes, `|` stands between other forms. What must hold beside shapes, `_faults` says.
+names operators, those of another domain with it, and the shape of each operand: a letter is a size that is the same wherever
+it stands, `3h` three times h, `1` one, `_` any size, `...` any axes, which need not be the same in two operands, `*` any
+axes that are; `-` is an operand of any shape, `[]` one without axes, `|` stands between other forms. What must hold beside
+shapes, `_faults` says.
 """
 
 from __future__ import annotations
@@ -62,7 +63,9 @@ def _forms() -> Mapping[str, tuple[Form, ...]]:
         names, _, text = line.partition(":")
         forms = (form.split() for form in text.split("|"))
         taken = tuple(tuple(special.get(shape, tuple(shape.split(","))) for shape in form) for form in forms)
-        found.update(dict.fromkeys((f"onnx.{name}" for name in names.split()), taken))
+        found.update(
+            dict.fromkeys((name if "." in name else f"onnx.{name}" for name in names.split()), taken)
+        )
     return found
 
 

@@ -97,6 +97,29 @@ class Op(Record, frozen=True, eq=False):
             found[name] = value
         return found
 
+    def turned(self, arguments: Mapping[str, Any], rank: int) -> list[int] | None:
+        """The axes of what it reads, in the order in which its result has them; None of one that keeps their order."""
+        axes = list(range(rank))
+        match self.name:
+            case "permute":
+                return [axis % rank for axis in arguments.get("order") or axes[::-1]]
+            case "movedim":
+                ends = [arguments.get(name) for name in ("source", "destination")]
+                source, target = (
+                    [x % max(rank, 1) for x in (end if isinstance(end, tuple) else (end,))] for end in ends
+                )
+                moved, rest = (
+                    dict(zip(target, source, strict=True)),
+                    (axis for axis in axes if axis not in source),
+                )
+                return [moved[place] if place in moved else next(rest) for place in axes]
+            case "transpose" | "t":
+                a, b = arguments.get("axis0", -1), arguments.get("axis1", -2)
+                if rank > 1:
+                    axes[a], axes[b] = axes[b], axes[a]
+                return axes
+        return None
+
     @property
     def is_pointwise(self) -> bool:
         """True if each element of the result depends on the elements of the operands at the same index only."""
@@ -185,21 +208,8 @@ def operator(spelling: str) -> Op:
         stated = next((index.STATED[key] for key in keys if key in index.STATED), next(homes, ""))
         row = Row(plain or base, stated or "other")  # type: ignore[arg-type]
     parameters, keywords = _parameters(arguments)
-    return Op(
-        spelling=spelling,
-        dialect=dialect,
-        base=base,
-        word=word,
-        variant=variant,
-        name=row.name,
-        kind=row.kind,
-        parameters=parameters,
-        keywords=keywords,
-        neutral=row.neutral,
-        facts=row.facts,
-        mutates=plain is not None,
-        functional=plain,
-    )
+    spelled = spelling, dialect, base, word, variant, row.name, row.kind, parameters, keywords
+    return Op(*spelled, row.neutral, row.facts, mutates=plain is not None, functional=plain)
 
 
 def _taken_apart(spelling: str) -> tuple[str, str, str]:

@@ -170,10 +170,7 @@ def _is_asserted(graph: Graph, sizes: Container[str | None], number: int) -> boo
 _KNOWN = (TensorType, SequenceType, OptionalType)
 _MOST_NAMES = 3  # in one diagnostic
 _FEW = 64  # elements of an integer tensor that sizes may be computed from
-_SOURCES = {
-    "declared": "known from what the file declares alone",
-    "unknown": "not known",
-}
+_SOURCES = {"declared": "known from what the file declares alone", "unknown": "not known"}
 
 
 class FallbackTypes:
@@ -185,7 +182,6 @@ class FallbackTypes:
             typed = graph.types.get(entry.name) if entry.role != "user" else None
             if isinstance(typed, TensorType) and typed.dtype.kind == "int" and typed.value is None:
                 self.integers[entry.name] = typed.numel  # type: ignore[assignment]  # stored tensors have numbers for sizes
-        self.makers: dict[Graph, dict[str, Node]] = {}  # calls by result, where looked for
         self.sources: dict[str, list[str]] = {}  # names of values by where their types come from
         self.outdated: list[str] = []  # values that the file declares with another type
 
@@ -210,9 +206,6 @@ class FallbackTypes:
         """Whether one of the operands is stored integers that are not read, or computed from a few such."""
         if not self.integers or any(name in self.integers for name in operands):
             return bool(self.integers)
-        makers = self.makers.setdefault(graph, {})
-        if not makers:
-            makers.update((made, node) for node in graph.nodes for made in node.outputs if made is not None)
         waiting, seen = [*operands[1:]], set()
         while waiting:
             name = waiting.pop()
@@ -222,7 +215,7 @@ class FallbackTypes:
             seen.add(name)
             if self.integers.get(name, _FEW + 1) <= _FEW:
                 return True
-            waiting.extend(used for _, used in (makers[name].uses() if name in makers else ()))
+            waiting.extend(used for _, used in (graph.makers[name].uses() if name in graph.makers else ()))
         return False
 
     def compare(self, name: str, ours: Value, graph: Graph) -> None:

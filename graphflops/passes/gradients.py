@@ -17,7 +17,6 @@ from msgspec.structs import replace
 from graphflops.base.patterns import modules_around
 from graphflops.base.record import Record
 from graphflops.cost import MATRIX_QUANTITIES, Cost, Estimate, Value
-from graphflops.errors import ModelError, shown
 from graphflops.graph import Argument, Graph, Node, Output, Ref
 from graphflops.passes.program import Backward, PricedCall, owners
 from graphflops.report import Row
@@ -294,13 +293,8 @@ def with_checkpoints(graph: Graph, patterns: Sequence[str]) -> Graph:
         graph = replace(graph, nodes=tuple(nodes), types=types, recomputed=marks)
     called = {node.module for node in graph.nodes if node.module}
     paths = {path for module in called for path in (*modules_around(module), module)}
-    modules: set[str] = set()
-    for pattern in patterns:
-        hits = matched(pattern, paths)
-        if not hits:
-            some = ", ".join([*map(shown, sorted(paths)[:3]), "..."]) if paths else "none"
-            raise ModelError(f"--recompute {shown(pattern)} matches no module; the model has {some}")
-        modules |= hits
+    hits = [matched("--recompute", pattern, paths, sorted(paths), "no modules") for pattern in patterns]
+    modules = set[str]().union(*hits)
     marks = dict(graph.recomputed)
     number = max(marks.values(), default=-1)
     before: object = None

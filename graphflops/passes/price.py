@@ -80,21 +80,10 @@ def price(
         raise ModelError(never_used)
     for node, problem in pricer.types.claims.unasserted():
         pricer.types.say("GF127", node, problem)
-    fallback = pricer.types.fallback
-    return PricedProgram(
-        graph=graph,
-        binding=binding,
-        training=training,
-        operands=operands,
-        main=main,
-        operators=frozenset(pricer.rules),
-        facts=pricer.found_facts,
-        equalities=pricer.types.equalities,
-        names=pricer.names,
-        notes=pricer.notes,
-        type_sources=() if fallback is None else tuple(fallback.diagnostics()),
-        fused=pricer.parts,
-    )
+    types, names, notes = pricer.types, pricer.names, pricer.notes
+    found = main, frozenset(pricer.rules), pricer.found_facts, types.equalities, names, notes
+    sources = () if types.fallback is None else tuple(types.fallback.diagnostics())
+    return PricedProgram(graph, binding, training, operands, *found, type_sources=sources, fused=pricer.parts)
 
 
 class _Region(Record, frozen=True, eq=False, dict=True):

@@ -125,13 +125,12 @@ class Notes(Struct):
         self.found.setdefault((code, node if where is None else where), diagnostic(code, node, message))
 
 
-class Names:
+class Names(Struct):
     """Names of sizes that depend on data and of formulas that grow too large: numbered by origin, `nonzero_0`."""
 
-    def __init__(self, taken: Collection[str], notes: Notes) -> None:
-        self.taken = taken
-        self.notes = notes
-        self.numbers: Counter[str] = Counter()
+    taken: Collection[str]
+    notes: Notes
+    numbers: Counter[str] = field(default_factory=Counter)
 
     def fresh(self, origin: str) -> Dim:
         while f"{origin}_{self.numbers[origin]}" in self.taken:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 from graphflops.dims import Dim, total
@@ -53,13 +54,10 @@ def step_memory(program: PricedProgram, step: Step, buffers: Sequence[Dim] = ())
             held.append(Held(program.main.calls[moment].node.name, "workspace", moment, moment, needed))
             changes[moment] += needed
             changes[moment + 1] -= needed
-    live = peak = place = 0
-    for moment, change in enumerate(changes):
-        live += change
-        if live > peak:
-            peak, place = live, moment
+    live = [*accumulate(changes)]
+    peak = max(live)
     turn = step.phases.index("backward") if step.is_training else None
-    node = program.main.calls[place].node.name
+    node = program.main.calls[live.index(peak)].node.name
     return MemoryUse(Peak(peak, node), Timeline(rows, tuple(held), turn))
 
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from graphflops.cost import QUANTITIES
 from graphflops.dims import Dim, Expr, Meeting, at_least, broadcast, compare, dim_max, evaluate
-from graphflops.dims.solving import first_from
+from graphflops.dims.solving import LARGEST_SIZE, first_from
 from graphflops.errors import DimError, ModelError, shown
 from graphflops.graph import Graph
 from graphflops.open_sizes import axes_of, is_computed, of_described
@@ -20,7 +20,6 @@ from graphflops.report import Named, Row, SymbolInfo, known_values, without_assu
 from graphflops.report.size_names import called, in_prose
 from graphflops.tensor import TensorType
 
-_LARGEST = 2**48  # no size by name is larger
 _MOST_CONDITIONS = 500  # the others are left out, as those of a file: they only refuse
 _TRIED = 512  # sizes beyond an assumed one
 
@@ -201,5 +200,5 @@ def _open(named: Iterable[Named]) -> Iterator[tuple[str, Dim]]:
 
 def _least(size: Expr, name: str, first: int) -> int | None:
     """The least value from `first` on at which a growing size is not negative; None where that is `first`, or not known."""
-    least = first_from(first, _LARGEST, lambda value: (evaluate(size, {name: value}) or 0) >= 0)
-    return least if first < least < _LARGEST else None
+    least = first_from(first, LARGEST_SIZE, lambda value: (evaluate(size, {name: value}) or 0) >= 0)
+    return least if first < least < LARGEST_SIZE else None

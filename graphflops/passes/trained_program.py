@@ -27,7 +27,7 @@ from graphflops.passes.gradients import wants, with_checkpoints
 from graphflops.passes.price import Pricer
 from graphflops.rules.added_calls import added, autocast, converted, cross_entropy, linear, scaled, viewed
 from graphflops.tensor import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, INT64, DType, TensorType, flat
-from graphflops.training import Precision, Training, matched
+from graphflops.training import Precision, Training, matched, some
 
 _SCALE = 2.0
 _LORA = (".lora_A.weight", ".lora_B.weight")
@@ -59,7 +59,7 @@ def _with_gradients(graph: Graph, training: Training) -> Graph:
     for name in training.grad_inputs:
         value = users.get(name)
         if name not in users:
-            raise ModelError(f"--grad-input {shown(name)}: no such input; inputs are {_some([*users])}")
+            raise ModelError(f"--grad-input {shown(name)}: no such input; inputs are {some([*users])}")
         if not isinstance(value, TensorType) or not value.dtype.is_floating:
             raise ModelError(f"--grad-input {shown(name)}: an input of {value} has no gradient")
     types = dict(graph.types)
@@ -94,17 +94,9 @@ def chosen(option: str, patterns: Sequence[str], paths: Sequence[str], nothing: 
     candidates = {*paths, *(module for modules in around.values() for module in modules)}
     found: set[str] = set()
     for pattern in patterns:
-        hits = matched(pattern, candidates)
-        if not hits:
-            raise ModelError(
-                f"{option} {shown(pattern)} matches nothing; the model has {_some(paths) or nothing}"
-            )
+        hits = matched(option, pattern, candidates, paths, nothing)
         found.update(path for path in paths if path in hits or not hits.isdisjoint(around[path]))
     return found
-
-
-def _some(paths: Sequence[str]) -> str:
-    return ", ".join(map(shown, paths[:3])) + (", ..." if len(paths) > 3 else "")
 
 
 # Adapters
@@ -198,17 +190,16 @@ _SAYS_FLOAT32 = re.compile(r"\.float32\b|\.float\(|torch\.float\b")
 
 def at_precision(graph: Graph, precision: Precision, leaves: Iterable[str]) -> Graph:
     """The program with parameters, values and products of a precision. leaves: names of parameters that want a gradient."""
+    given = {entry: graph.types.get(entry.name) for entry in graph.inputs}
     elements: Counter[DType] = Counter()
-    for entry in graph.inputs:
-        value = graph.types.get(entry.name)
+    for entry, value in given.items():
         if entry.role == "parameter" and isinstance(value, TensorType) and value.dtype in _FLOATING:
             elements[value.dtype] += value.numel if isinstance(value.numel, int) else 1
     own = elements.most_common(1)[0][0] if elements else FLOAT32  # that most of the parameters have
     pricer = Pricer(graph, bind(graph, {}, {}, assume=False), False, lambda _: None)
     wanted, lower = _PRECISIONS[precision]
     types: dict[str, Any] = {}
-    for entry in graph.inputs:
-        value = graph.types.get(entry.name)
+    for entry, value in given.items():
         if isinstance(value, TensorType) and value.dtype in _FLOATING:
             # `module.to(dtype)` converts parameters and buffers, the caller what it passes in.
             is_converted = entry.role in ("parameter", "buffer") or value.dtype is own

@@ -13,7 +13,6 @@ from functools import cached_property
 from typing import NamedTuple
 
 from graphflops.dims import Dim, prod
-from graphflops.execution.strides import TURNING, turned
 from graphflops.graph import Graph, Node, Ref
 from graphflops.tensor import TensorType
 
@@ -92,7 +91,7 @@ class Split:
             return f"{node.op}: {INDIVISIBLE}"
         if not self._beside(node, parts, made):
             return f"{node.op} reads a whole operand"
-        self.parts.update((name, made) for name in out if self.type(name) is not None)
+        self.parts.update((name, made) for name in out if name in self.types)
         return ""
 
     def _made(self, node: Node, parts: Mapping[str, Part], made: Part) -> Part | None:
@@ -119,23 +118,20 @@ class Split:
 
     def shape(self, name: str) -> tuple[Dim, ...]:
         """The sizes of a value that is split, as one device has it."""
-        whole, part = self.type(name), self.parts[name]
-        assert whole is not None
-        sizes = list(whole.shape)
+        part, sizes = self.parts[name], list(self.types[name].shape)
         sizes[part.axis] = self.size(name, part.axis) // (part.pieces or self.devices)
         if part.is_repeated:
             sizes[part.axis + 1] = self.size(name, part.axis + 1) // (self.devices // part.pieces)
         return tuple(sizes)
 
-    def type(self, name: str) -> TensorType | None:
-        """The type of a tensor as the whole program has it."""
-        found = self.graph.types.get(name)
-        return found if isinstance(found, TensorType) else None
+    @cached_property
+    def types(self) -> Mapping[str, TensorType]:
+        """The types of tensors as the whole program has them."""
+        return {name: typed for name, typed in self.graph.types.items() if isinstance(typed, TensorType)}
 
     def rank(self, name: str) -> int:
-        """Its axes; 0 for what is no tensor."""
-        found = self.type(name)
-        return 0 if found is None else found.rank
+        """The axes of a tensor; 0 for what is none."""
+        return self.types[name].rank if name in self.types else 0
 
     def is_weighted(self, node: Node) -> bool:
         """Whether a call is a product by a parameter, whose gradient is a product of its own."""
@@ -215,13 +211,12 @@ class Split:
 
     def size(self, name: str, axis: int) -> int:
         """The size of an axis; 0 where it is open or there is none."""
-        found = self.type(name)
-        size = found.shape[axis] if found is not None and 0 <= axis < found.rank else 0
+        size = self.types[name].shape[axis] if 0 <= axis < self.rank(name) else 0
         return size if isinstance(size, int) else 0
 
     def _divides(self, name: str, axis: int, pieces: int = 0) -> bool:
         size = self.size(name, axis)
-        return self.type(name) is None or (size > 0 and size % (pieces or self.devices) == 0)
+        return name not in self.types or (size > 0 and size % (pieces or self.devices) == 0)
 
     def _beside(self, node: Node, parts: Mapping[str, Part], made: Part) -> bool:
         """Whether operands that are whole have one element along the split axis, or are inputs, split along.
@@ -246,16 +241,11 @@ class Split:
 
     def _is_repeated(self, name: str, axis: int) -> bool:
         """Whether a value repeats one number along an axis, for one call: each device repeats it for its own part."""
-        maker = self.makers.get(name)
+        maker = self.graph.makers.get(name)
         if maker is None or maker.operator.name != "expand" or len(self.readers.get(name, ())) > 1:
             return False
         operand = maker.reads()[0]
         return self.size(operand, axis - self.rank(name) + self.rank(operand)) == 1
-
-    @cached_property
-    def makers(self) -> Mapping[str, Node]:
-        """By value: the call that makes it."""
-        return {name: node for node in self.graph.nodes for name in node.outputs if name is not None}
 
     @cached_property
     def readers(self) -> Mapping[str, list[Node]]:
@@ -298,8 +288,8 @@ class Split:
         """The same for operators that lay elements out anew."""
         word, rank = node.operator.name, self.rank(name)
         outputs = [one for one in node.outputs if one is not None]
-        if word in TURNING:
-            return turned(node.operator, given, rank).index(axis)
+        if (order := node.operator.turned(given, rank)) is not None:
+            return order.index(axis)
         ranked, parameters = self.rank(outputs[0]), node.operator.parameters
         if "axis" in parameters and not {"end_axis", "shape"}.intersection(parameters):
             along, is_less = axis_of(given.get("axis", 0), rank), ranked < rank
@@ -312,7 +302,7 @@ class Split:
         moved = given.get("axes") if node.operator.kind == "movement" else ()
         if isinstance(moved, tuple) and axis in [axis_of(one, rank) for one in moved]:
             return None  # rolled or flipped
-        before, after = self.type(name), self.type(outputs[0])
+        before, after = map(self.types.get, (name, outputs[0]))
         origins = self.parts[name].origins if name in self.parts else ()
         factor = max([self.factors.get(one, 0) for one in origins], default=0)
         if before is None or after is None:

@@ -104,7 +104,7 @@ class Reading:
     @cached_property
     def maker(self) -> dict[str, str]:
         """By value, the call that makes it."""
-        return {name: node.name for name, node in self.split.makers.items()}
+        return {name: node.name for name, node in self.split.graph.makers.items()}
 
     @cached_property
     def sums(self) -> frozenset[str]:
@@ -129,7 +129,7 @@ class Reading:
     def tally(self, row: Row, time: CallTime | None, cost: Cost | None) -> Tally:
         """What a call, or its gradients, take on one device."""
         counted, scale = cost or Cost(), self.scale(row.node)
-        sums = counted.matrix_flops + counted.vector_flops, counted.read_bytes + counted.written_bytes
+        sums = counted.flops, counted.moved_bytes
         known = [None if row.state == "unknown" else self.report.value(one) for one in sums]
         seconds = 0.0 if time is None else time.seconds * scale
         return Tally(seconds, *(nan if one is None else one * scale for one in known))
@@ -239,7 +239,7 @@ class Reading:
     @cached_property
     def expert_weights(self) -> frozenset[str]:
         """Parameters that grouped products read: one matrix for each expert."""
-        made, found = self.split.makers, set()
+        made, found = self.split.graph.makers, set()
         for node in self.split.graph.nodes:
             if node.operator.name == "grouped_mm":
                 for name in node.reads():

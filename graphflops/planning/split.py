@@ -85,13 +85,9 @@ def _of_one(found: Split) -> Graph:
     """The program with the sizes of one device."""
     if found.devices == 1:
         return found.graph
-    types = dict(found.graph.types)
-    for name in found.parts:
-        whole = found.type(name)
-        assert whole is not None
-        types[name] = replace(whole, shape=found.shape(name))
+    types = {name: replace(found.types[name], shape=found.shape(name)) for name in found.parts}
     nodes = tuple([_resized(node, found) for node in found.graph.nodes])
-    return replace(found.graph, types=types, nodes=nodes)
+    return replace(found.graph, types={**found.graph.types, **types}, nodes=nodes)
 
 
 def _resized(node: Node, found: Split) -> Node:
@@ -103,8 +99,7 @@ def _resized(node: Node, found: Split) -> Node:
     axis, pieces = found.parts[out].axis, found.parts[out].pieces or found.devices
     if word == "split" and axis_of(node.arguments().get("axis", 0), found.rank(out)) != axis:
         return node
-    whole, less = found.type(out), found.shape(out)
-    assert whole is not None
+    whole, less = found.types[out].shape, found.shape(out)
 
     def put(argument: Argument) -> Argument:
         if word == "split":  # the length of each part, or of all
@@ -112,7 +107,7 @@ def _resized(node: Node, found: Split) -> Node:
             each = tuple([part // pieces if isinstance(part, int) else part for part in parts])
             return each if isinstance(argument, tuple) else each[0]
         if isinstance(argument, tuple) and len(argument) == len(less):
-            sizes = zip(argument, whole.shape, less, strict=True)
+            sizes = zip(argument, whole, less, strict=True)
             return tuple([of_one if one == of_all else one for one, of_all, of_one in sizes])
         return argument
 
@@ -131,7 +126,7 @@ def mixed(graph: Graph, length: str) -> str:
     found, size = Split(graph, 1), symbol(length)
     for node in graph.nodes:
         for name in node.reads() if node.operator.kind not in _ANY_PART else ():
-            typed = found.type(name)
+            typed = found.types.get(name)
             if typed is None or typed.dtype.kind != "float":
                 continue
             axes = [axis for axis, one in enumerate(typed.shape) if one == size]
@@ -143,7 +138,7 @@ def mixed(graph: Graph, length: str) -> str:
 def _is_split(found: Split, node: Node, name: str, axis: int, length: str) -> bool:
     """Whether a call works on a part of an operand along the axis of a sequence's tokens."""
     given, rank = node.arguments(), found.rank(name)
-    out = [typed for typed in map(found.type, filter(None, node.outputs)) if typed is not None]
+    out = [typed for typed in map(found.types.get, filter(None, node.outputs)) if typed is not None]
     if not out:
         return True
     if node.operator.kind == "product":

@@ -230,8 +230,8 @@ class _Trace:
 
     def work(self, cost: Cost | None) -> dict[str, object]:
         """FLOPs, of products and others, and bytes read and written. cost: None where it is not known."""
-        flops = None if cost is None else self.report.value(cost.matrix_flops + cost.vector_flops)
-        moved = None if cost is None else self.report.value(cost.read_bytes + cost.written_bytes)
+        flops = None if cost is None else self.report.value(cost.flops)
+        moved = None if cost is None else self.report.value(cost.moved_bytes)
         return {"num_ops": flops, "tensor_size": moved}
 
     def bytes(self, values: object, row: Row) -> int | None:

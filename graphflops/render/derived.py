@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from inspect import unwrap
 from pathlib import Path
 from typing import Any
 
 from graphflops.base.docstrings import docstring
+from graphflops.base.groups import grouped
 from graphflops.base.json_form import Formula
 from graphflops.base.units import interval, measured, memory, number, parameters, percent, rate, seconds
 from graphflops.cost import REPORTED
@@ -221,10 +221,8 @@ def _cells(line: OverviewLine) -> Iterator[str]:
 
 def _assumed(found: Overview) -> list[str]:
     """The assumed sizes; models that assume the same are one line."""
-    models: dict[str, list[str]] = {}
-    for line in found.lines:
-        if line.cost is not None and line.cost.assumed:
-            models.setdefault(assumptions(line.cost.assumed), []).append(safe(line.model, 60))
+    costs = ((line.cost, safe(line.model, 60)) for line in found.lines)
+    models = grouped((assumptions(cost.assumed), name) for cost, name in costs if cost and cost.assumed)
     return [
         f"{sizes}: {names[0] if len(names) == 1 else count_of(len(names), 'model')}"
         for sizes, names in models.items()
@@ -350,14 +348,12 @@ def registered() -> Listing:
 def used(report: Report) -> Listing:
     """Every operator of a program, the unknown ones first: how often it is called, and what priced it."""
     heads = ("operator", "calls", "state", "priced as", "rule", "file")
-    states: dict[str, Counter[str]] = {}
-    for row in report.rows:
-        states.setdefault(row.op, Counter())[row.state] += 1
+    states = grouped((row.op, row.state) for row in report.rows)
     rows: list[list[str | int]] = []
-    for op, seen in sorted(states.items(), key=lambda item: (not item[1]["unknown"], item[0])):
+    for op, seen in sorted(states.items(), key=lambda item: ("unknown" not in item[1], item[0])):
         rule = find(op)
         home = [rule.key, *_home(rule)] if rule else ["", "", ""]
-        rows.append([op, seen.total(), ", ".join(sorted(seen)), *home])
+        rows.append([op, len(seen), ", ".join(sorted({*seen})), *home])
     return Listing(heads, rows)
 
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 import csv as writer
 import io
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import accumulate
 from typing import Any, get_args
 
 import msgspec
@@ -93,15 +95,10 @@ def rows(grid: TextTable) -> list[str]:
 
 def fitted(lines: Sequence[tuple[str, int]], limit: int | None, rest: Callable[[int], str]) -> str:
     """As many lines as fit in `limit` characters, and `rest` of the others. lines: each with what it counts for."""
-    if limit is None or sum(len(line) for line, _ in lines) <= limit:
+    ends = [*accumulate(len(line) for line, _ in lines)]
+    if limit is None or not ends or ends[-1] <= limit:
         return "".join(line for line, _ in lines)
-    room = limit - len(rest(sum(count for _, count in lines)))
-    kept = 0
-    for line, _ in lines:
-        if len(line) > room:
-            break
-        room -= len(line)
-        kept += 1
+    kept = bisect_right(ends, limit - len(rest(sum(count for _, count in lines))))
     return "".join(line for line, _ in lines[:kept]) + rest(sum(count for _, count in lines[kept:]))
 
 
@@ -209,7 +206,7 @@ def lines(report: Report, by: Cut | None, depth: int | None) -> tuple[list[str],
         return ["module", "module_type", "calls", "unknown", "parameters", *_heads(ledger)], rows
     if by == "attention":
         return _attentions(report, ledger)
-    groups = ledger.groups(lambda row: row.op if by == "op" else row.source)
+    groups = ledger.groups(ledger.counts(lambda row: row.op if by == "op" else row.source))
     rows = [[name, group.calls, group.unknown, *_work(group, ledger)] for name, group in groups.items()]
     return [by, "calls", "unknown", *_heads(ledger)], rows
 

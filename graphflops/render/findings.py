@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from graphflops.base.groups import grouped
 from graphflops.base.units import in_parentheses, measured, memory, number, numbered, percent, unnumbered
 from graphflops.dims import Dim, evaluate, total
 from graphflops.render import formats
@@ -52,13 +53,12 @@ def folded(findings: Iterable[Finding]) -> list[Fold]:
 
     A finding about time stands alone: it is of all such calls already, and its message says how long they take.
     """
-    groups: dict[tuple[str, ...], list[Finding]] = {}
-    for finding in findings:
-        place = finding.module or finding.node
-        own = finding.message if finding.seconds else ""
-        key = (finding.code, finding.severity, finding.op, unnumbered(place), finding.source, own)
-        groups.setdefault(key, []).append(finding)
-    return [*map(tuple, groups.values())]
+
+    def key(one: Finding) -> tuple[str, ...]:
+        own = one.message if one.seconds else ""
+        return one.code, one.severity, one.op, unnumbered(one.module or one.node), one.source, own
+
+    return [*map(tuple, grouped((key(finding), finding) for finding in findings).values())]
 
 
 class Shares:
@@ -127,9 +127,7 @@ class _Section:
         self.at = f"costs at {assumptions(model.assumed)}" if is_told else ""
         self.limits = [limit_table(model.limits)] if model.limits else []
         is_audit = found.command == "audit"
-        by_code: dict[tuple[str, str, str], list[Finding]] = {}
-        for finding in model.findings:
-            by_code.setdefault((finding.code, finding.severity, finding.fix), []).append(finding)
+        by_code = grouped(((one.code, one.severity, one.fix), one) for one in model.findings)
         # The most severe first, then the most expensive.
         rank = SEVERITIES.index
         ranked = sorted(by_code.values(), key=lambda each: (rank(each[0].severity), -shares.share(each)))
@@ -281,9 +279,8 @@ def _statistics(found: Findings) -> TextTable:
     rows: dict[tuple[str, str, str], list[tuple[int, int, int]]] = {}
     for model in found.models:
         shares = Shares(model)
-        codes = dict.fromkeys((f.severity, f.code, f.name) for f in model.findings)
-        for key in codes:
-            members = [f for f in model.findings if (f.severity, f.code, f.name) == key]
+        by_code = grouped(((one.severity, one.code, one.name), one) for one in model.findings)
+        for key, members in by_code.items():
             flops, moved = shares.sums(members)
             rows.setdefault(key, []).append((len(members), flops or 0, (moved or 0) + shares.stored(members)))
     entries = []

@@ -6,7 +6,7 @@ sums are made of those few, as plain integers wherever every size has a value. I
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from math import inf
 from typing import NamedTuple
@@ -47,7 +47,8 @@ class Group(Record, frozen=True):
     @property
     def cost(self) -> Cost:
         """Work of both phases together."""
-        return _added([self.forward, self.backward])
+        sides = (self.forward, self.backward)
+        return Cost(*(_total(getattr(cost, quantity) for cost in sides) for quantity in QUANTITIES))
 
 
 class Ledger:
@@ -55,9 +56,8 @@ class Ledger:
 
     def __init__(self, report: Report, formula_width: int = 40) -> None:
         self.report = report
-        self.sizes = report.values
+        self._ranked_at = defaultdict(lambda: _RANKED_AT, report.values)
         self.numbers = Numbers(report.value, formula_width, report.names)
-        self.kinds: list[RowKind] = []
         self.of: list[int] = []  # the kind of each row
         by_value: dict[RowKind, int] = {}
         nothing = Cost()
@@ -69,10 +69,9 @@ class Ledger:
                 is_backward = row.phase == "backward"
                 costs = (nothing, row.cost) if is_backward else (row.cost, row.backward or nothing)
                 made = RowKind(row.state, *costs)
-                kind = by_object[seen] = by_value.setdefault(made, len(self.kinds))
-                if kind == len(self.kinds):
-                    self.kinds.append(made)
+                kind = by_object[seen] = by_value.setdefault(made, len(by_value))
             self.of.append(kind)
+        self.kinds = [*by_value]
         # Whether there is backward work, in a training analysis or in a joint graph.
         self.phases = report.backward is not None or any(row.phase == "backward" for row in report.rows)
         value = self.numbers.value
@@ -98,31 +97,16 @@ class Ledger:
             backward=self._sum(counts, times, backward=True) if self.phases else Cost(),
         )
 
-    def groups(self, key: Callable[[Row], str]) -> dict[str, Group]:
-        """Rows added up by key, the most work first, then the most traffic."""
-        made = {name: self.group(counts) for name, counts in self.counts(key).items()}
+    def groups(self, counts: Mapping[str, Counts]) -> dict[str, Group]:
+        """Counted rows added up by key, the most work first, then the most traffic."""
+        made = {name: self.group(own) for name, own in counts.items()}
         return dict(sorted(made.items(), key=lambda item: self.weight(item[1]), reverse=True))
-
-    def rest(self, groups: Iterable[Group]) -> Group:
-        """Several groups as one."""
-        listed = list(groups)
-        return Group(
-            calls=sum(group.calls for group in listed),
-            unknown=sum(group.unknown for group in listed),
-            forward=_added([group.forward for group in listed]),
-            backward=_added([group.backward for group in listed]),
-        )
 
     def weight(self, group: Group) -> tuple[int, ...]:
         """The sort key of groups; sizes without a value are all assumed to be equal."""
-        cost = group.cost
-        return tuple(map(self._rough, (cost.matrix_flops, traffic(cost), cost.vector_flops)))
-
-    def _rough(self, quantity: Dim) -> int:
-        value = self.numbers.value(quantity)
-        if value is not None or isinstance(quantity, int):
-            return value or 0
-        return evaluate(quantity, {name: self.sizes.get(name, _RANKED_AT) for name in quantity.symbols}) or 0
+        cost, value = group.cost, self.numbers.value
+        quantities = (cost.matrix_flops, traffic(cost), cost.vector_flops)
+        return tuple([value(each) or evaluate(each, self._ranked_at) or 0 for each in quantities])
 
     def _sum(self, counts: Mapping[int, int], times: int, *, backward: bool) -> Cost:
         side = "backward" if backward else "forward"
@@ -140,10 +124,6 @@ class Ledger:
 def traffic(cost: Cost) -> Dim:
     """Bytes read and written together."""
     return _total((cost.read_bytes, cost.written_bytes))
-
-
-def _added(costs: Sequence[Cost]) -> Cost:
-    return Cost(*(_total(getattr(cost, quantity) for cost in costs) for quantity in QUANTITIES))
 
 
 def _total(dims: Iterable[Dim]) -> Dim:
@@ -213,19 +193,12 @@ class Tree:
         by_path = self.by_path = {"": root}
 
         def made(around: TreeModule, name: str, path: str) -> TreeModule:
-            if name not in around.children:
-                around.children[name] = TreeModule(name, path, report.modules.get(path, ""))
-            return around.children[name]
+            return around.children.setdefault(name, TreeModule(name, path, report.modules.get(path, "")))
 
-        works = [
-            idle or kind.state == "unknown" or bool(kind.forward) or bool(kind.backward)
-            for kind in ledger.kinds
-        ]
+        works = [idle or one.state == "unknown" or bool(one.forward or one.backward) for one in ledger.kinds]
         for path, counts in ledger.counts(lambda row: row.module).items():
-            module = module_at(by_path, path, made)
-            for kind, times in counts.items():
-                if works[kind]:
-                    module.own[kind] = module.own.get(kind, 0) + times
+            own = {kind: times for kind, times in counts.items() if works[kind]}
+            module_at(by_path, path, made).own = own
         for row in report.rows:
             module = by_path[row.module]
             module.type = module.type or row.module_type

@@ -13,9 +13,10 @@ from itertools import groupby
 from math import prod
 from typing import Any
 
+from graphflops.base.groups import grouped
 from graphflops.base.units import numbered, seconds, unnumbered
 from graphflops.derived.items import outside_of_calls
-from graphflops.dims import Dim, evaluate_all, total
+from graphflops.dims import Dim, total
 from graphflops.errors import ModelError, OptionError
 from graphflops.memory.allocator import Allocator, Block
 from graphflops.memory.ledger import is_alive
@@ -89,15 +90,13 @@ def label(name: str) -> str:
 
 def peak_line(report: Report, entry: PhaseMemory, moment: int) -> str:
     """Where a phase has its peak, which is at that moment."""
-    from graphflops.render.summary import located
-
     turn = entry.timeline.gradients_from
     if entry.timeline.rows[moment] == OPTIMIZER:
         return "the optimizer's step" if entry.phase == "training" else "the whole program"
     if report.origin.format == "recorded":
-        return located(report, entry.peak_node)
+        return summary.located(report, entry.peak_node)
     gradient = "gradient of " if turn is not None and moment >= turn else ""
-    name, place = safe(entry.peak_node, 80), located(report, entry.peak_node)
+    name, place = safe(entry.peak_node, 80), summary.located(report, entry.peak_node)
     return gradient + (place if place.partition(" (")[0] == name else f"{name} in {place}")
 
 
@@ -182,9 +181,7 @@ def mesh_facts(report: Report, numbers: Numbers) -> Iterator[tuple[str, str]]:
     sizes = ", ".join(f"{safe(axis, 40)}={size}" for axis, size in mesh.axes.items())
     devices = count_of(prod(mesh.axes.values()), "device")
     yield "mesh", f"{sizes}: {devices}, of which rank {mesh.rank} is recorded"
-    along: dict[str, list[Exchange]] = {}
-    for exchange in report.exchanges:
-        along.setdefault(exchange.axis, []).append(exchange)
+    along = grouped((exchange.axis, exchange) for exchange in report.exchanges)
     if along:
         texts = (
             f"{numbers.memory(total(each.bytes for each in sent))} {_axis(axis)}"
@@ -201,11 +198,10 @@ def exchanges(report: Report, numbers: Numbers) -> tuple[tuple[str, ...], list[l
 
     Times only where they are known.
     """
-    alike: dict[tuple[str, ...], list[Exchange]] = {}
+    alike = grouped(
+        ((each.axis, each.op, unnumbered(each.module), each.phase), each) for each in report.exchanges
+    )
     lines = []
-    for exchange in report.exchanges:
-        key = exchange.axis, exchange.op, unnumbered(exchange.module), exchange.phase
-        alike.setdefault(key, []).append(exchange)
     for group in alike.values():
         modules = numbered([exchange.module for exchange in group])
         calls, sent = sum(each.calls for each in group), total(each.bytes for each in group)
@@ -225,10 +221,7 @@ def _axis(axis: str) -> str:
 
 
 def memory_of(
-    report: Report,
-    entry_of: Sequence[int],
-    name: Callable[[str], int],
-    formula: Callable[[Dim, Report], int],
+    report: Report, entry_of: Sequence[int], name: Callable[[str], int], formula: Callable[[Dim, Report], int]
 ) -> dict[str, Any] | None:
     """The timeline in columns; None where it is not known. Of a report for a device the whole memory of its last phase.
 
@@ -251,9 +244,7 @@ def memory_of(
 def _device(report: Report, entry: PhaseMemory) -> dict[str, Any]:
     """The device, and the bytes of the allocator's segments from a moment on; for the sizes at which `peak` is requested."""
     found: dict[str, Any] = {"name": entry.device, "phase": entry.phase, "segments": [], "peak": None}
-    sizes = evaluate_all([held.bytes for held in entry.timeline.held], report.values)
-    known = [size for size in sizes if size is not None]
-    if len(known) < len(sizes):
+    if (known := entry.timeline.sizes(report.value)) is None:
         return found
     reserved = enumerate(replay(entry.timeline, known, Allocator()))
     steps = [next(group) for _, group in groupby(reserved, key=lambda step: step[1])]
@@ -300,9 +291,7 @@ def snapshot(report: Report) -> bytes:
     if not report.memory_use:
         raise OptionError("a memory snapshot is of a device: name one with --device, such as h200")
     timeline = (entry := report.memory_use[-1]).timeline
-    found = evaluate_all([held.bytes for held in timeline.held], report.values)
-    sizes = [size for size in found if size is not None]
-    if len(sizes) < len(timeline.held):
+    if (sizes := timeline.sizes(report.value)) is None:
         open_size = without_value(timeline, report.values)
         raise ModelError(f"{open_size} has no value: a snapshot needs numbers, give it with --dim")
     frames = [_frames(report, entry, held) for held in timeline.held]

@@ -29,14 +29,10 @@ def sarif(found: Findings, *, locate: Callable[[Iterable[str]], Mapping[str, str
         is placed at its model.
     """
     files = {} if locate is None else locate(source_files(found.models))
-    known = {
-        finding.code: RuleInfo(finding.name, finding.name, "", finding.severity)
-        for model in found.models
-        for finding in model.findings
-    }
-    known = {**found.rules, **{code: rule for code, rule in known.items() if code not in found.rules}}
-    index = {code: number for number, code in enumerate(known)}
     listed = [(model, finding) for model in found.models for finding in model.findings]
+    others = {one.code: RuleInfo(one.name, one.name, "", one.severity) for _, one in listed}
+    known = {**found.rules, **others, **found.rules}
+    index = {code: number for number, code in enumerate(known)}
     listed.sort(key=lambda pair: SEVERITIES.index(pair[1].severity))
     driver = {
         "name": "graphflops",

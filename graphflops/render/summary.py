@@ -174,11 +174,9 @@ def facts(report: Report, ledger: Ledger, formula_width: int = _FORMULA) -> Iter
     yield Fact("bytes", moved + ratio, "", bool(least))
     yield Fact("peak memory", least + _peak(report, numbers), "", bool(least))
     if report.training is not None:
-        step: str = imported("graphflops.render.memory:training_words")(report.training)
-        yield Fact("training", step)
+        yield Fact("training", imported("graphflops.render.memory:training_words")(report.training))
     if report.memory_use:
-        need: str = imported("graphflops.render.memory:need")(report, numbers)
-        yield Fact("device memory", need)
+        yield Fact("device memory", imported("graphflops.render.memory:need")(report, numbers))
     if report.kernels_of:
         yield Fact("kernels", _kernels(report))
     if report.device:
@@ -214,7 +212,8 @@ def _matrix_facts(report: Report, ledger: Ledger, numbers: Numbers) -> Iterator[
     cost, unknown = report.totals.cost, report.coverage.unknown
     least = ">= " if unknown else ""
     missing = f"   ({count_of(unknown, 'node')} unknown)" if unknown else ""
-    types = {name: group for name, group in ledger.groups(lambda row: row.matrix_dtype).items() if name}
+    counts = ledger.counts(lambda row: row.matrix_dtype)
+    types = {name: group for name, group in ledger.groups(counts).items() if name}
     only = f", {safe(next(iter(types)), 20)}" if len(types) == 1 else ""
     flops = numbers.value(cost.matrix_flops)
     label = "forward FLOPs" if report.backward is not None else "FLOPs"
@@ -232,7 +231,7 @@ def _matrix_facts(report: Report, ledger: Ledger, numbers: Numbers) -> Iterator[
         parts = (f"{least}{numbers.count(work)} {safe(name, 20)}" for name, work in costs.items())
         yield Fact("in types", ", ".join(parts))
     if any(row.phase == "backward" for row in report.rows):
-        by_phase = ledger.groups(lambda row: row.phase)
+        by_phase = ledger.groups(ledger.counts(lambda row: row.phase))
         phases = [phase for phase in ("forward", "backward", "optimizer") if phase in by_phase]
         works = [(phase, by_phase[phase].cost.matrix_flops) for phase in phases]
         told = [(phase, work) for phase, work in works if phase != "optimizer" or work != 0]

@@ -37,10 +37,7 @@ def table(
 ) -> str:  # fmt: skip
     """What a reader sees first: totals, sizes and what is unknown, then where the work is.
 
-    by: only modules, only operators or only source lines; None is the tree of modules and the top operators.
-    depth: levels of the tree; None shows as many as fit a screen.
-    top: lines of a table, or lines under one module; what does not fit is one line together.
-    verbose: every layer, with the shapes of its input, output and weight.
+    by, depth, top and verbose choose as in `tables`.
     """
     room = min(max((width - 60) // 2, _NARROWEST), _LONGEST)
     ledger = Ledger(report, formula_width=room)
@@ -68,8 +65,7 @@ def table(
     page.line((f"  bytes: {CONVENTIONS['bytes']}", "dim"))
     if report.device:
         page.line((f"  time:  {CONVENTIONS['time']}", "dim"))
-        known: str = imported("graphflops.render.time:profile")(report)
-        page.line((f"  profile: {known}", "dim"))
+        page.line((f"  profile: {imported('graphflops.render.time:profile')(report)}", "dim"))
     return page.text()
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
 from graphflops.attention import AttentionUse
+from graphflops.base.groups import grouped
 from graphflops.base.patterns import DEEPEST, is_within, modules_around
 from graphflops.base.record import Record
 from graphflops.base.units import numbered, parameters, seconds
@@ -16,7 +18,7 @@ from graphflops.dims import evaluate
 from graphflops.render import summary
 from graphflops.render.ledger import Group, Ledger, Tree, traffic
 from graphflops.render.text import Numbers, operator_name, safe, short_type
-from graphflops.report import Cut, PhaseMemory, Report
+from graphflops.report import Cut, PhaseMemory, Report, Row
 from graphflops.report.size_names import named
 from graphflops.tensor import TensorType
 
@@ -89,13 +91,13 @@ def tables(
     if by in (None, "module"):
         yield _modules(report, ledger, DEEPEST if verbose and depth is None else depth, top, verbose)
     if by == "op":
-        yield _groups("operator", ledger, _operators(ledger), top or _LINES, idle=True)
+        yield _groups("operator", ledger, _operator, top or _LINES, idle=True)
     if by == "source":
-        yield _groups("source", ledger, ledger.groups(lambda row: row.source), top or _LINES, idle=True)
+        yield _groups("source", ledger, lambda row: row.source, top or _LINES, idle=True)
     if by == "attention":
         yield _attentions(report, ledger.numbers, top or _LINES)
     if by is None:
-        yield _groups("operator", ledger, _operators(ledger), top or _OPERATORS, idle=False)
+        yield _groups("operator", ledger, _operator, top or _OPERATORS, idle=False)
     if report.device:
         from graphflops.render import time
 
@@ -103,8 +105,8 @@ def tables(
         yield TextTable(heads, [Entry(line) for line in lines])
 
 
-def _operators(ledger: Ledger) -> dict[str, Group]:
-    return ledger.groups(lambda row: operator_name(row.op))
+def _operator(row: Row) -> str:
+    return operator_name(row.op)
 
 
 def _phases(report: Report, numbers: Numbers) -> TextTable:
@@ -155,16 +157,17 @@ def _modules(report: Report, ledger: Ledger, depth: int | None, top: int | None,
     return TextTable(("module", "type", *heads, *_work_heads(ledger), "params", "bytes"), entries, names=2)
 
 
-def _groups(head: str, ledger: Ledger, groups: dict[str, Group], most: int, *, idle: bool) -> TextTable:
+def _groups(head: str, ledger: Ledger, key: Callable[[Row], str], most: int, *, idle: bool) -> TextTable:
     """Groups in order; those without cost only if `idle`, unknown ones always."""
-    whole = ledger.rest(groups.values())
+    counts, whole = ledger.counts(key), ledger.group(Counter(ledger.of))
+    groups = ledger.groups(counts)
     worth = {name: group for name, group in groups.items() if idle or group.unknown or group.cost}
     names = list(worth)[:most]
     names += [name for name in worth if worth[name].unknown and name not in names][:most]
     chosen = [(safe(name) or f"(no {head})", worth[name]) for name in names]
-    rest = [group for name, group in worth.items() if name not in names]
+    rest = [Counter(counts[name]) for name in worth if name not in names]
     if rest:
-        chosen.append((f"… {len(rest):,} more", ledger.rest(rest)))
+        chosen.append((f"… {len(rest):,} more", ledger.group(sum(rest, Counter[int]()))))
     entries = []
     for name, group in chosen:
         vector = _known(group, ledger.numbers.count(group.cost.vector_flops))
@@ -176,9 +179,7 @@ def _groups(head: str, ledger: Ledger, groups: dict[str, Group], most: int, *, i
 
 def _attentions(report: Report, numbers: Numbers, most: int) -> TextTable:
     """One line for all equal attentions, in program order of the first."""
-    alike: dict[AttentionUse, list[AttentionUse]] = {}
-    for use in report.attentions:
-        alike.setdefault(replace(use, calls=(), module="", source=""), []).append(use)
+    alike = grouped((replace(use, calls=(), module="", source=""), use) for use in report.attentions)
     groups = list(alike.items())
     in_blocks = any(use.partial_blocks is not None for use, _ in groups)
     chosen = any(use.kernel for use, _ in groups)

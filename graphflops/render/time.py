@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from typing import Literal, NamedTuple
 
-from msgspec import Struct, field
-
+from graphflops.base.groups import grouped
 from graphflops.base.units import interval, number, percent, rate, seconds, starred
 from graphflops.derived.items import cost_per_million, outside_of_calls, throughput
 from graphflops.devices import Device, complete, device, disturbance
 from graphflops.render.text import operator_name, safe
 from graphflops.report import Cut, Report, Row
-from graphflops.report.timeline import PhaseTime
+from graphflops.report.timeline import CallTime, PhaseTime
 
 _LINES = 12
 _MOSTLY = 0.5  # of the time
@@ -86,69 +86,47 @@ def _with_interval(time: PhaseTime) -> str:
     return f"{'>= ' if time.is_lower_bound else ''}{seconds(time.seconds)}{f' ({spread})' if spread else ''}"
 
 
-class Share(Struct):
-    """The time of several calls together. bounds: seconds by what limits them."""
+class _Share(NamedTuple):
+    """The times of several calls together, those of their gradients too."""
 
-    calls: int = 0
-    seconds: float = 0.0
-    low: float = 0.0
-    high: float = 0.0
-    bounds: Counter[str] = field(default_factory=Counter)
+    name: str
+    calls: int
+    times: Sequence[CallTime]
 
-    @property
-    def bound(self) -> str:
-        """What limits most of it."""
-        return max(self.bounds, key=self.bounds.__getitem__) if self.seconds else ""
-
-
-def shares(report: Report, key: Callable[[Row], str | None]) -> dict[str, Share]:
-    """The time of calls by key, gradients included, the longest first; without those whose key is None."""
-    found: dict[str, Share] = {}
-    for row in report.rows:
-        if (row.time is None and row.backward_time is None) or (name := key(row)) is None:
-            continue
-        share = found.get(name)
-        if share is None:
-            share = found[name] = Share()
-        share.calls += 1
-        for time in (row.time, row.backward_time):
-            if time is not None:
-                share.seconds += time.seconds
-                share.low += time.low
-                share.high += time.high
-                share.bounds[time.bound] += time.seconds  # type: ignore[assignment]
-    return dict(sorted(found.items(), key=lambda item: -item[1].seconds))
+    def sum(self, end: Literal["seconds", "low", "high"] = "seconds") -> float:
+        return float(sum(getattr(time, end) for time in self.times))
 
 
 def table(report: Report, by: Cut | None, top: int | None) -> tuple[tuple[str, ...], list[list[str]]]:
     """Heads and lines: where the time goes, by module where nothing else is asked for."""
-    found = shares(report, _key(report, by))
+    key, kind = _key(report, by), by or "module"
+    calls = ((key(row), [one for one in (row.time, row.backward_time) if one]) for row in report.rows)
+    groups = grouped((name, times) for name, times in calls if times and name is not None)
+    found = [_Share(name or f"(no {kind})", len(each), [*chain(*each)]) for name, each in groups.items()]
     if by != "attention" and (outside := sum(outside_of_calls(report).values())):
         # A graph has only the sums of the loss there.
-        bound = "memory" if report.execution == "graph" else "launch"
-        found["(outside of calls)"] = Share(seconds=outside, bounds=Counter({bound: outside}))
-        found = dict(sorted(found.items(), key=lambda item: -item[1].seconds))
-    whole = sum(share.seconds for share in found.values())
+        rest = CallTime(outside, 0.0, 0.0, "memory" if report.execution == "graph" else "launch")
+        found.append(_Share("(outside of calls)", 0, [rest]))
+    found.sort(key=lambda share: -share.sum())
+    whole = sum(share.sum() for share in found)
     if by is None:  # what takes no time is left out
-        found = {name: share for name, share in found.items() if share.seconds}
-    head = f"time by {by or 'module'}"
+        found = [share for share in found if share.sum()]
     most = top or _LINES
-    shown = list(found.items())[:most]
-    lines = [_line(name or f"(no {by or 'module'})", share, whole) for name, share in shown]
-    rest = list(found.values())[most:]
-    if rest:
-        names = ("calls", "seconds", "low", "high")
-        sums: dict[str, Any] = {name: sum(getattr(one, name) for one in rest) for name in names}
-        others = Share(**sums, bounds=sum((one.bounds for one in rest), Counter[str]()))
-        lines.append(_line(f"… {len(rest):,} more", others, whole))
-    return (head, "calls", "time", "%", "90 % interval", "limited by"), lines
+    if others := found[most:]:
+        times = [time for share in others for time in share.times]
+        found[most:] = [_Share(f"… {len(others):,} more", sum(share.calls for share in others), times)]
+    heads = (f"time by {kind}", "calls", "time", "%", "90 % interval", "limited by")
+    return heads, [_line(share, whole) for share in found]
 
 
-def _line(name: str, share: Share, whole: float) -> list[str]:
-    spread = interval(share.low, share.high)
-    part = percent(share.seconds, whole)
+def _line(share: _Share, whole: float) -> list[str]:
+    taken, spread = share.sum(), interval(share.sum("low"), share.sum("high"))
+    bounds = Counter[str]()  # seconds by what limits them
+    for time in share.times:
+        bounds[time.bound] += time.seconds  # type: ignore[assignment]
+    bound = max(bounds, key=bounds.__getitem__) if taken else ""
     calls = f"{share.calls:,}" if share.calls else ""
-    return [safe(name), calls, seconds(share.seconds), part, spread, share.bound]
+    return [safe(share.name), calls, seconds(taken), percent(taken, whole), spread, bound]
 
 
 def _key(report: Report, by: Cut | None) -> Callable[[Row], str | None]:
@@ -199,9 +177,7 @@ def summary(profile: Device) -> str:
     lines = [host_summary(profile), f"  memory     {number(int(profile.bandwidth))}B/s"]
     lines += [f"  {dtype:<10} {number(int(peak))}FLOP/s" for dtype, peak in profile.matrix.items()]
     lines += ["  family         element type   points  error of kernels held out (median, 90th percentile)"]
-    families: dict[tuple[str, str], list[tuple[int, tuple[float, float, float] | None]]] = {}
-    for one in profile.calibration:
-        families.setdefault((one.family, one.dtype), []).append((len(one.points), one.error))
+    families = grouped(((one.family, one.dtype), (len(one.points), one.error)) for one in profile.calibration)
     for (family, dtype), found in families.items():
         points = sum(count for count, _ in found)
         known = [(count, error) for count, error in found if error is not None]

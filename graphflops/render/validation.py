@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from graphflops.base.units import memory, number
+from graphflops.base.units import memory, number, seconds
 from graphflops.errors import OptionError
 from graphflops.render.document import escaped, rows
 from graphflops.render.html.fragment import escaped as html_escaped
@@ -44,7 +44,7 @@ def table(
         page.line()
         heads = (*_TIMED[:4], "predicted", *_TIMED[4:]) if found.profile else _TIMED
         page.table(TextTable(heads, [Entry(_timed(node, found)) for node in timed], names=3))
-    for node in list(unusual(found))[: top or _TOP]:
+    for node in unusual(found)[: top or _TOP]:
         page.line()
         page.line((f"  {node.verdict}", _STYLES[node.verdict]), f"  {safe(node.node)}  {safe(node.op)}")
         page.line(f"    {safe(node.reason, 600)}")
@@ -82,16 +82,16 @@ def facts(found: Validation) -> Iterator[tuple[str, str]]:
         yield "bytes", f"{memory(ours)} computed, {memory(counted)} measured in memory, the rest in the cache"
     yield from _times(found)
     if found.predicted is not None and found.predicted.communication:
-        sent, exposed = _seconds(found.predicted.communication), _seconds(found.predicted.exposed)
+        sent, exposed = seconds(found.predicted.communication), seconds(found.predicted.exposed)
         yield "collectives", f"{sent} predicted, {exposed} of it exposed"
     for one in found.ranks:
         parts = [f"{count_of(one.different, 'call')} differ"]
         if one.peak_bytes is not None:
             parts.append(f"{memory(one.peak_bytes)} requested")
         if one.seconds is not None:
-            parts.append(f"{_seconds(one.seconds)} a step")
+            parts.append(f"{seconds(one.seconds)} a step")
         if one.communication is not None and one.exposed is not None:
-            parts.append(f"collectives {_seconds(one.communication)}, {_seconds(one.exposed)} of it exposed")
+            parts.append(f"collectives {seconds(one.communication)}, {seconds(one.exposed)} of it exposed")
         yield f"rank {one.rank}", ", ".join(parts)
     if found.ceilings is not None:
         rates = [f"{number(int(rate))}FLOP/s {safe(name)}" for name, rate in found.ceilings.flops.items()]
@@ -103,10 +103,10 @@ def _times(found: Validation) -> Iterator[tuple[str, str]]:
     """The time of a run, and how well the profile predicts it and its calls."""
     if found.seconds is None:
         return
-    text = f"{_seconds(found.seconds)} a run"
+    text = f"{seconds(found.seconds)} a run"
     if found.predicted is not None and found.predicted.seconds:
-        low, high = _seconds(found.predicted.low), _seconds(found.predicted.high)
-        text += f", {_seconds(found.predicted.seconds)} predicted ({low} to {high}) for {safe(found.profile)}"
+        low, high = seconds(found.predicted.low), seconds(found.predicted.high)
+        text += f", {seconds(found.predicted.seconds)} predicted ({low} to {high}) for {safe(found.profile)}"
     yield "time", text
     if found.times is not None:
         one = found.times
@@ -127,12 +127,13 @@ _WHAT = {
 }
 
 
-def unusual(found: Validation) -> Iterator[NodeResult]:
+def unusual(found: Validation) -> list[NodeResult]:
     """The calls whose checks are not all equal, the most severe first; branches that did not run are left out."""
-    for wanted in ("different", "not executed", "explained"):
-        for node in found.nodes:
-            if node.verdict == wanted and node.checks:
-                yield node
+    order = ("different", "not executed", "explained")
+    return sorted(
+        (node for node in found.nodes if node.verdict in order and node.checks),
+        key=lambda node: order.index(node.verdict),
+    )
 
 
 def conclusion(found: Validation) -> str:
@@ -152,18 +153,18 @@ def brief(found: Validation) -> str:
 
 
 def _timed(node: NodeResult, found: Validation) -> list[str]:
-    seconds = node.seconds or 0.0
-    rate = node.flops / seconds if node.flops and seconds else 0.0
-    moved = node.bytes / seconds if node.bytes and seconds else 0.0
+    time = node.seconds or 0.0
+    rate = node.flops / time if node.flops and time else 0.0
+    moved = node.bytes / time if node.bytes and time else 0.0
     peak = found.ceilings.flops.get(node.matrix_dtype, 0.0) if found.ceilings is not None else 0.0
     copied = found.ceilings.bandwidth if found.ceilings is not None else 0.0
     took = node.predicted.seconds if node.predicted else 0
-    predicted = [_seconds(took) if took else ""] if found.profile else []
+    predicted = [seconds(took) if took else ""] if found.profile else []
     return [
         safe(node.node, 60),
         operator_name(node.op),
         node.verdict,
-        _seconds(seconds),
+        seconds(time),
         *predicted,
         number(node.flops) if node.flops else "",
         f"{number(int(rate))}" if rate else "",
@@ -173,18 +174,11 @@ def _timed(node: NodeResult, found: Validation) -> list[str]:
     ]
 
 
-def _seconds(seconds: float) -> str:
-    for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds / 1e-6:.3g} µs"
-
-
 def markdown(found: Validation, *, top: int | None = None) -> str:
     """The same for a review."""
     lines = [f"**{conclusion(found)}** on {escaped(safe(found.device))}", ""]
     lines += [f"- {label}: {escaped(text)}" for label, text in facts(found)]
-    nodes = list(unusual(found))[: top or _TOP]
+    nodes = unusual(found)[: top or _TOP]
     entries = [Entry([safe(n.node, 80), safe(n.op, 80), n.verdict, safe(n.reason, 300)]) for n in nodes]
     if entries:
         lines += ["", *rows(TextTable(("call", "operator", "verdict", "reason"), entries, 4))]

@@ -7,13 +7,15 @@ written once, so that one layer more changes one line beside the totals.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
 import msgspec
 from msgspec import Struct, field
 
+from graphflops.base.aligned import equal_at_start
+from graphflops.base.groups import grouped
 from graphflops.base.units import exact, interval, is_index, spans
 from graphflops.budget.measure import TOP, Measures
 from graphflops.cost import QUANTITIES, REPORTED, Cost
@@ -43,7 +45,8 @@ def chrome_trace(report: Report) -> str:
         raise OptionError("--format chrome-trace: the report has no times: name a device with --device")
     tracks = {_PHASES: "phases", _MODULES: "modules", _CALLS: "calls"}
     spans = timeline(report)
-    groups = _groups(spans)
+    streams = dict.fromkeys(span.stream for span in spans if span.stream is not None)
+    groups = {name: _COLLECTIVES + place for place, name in enumerate(streams)}  # the tracks of collectives
     named = {track: f"collectives {_along(report, name)}".strip() for name, track in groups.items()}
     tracks |= named if len(groups) > 1 else dict.fromkeys(named, "collectives")
     process = f"{summary.title(report)} on {safe(report.device, 60)}, predicted"
@@ -63,12 +66,6 @@ def meta(kind: str, track: int, name: str, process: int = 1) -> dict[str, Any]:
     return {"ph": "M", "name": kind, "pid": process, "tid": track, "args": {"name": name}}
 
 
-def _groups(spans: Iterable[Span]) -> dict[str, int]:
-    """The tracks of the groups of devices whose collectives run, by their names."""
-    names = dict.fromkeys(span.stream for span in spans if span.stream is not None)
-    return {name: _COLLECTIVES + place for place, name in enumerate(names)}
-
-
 def _along(report: Report, name: str) -> str:
     """The axis of the mesh along which a group of devices lies, where it is known; else the name of the group."""
     group = None if report.mesh is None else report.mesh.groups.get(name)
@@ -83,7 +80,7 @@ def _events(report: Report, spans: Sequence[Span], groups: Mapping[str, int]) ->
     ends = [start for _, start in starts[1:]] + [max((span.end for span in spans), default=0.0)]
     for (name, start), end in zip(starts, ends, strict=False):
         yield complete(name, _PHASES, start, end)
-    modules, phase = _Modules(), ""
+    modules, phase = list[tuple[str, float]](), ""
     for span in spans:
         row = report.rows[span.row]
         if span.stream is not None:
@@ -91,9 +88,9 @@ def _events(report: Report, spans: Sequence[Span], groups: Mapping[str, int]) ->
             yield {**event, "args": {"node": safe(row.node), "module": safe(row.module)}}
         elif span.end > span.start and (span.row >= 0 or span.phase != "optimizer"):
             if span.phase != phase:
-                yield from modules.enter("", span.start)
+                yield from _enter(modules, "", span.start)
             phase = span.phase
-            yield from modules.enter(row.module if span.row >= 0 else "", span.start)
+            yield from _enter(modules, row.module if span.row >= 0 else "", span.start)
             event = complete("outside of calls", _CALLS, span.start, span.end)
             facts: dict[str, str] = {}
             if time := span.time:
@@ -101,7 +98,7 @@ def _events(report: Report, spans: Sequence[Span], groups: Mapping[str, int]) ->
                 facts = {"node": row.node, "module": row.module, "source": row.source, "kernel": time.kernel}
                 facts |= {"limited by": time.bound, "90 % interval": interval(time.low, time.high)}
             yield {**event, "args": {name: safe(text) for name, text in facts.items() if text}}
-    yield from modules.enter("", max((span.end for span in spans if span.row >= 0), default=0.0))
+    yield from _enter(modules, "", max((span.end for span in spans if span.row >= 0), default=0.0))
 
 
 def complete(name: str, track: int, start: float, end: float, process: int = 1) -> dict[str, Any]:
@@ -110,22 +107,14 @@ def complete(name: str, track: int, start: float, end: float, process: int = 1) 
     return {"ph": "X", "name": safe(name), "cat": "predicted", "pid": process, "tid": track, **times}
 
 
-class _Modules:
-    """The modules that are open: entered when a call is made in them, left with the next call outside."""
-
-    def __init__(self) -> None:
-        self.open: list[tuple[str, float]] = []
-
-    def enter(self, path: str, now: float) -> Iterator[dict[str, Any]]:
-        """Close what `path` is not in, open what it is in."""
-        parts = path.split(".")[:_DEEPEST] if path else []
-        kept = 0
-        while kept < min(len(parts), len(self.open)) and self.open[kept][0] == parts[kept]:
-            kept += 1
-        while len(self.open) > kept:
-            name, since = self.open.pop()
-            yield complete(name, _MODULES, since, now)
-        self.open += [(name, now) for name in parts[kept:]]
+def _enter(opened: list[tuple[str, float]], path: str, now: float) -> Iterator[dict[str, Any]]:
+    """Close the modules that `path` is not in, open those that it is in. opened: those that are, each since when."""
+    parts = path.split(".")[:_DEEPEST] if path else []
+    kept = equal_at_start(parts, [name for name, _ in opened])
+    while len(opened) > kept:
+        name, since = opened.pop()
+        yield complete(name, _MODULES, since, now)
+    opened += [(name, now) for name in parts[kept:]]
 
 
 _DEEPEST_STACK = 100  # modules around a call; the rest of a longer path is the name of the last one
@@ -267,11 +256,9 @@ def _tree(measures: Measures) -> _Said:
     """The modules with what is said of them; modules alike have the same kind."""
     top = _Said()
     ledger, rows = measures.ledger, measures.report.rows
-    counts: dict[tuple[str, str], Counter[int]] = {}
-    for row, kind in zip(rows, ledger.of, strict=True):
-        counts.setdefault((row.module, row.op), Counter())[kind] += 1
-    for (path, op), found in counts.items():
-        group = ledger.group(found)
+    kinds_of = grouped(((row.module, row.op), kind) for row, kind in zip(rows, ledger.of, strict=True))
+    for (path, op), found in kinds_of.items():
+        group = ledger.group(Counter(found))
         costs = [(getattr(group.cost, name), unit) for name, unit in _UNITS.items()]
         parts = [f"{_exact(measures, quantity)} {unit}" for quantity, unit in costs if quantity != 0]
         if group.unknown:
@@ -304,10 +291,7 @@ def _module_lines(top: _Said) -> Iterator[str]:
     while stack:
         path, module = stack.pop()
         yield from (f"{path or TOP} {text}" for text in module.texts)
-        alike: dict[int, list[int]] = {}
-        for name, part in module.parts.items():
-            if is_index(name):
-                alike.setdefault(part.kind, []).append(int(name))
+        alike = grouped((part.kind, int(name)) for name, part in module.parts.items() if is_index(name))
         most = max(map(len, alike.values()), default=0)
         inside = []
         for name, part in module.parts.items():

@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from msgspec import field, structs
 
 from graphflops.attention.attention_use import AttentionUse
+from graphflops.base.groups import grouped
 from graphflops.base.lazy import imported
 from graphflops.base.record import Record
 from graphflops.base.rendered import Rendered
@@ -272,12 +273,11 @@ class Report(Rendered, Record, frozen=True):
 
     def step(self) -> Totals | None:
         """Forward and backward, of all micro-steps, and optimizer together; None outside of training."""
-        times = 1 if self.training is None else self.training.accumulate
-        parts = [part for part in (self.totals, self.backward) if part is not None]
         if self.backward is None:
             return None
+        times = 1 if self.training is None else self.training.accumulate
         peak = self.backward  # the forward's activations are still alive there, so its peak is the step's
-        cost = Cost.sum(part.cost for part in parts) * times
+        cost = (self.totals.cost + self.backward.cost) * times
         if self.optimizer is not None:
             cost = cost + self.optimizer.cost
         return Totals(cost, peak.peak_bytes, peak.peak_node, self.step_time)
@@ -288,13 +288,9 @@ class Report(Rendered, Record, frozen=True):
         Raises OptionError for another grouping.
         """
         require_choice("by", grouping, get_args(Grouping))
-        groups: dict[str, list[Cost]] = {}
-        for row in self.rows:
-            key = getattr(row, grouping)
-            if grouping == "module" and depth is not None:
-                key = ".".join(key.split(".")[:depth]) if depth else ""
-            groups.setdefault(key, []).append(row.cost)
-        return {key: Cost.sum(costs) for key, costs in groups.items()}
+        most = depth if grouping == "module" else None
+        pairs = ((".".join(getattr(row, grouping).split(".")[:most]), row.cost) for row in self.rows)
+        return {key: Cost.sum(costs) for key, costs in grouped(pairs).items()}
 
     def per(self, axis: str) -> Any:
         """FLOPs for each entry of an input axis, such as a token `ids[1]`: a `PerItem`.

@@ -5,6 +5,7 @@ A quantity without symbols is a plain integer, one with symbols is `{"value": in
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from typing import Any, Literal, Union
 
@@ -17,7 +18,7 @@ from graphflops.derived.items import cost_per_million, throughput
 from graphflops.errors import DimError, FileError
 from graphflops.graph import Origin
 from graphflops.report import HELD, Coverage, Named, Report, Row, SymbolInfo, Timeline, Totals
-from graphflops.report.contradictions import saved
+from graphflops.report.contradictions import diagnostic, saved
 from graphflops.report.timeline import PhaseTime
 from graphflops.tensor import TensorType, dtype_named
 from graphflops.training import Training
@@ -27,6 +28,9 @@ SCHEMA: Literal[1] = 1
 # Of a report, which `_document` does not derive.
 _APART = ("totals", "backward", "optimizer", "step_time", "program")
 _PHASES = ("backward", "optimizer", "step")
+_UNDERIVED = frozenset(
+    {"schema", "tool", "conventions", "origin"}
+)  # which files of other versions say otherwise
 _FORMS = {
     Cost: Form(computed={"macs": "matrix_flops"}, always=True, lenient=True, is_shared=True),
     Coverage: Form(computed={"nodes": ""}),
@@ -48,6 +52,11 @@ _FORMS = {
 
 def encoded(report: Report) -> bytes:
     """The report as JSON, UTF-8, one object; raises nothing."""
+    return msgspec.json.encode(_stated(report))
+
+
+def _stated(report: Report) -> Any:
+    """All that the report says, what follows from the rest included, as the object that is its JSON."""
     document, session, rates = _document(), Session(report.values), throughput(report)
     phases = {"backward": report.backward, "optimizer": report.optimizer, "step": report.step()}
     totals = {
@@ -55,16 +64,14 @@ def encoded(report: Report) -> bytes:
         for name, part in phases.items()
         if part is not None
     }
-    return msgspec.json.encode(
-        document.whole(
-            schema=SCHEMA,
-            tool=Tool("graphflops", __version__),
-            conventions=CONVENTIONS,
-            totals=document.totals(**document.written_totals(session, report.totals, report), **totals),
-            throughput=rates or msgspec.UNSET,
-            price_of_a_million=cost_per_million(rates, report.price_per_hour) or msgspec.UNSET,
-            **{**written(session, report, document.keys), "origin": printable(report.origin)},
-        )
+    return document.whole(
+        schema=SCHEMA,
+        tool=Tool("graphflops", __version__),
+        conventions=CONVENTIONS,
+        totals=document.totals(**document.written_totals(session, report.totals, report), **totals),
+        throughput=rates or msgspec.UNSET,
+        price_of_a_million=cost_per_million(rates, report.price_per_hour) or msgspec.UNSET,
+        **{**written(session, report, document.keys), "origin": printable(report.origin)},
     )
 
 
@@ -92,9 +99,29 @@ def decoded(data: bytes) -> Report:
             **{name: getattr(found.totals, name) for name in HELD},
             **own,
         )
-        return saved(report)
+        checked, elsewhere = saved(report), _elsewhere(found, _stated(report))
     except (msgspec.MsgspecError, UnicodeDecodeError, DimError, RecursionError) as error:
         raise FileError(f"not a graphflops report of schema {SCHEMA}: {error}") from error
+    if not elsewhere:
+        return checked
+    said = diagnostic("GF120", "", f"{elsewhere} is not what follows from the rest of the report")
+    return structs.replace(checked, diagnostics=(*checked.diagnostics, said))
+
+
+def _elsewhere(said: object, follows: object, where: str = "") -> str:
+    """Where a report says something else than follows from the rest of it; "" for nowhere, and where it says nothing."""
+    if said == follows or said is msgspec.UNSET or where in _UNDERIVED:
+        return ""
+    parts: Iterable[tuple[object, object, object]] = ()
+    if isinstance(said, msgspec.Struct) and type(said) is type(follows):
+        names = said.__struct_fields__
+        parts = ((name, getattr(said, name), getattr(follows, name)) for name in names)
+    elif isinstance(said, dict) and isinstance(follows, dict):
+        parts = ((name, each, follows.get(name)) for name, each in said.items())
+    elif isinstance(said, list) and isinstance(follows, list):
+        parts = ((place, *both) for place, both in enumerate(zip(said, follows, strict=False)))
+    inner = (_elsewhere(one, other, f"{where}.{name}".lstrip(".")) for name, one, other in parts)
+    return next(filter(None, inner), where)
 
 
 class Tool(msgspec.Struct, frozen=True):

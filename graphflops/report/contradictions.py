@@ -76,6 +76,9 @@ def saved(report: Report) -> Report:
         shares = time.shares.values() if isinstance(time, PhaseTime) else ()
         if not all(0 <= share <= 1 + _ROUNDING for share in (*shares, sum(shares))):
             raise FileError(f"not a graphflops report: {name}: shares of the time are no parts of it")
+        if isinstance(time, PhaseTime) and not 0 <= time.exposed <= time.communication * (1 + _ROUNDING):
+            span = f"{time.exposed} s of {time.communication} s"
+            raise FileError(f"not a graphflops report: {name}: {span} of communication are exposed")
     for name, timeline in _timelines(report):
         rows = len(report.rows)
         moments, turn = range(len(timeline.rows)), timeline.gradients_from
@@ -110,6 +113,13 @@ def _amounts(report: Report) -> Iterator[tuple[str, Dim]]:
             yield f"{where}: {name}", getattr(cost, name)
     for phase in phases:
         yield "peak_bytes", phase.peak_bytes
+    tensors = [*report.inputs, *(each for row in report.rows for each in (*row.inputs, *row.outputs))]
+    for tensor in {id(each.type): each for each in tensors}.values():
+        yield from (
+            (f"a size of {shown(tensor.name, 80)}", size)
+            for size in tensor.type.shape
+            if isinstance(size, int)
+        )
     for name in HELD:
         yield name, getattr(report, name)
     for entry in report.memory_use:
@@ -151,7 +161,7 @@ def _differences(report: Report) -> Iterator[str]:
         yield "parameter_bytes are not the sum of those of the element types"
     yield from _update(report)
     phases = [time for _, time in _times(report) if isinstance(time, PhaseTime) and time.seconds]
-    watts = [time.energy_joules / time.seconds for time in phases if time.energy_joules]
+    watts = [(time.energy_joules or 0.0) / time.seconds for time in phases]
     if watts and max(watts) > (1 + _ROUNDING) * min(watts):
         yield "energy_joules are not those of one power"
     for text, said, found in _peaks(report):
@@ -205,16 +215,13 @@ def _update(report: Report) -> Iterator[str]:
 
 
 def _most_held(report: Report, timeline: Timeline) -> int | None:
-    sizes = [report.value(held.bytes) for held in timeline.held]
-    known = [size for size in sizes if size is not None]
-    return max(timeline.live_bytes(known)) if timeline.rows and len(known) == len(sizes) else None
+    known = timeline.sizes(report.value)
+    return max(timeline.live_bytes(known)) if timeline.rows and known is not None else None
 
 
 def _unequal(what: str, total: Cost, rows: Sequence[Cost]) -> Iterator[str]:
-    equal = Counter(map(id, rows))
-    by_id = {id(cost): cost for cost in rows}
     try:
-        summed = Cost.sum(by_id[key] * times for key, times in equal.items())
+        summed = Cost.sum(rows)
     except DimError:  # formulas too large to add: their total goes by a name
         return
     for name in QUANTITIES:

@@ -14,7 +14,7 @@ from graphflops.base.record import Record
 from graphflops.base.rendered import Rendered
 from graphflops.dims import Dim
 from graphflops.ops import operator
-from graphflops.report import Row
+from graphflops.report import Report, Row
 
 
 class Neighbours:
@@ -127,6 +127,13 @@ class ModelFindings(Record, frozen=True):
     limits: tuple[LimitResult, ...] = ()  # every limit that a check compared, those that hold too
     whole: tuple[Dim, Dim] = (0, 0)  # FLOPs and bytes of the model; the costs of findings are shares of them
     seconds: float = 0.0  # of a run, where it is predicted
+
+    @staticmethod
+    def of(model: str, findings: tuple[Finding, ...], report: Report, seconds: float = 0.0) -> ModelFindings:
+        """Those of a model with its sizes and costs."""
+        cost, sizes = report.total(), (report.values, report.assumed, report.names)
+        whole = cost.flops, cost.moved_bytes
+        return ModelFindings(model, findings, *sizes, whole=whole, seconds=seconds)
 
 
 class Findings(Rendered, Record, frozen=True):

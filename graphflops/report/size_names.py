@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from itertools import repeat
 
+from graphflops.base.groups import grouped
 from graphflops.errors import elided
 
 AXIS = re.compile(r"(.+)\[(\d{1,4})\]")
@@ -50,9 +51,7 @@ def matching(pattern: str, names: Iterable[str]) -> list[str]:
 
 def alike(names: Iterable[str], same: Callable[[str], Hashable] = lambda _: None) -> list[list[str]]:
     """The names in order, three or more that differ in numbers only together. same: what they must share besides."""
-    groups: dict[Hashable, list[str]] = {}
-    for name in names:
-        groups.setdefault((_numbers_replaced(name, repeat("*")), same(name)), []).append(name)
+    groups = grouped(((_numbers_replaced(name, repeat("*")), same(name)), name) for name in names)
     apart = [[group] if len(group) >= _FEWEST else [[name] for name in group] for group in groups.values()]
     return [one for part in apart for one in part]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import Literal, NamedTuple
 
@@ -60,6 +60,12 @@ class Timeline(Record, frozen=True):
     def own(self) -> Timeline:
         """What is held beside weights and the like."""
         return replace(self, held=tuple([held for held in self.held if held.kind not in LASTING]))
+
+    def sizes(self, value: Callable[[Dim], int | None]) -> list[int] | None:
+        """Bytes of each entry of `held`; None where one has no value."""
+        sizes = [value(held.bytes) for held in self.held]
+        known = [size for size in sizes if size is not None]
+        return known if len(known) == len(sizes) else None
 
     def live_bytes(self, sizes: Sequence[int]) -> list[int]:
         """Bytes alive at each moment. sizes: bytes by entry of `held`. A library's workspace stays from run to run."""

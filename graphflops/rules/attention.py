@@ -20,9 +20,10 @@ from msgspec.structs import replace
 
 from graphflops.base.record import Record
 from graphflops.cost import Estimate, Value
-from graphflops.dims import Dim, Expr, broadcast, meet, mod, prod, total
+from graphflops.dims import Dim, Expr, broadcast, differ, floor_div, meet, mod, prod, total
 from graphflops.rules.creation import DROPOUT
 from graphflops.rules.reduce import SOFTMAX
+from graphflops.rules.registry import require
 from graphflops.rules.shapes import Shape, doubled_pairs, where_wanted
 from graphflops.tensor import FLOAT32, TensorType
 
@@ -158,6 +159,14 @@ def heads_first(x: TensorType) -> TensorType:
     """The same memory with the head axis before the row axis."""
     batch, rows, heads, width = x.shape
     return x.view((batch, heads, rows, width))
+
+
+def by_head(x: TensorType, heads: Dim) -> TensorType:
+    """The operand (batch, rows, heads * width) as (batch, heads, rows, width)."""
+    require(x.rank == 3, f"attention takes (batch, rows, hidden), not {x}")
+    batch, rows, hidden = x.shape
+    require(not differ(mod(hidden, heads), 0), f"{hidden} features do not make {heads} heads")
+    return x.view((batch, heads, rows, floor_div(hidden, heads)))
 
 
 def lengths(offsets: TensorType | None) -> list[Dim] | None:

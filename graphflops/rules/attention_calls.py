@@ -31,16 +31,16 @@ from graphflops.tensor import BFLOAT16, FLOAT32, FLOAT64, INT64, UINT64, TensorT
 KIND = "attention"
 
 
-@rule("aten.scaled_dot_product_attention")
-@takes("query key value mask? dropout_p? is_causal? * enable_gqa?")
+@rule("aten.scaled_dot_product_attention").takes("query key value mask? dropout_p? is_causal? * enable_gqa?")
 def scaled_dot_product_attention(of: Operands) -> Estimate:
     """Two products per score, as a fused kernel; `is_causal` aligns the first query with the first key."""
     rows = (*leading_axes(of.query, of.key, of.value, bool(of.enable_gqa)), of.query.shape[-2])
     return dense(of.given).forward(of.query.like((*rows, of.value.shape[-1])))
 
 
-@rule("aten._scaled_dot_product_attention_math", "aten._scaled_dot_product_attention_math_for_mps")
-@takes("query key value mask? dropout_p? is_causal? dropout_mask? * enable_gqa?")
+@rule("aten._scaled_dot_product_attention_math", "aten._scaled_dot_product_attention_math_for_mps").takes(
+    "query key value mask? dropout_p? is_causal? dropout_mask? * enable_gqa?"
+)
 def attention_math(of: Operands) -> Estimate:
     """The same two products with the scores written, read and returned."""
     problem = dense(of.given)
@@ -82,8 +82,9 @@ def flash_state(query: TensorType, heads_rows: Shape, keys: Dim, wants_mask: boo
     return *state, query.like((*heads_rows, blocks), dtype)
 
 
-@rule("aten._scaled_dot_product_flash_attention")
-@takes("query key value * dropout_p? is_causal? return_debug_mask? q_descale? k_descale? v_descale?")
+@rule("aten._scaled_dot_product_flash_attention").takes(
+    "query key value * dropout_p? is_causal? return_debug_mask? q_descale? k_descale? v_descale?"
+)
 def flash_attention(of: Operands) -> Estimate:
     """Two products per score; row sums are kept for the backward pass. Of eight-bit operands the scales are read too."""
     query, keys = of.query, of.key.shape[-2]
@@ -93,8 +94,9 @@ def flash_attention(of: Operands) -> Estimate:
     return dense(of.given).forward(result_of(query, of.value), row_sums, *sizes, *state, reads=scales)
 
 
-@rule("aten._scaled_dot_product_cudnn_attention", "aten._scaled_dot_product_fused_attention_overrideable")
-@takes("query key value mask? * compute_log_sumexp? dropout_p? is_causal?")
+@rule(
+    "aten._scaled_dot_product_cudnn_attention", "aten._scaled_dot_product_fused_attention_overrideable"
+).takes("query key value mask? * compute_log_sumexp? dropout_p? is_causal?")
 def cudnn_attention(of: Operands) -> Estimate:
     """Two products per score; row sums are kept for the backward pass."""
     query, per_row = of.query, (*of.query.shape[:-1], 1)
@@ -105,16 +107,18 @@ def cudnn_attention(of: Operands) -> Estimate:
     return dense(of.given).forward(*results, *sizes, *philox(query), None)
 
 
-@rule("aten._scaled_dot_product_flash_attention_for_cpu")
-@takes("query key value * mask? dropout_p? is_causal?")
+@rule("aten._scaled_dot_product_flash_attention_for_cpu").takes(
+    "query key value * mask? dropout_p? is_causal?"
+)
 def flash_attention_for_cpu(of: Operands) -> Estimate:
     """Two products per score; row sums are kept for the backward pass."""
     row_sums = of.query.like(of.query.shape[:-1], FLOAT64 if of.query.dtype == FLOAT64 else FLOAT32)
     return dense(of.given).forward(result_of(of.query, of.value), row_sums)
 
 
-@rule("aten._scaled_dot_product_efficient_attention")
-@takes("query key value mask? * compute_log_sumexp= dropout_p? is_causal?")
+@rule("aten._scaled_dot_product_efficient_attention").takes(
+    "query key value mask? * compute_log_sumexp= dropout_p? is_causal?"
+)
 def efficient_attention(of: Operands) -> Estimate:
     """Two products per score; row sums, padded to blocks of 32, are kept on demand."""
     *rows, longest, _ = of.query.shape
@@ -151,14 +155,8 @@ def flash_attention_forward(of: Operands) -> Estimate:
 
     Written into a given result, only the row sums are returned.
     """
-    query, key, value, offsets, longest, heads = (
-        of.query,
-        of.key,
-        of.value,
-        of.offsets_q,
-        of.max_k,
-        of.query.shape[-2],
-    )
+    query, key, value, offsets = of.named("query key value offsets_q")
+    longest, heads = of.max_k, query.shape[-2]
     sequences, rows_each = query.shape[:2] if offsets is None else (offsets.numel - 1, of.max_q)
     if of.block_table is not None:
         key, value = (x.like((sequences, longest, *x.shape[-2:])) for x in (key, value))
@@ -177,13 +175,11 @@ rule("aten._flash_attention_forward_no_dropout_inplace", "torch_attn._varlen_att
     flash_attention_forward, order="out query key value offsets_q offsets_k"
 )
 rule("torch_attn._varlen_attn").derived(
-    flash_attention_forward,
-    lambda found: replace(found, out=(found.reads[0].like(), *found.out[1:3])),
+    flash_attention_forward, lambda found: replace(found, out=(found.reads[0].like(), *found.out[1:3]))
 )
 
 
-@rule("aten._efficient_attention_forward")
-@takes(
+@rule("aten._efficient_attention_forward").takes(
     "query key value mask? offsets_q? offsets_k? * max_q? max_k? dropout_p? custom_mask_type= compute_log_sumexp? "
     "window_size? seqlen_k?"
 )

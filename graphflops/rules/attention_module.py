@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, floor_div, meet, prod
-from graphflops.rules.attention import Attention, attend, heads_first
+from graphflops.rules.attention import Attention, attend, by_head, heads_first
 from graphflops.rules.matmul import grouped_mm
 from graphflops.rules.norm import AFFINE, NORMALISE, STATISTICS
-from graphflops.rules.operands import Operands, takes
+from graphflops.rules.operands import Operands
 from graphflops.rules.registry import rule
 from graphflops.rules.shapes import results
 from graphflops.tensor import FLOAT32, TensorType
@@ -19,10 +19,9 @@ from graphflops.tensor import FLOAT32, TensorType
 KIND = "attention"
 
 
-@rule("transformers.grouped_mm_fallback", product=("a", "b"))
-def grouped_mm_fallback(a: TensorType, b: TensorType, offs: TensorType) -> Estimate:
-    """Rows sorted by expert, each multiplied by its expert's matrix."""
-    return grouped_mm(a, b, offs)
+rule("transformers.grouped_mm_fallback", product=("a", "b")).derived(
+    grouped_mm, says="Rows sorted by expert, each multiplied by its expert's matrix.", order="a b offs"
+)
 
 
 @rule("transformers.grouped_mm_fallback_backward", kind="product")
@@ -70,29 +69,19 @@ def flash_attention_3(
 GELU = 4
 
 
-def split_heads(x: TensorType, heads: int) -> TensorType:
-    """(batch, rows, width) as (batch, heads, rows, width / heads)."""
-    batch, rows, width = x.shape
-    return x.view((batch, heads, rows, floor_div(width, heads)))
-
-
 def multi_head(
     query: TensorType, key: TensorType, value: TensorType, heads: int, mask: TensorType | None
 ) -> tuple[Attention, Estimate]:
     """The attention of a module, and the work of it with four square projections and their biases."""
-    split = split_heads(query, heads), split_heads(key, heads), split_heads(value, heads)
-    problem = attend(*split, mask=mask)
-    inner, width = problem.forward(), query.shape[-1]
+    problem = attend(by_head(query, heads), by_head(key, heads), by_head(value, heads), mask)
     projected = 2 * query.numel + key.numel + value.numel
-    return problem, Estimate(
-        matrix_flops=inner.matrix_flops + 2 * projected * width,
-        vector_flops=inner.vector_flops + projected,
-        transcendentals=inner.transcendentals,
-    )
+    projections = Estimate(matrix_flops=2 * projected * query.shape[-1], vector_flops=projected)
+    return problem, projections.plus(problem.forward())
 
 
-@rule("aten._native_multi_head_attention")
-@takes("query key value * mask? qkv_weight qkv_bias proj_weight proj_bias")
+@rule("aten._native_multi_head_attention").takes(
+    "query key value * mask? qkv_weight qkv_bias proj_weight proj_bias"
+)
 def native_multi_head_attention(
     of: Operands,
     *,
@@ -115,8 +104,7 @@ def native_multi_head_attention(
 rule("aten._triton_multi_head_attention").derived(native_multi_head_attention, results(0), need_weights=False)
 
 
-@rule("aten._transformer_encoder_layer_fwd", kind="other")
-@takes(
+@rule("aten._transformer_encoder_layer_fwd", kind="other").takes(
     "src * mask? qkv_weight qkv_bias proj_weight proj_bias norm_weight_1 norm_bias_1 norm_weight_2 norm_bias_2 "
     "ffn_weight_1 ffn_bias_1 ffn_weight_2 ffn_bias_2"
 )
@@ -135,11 +123,3 @@ def transformer_encoder_layer(of: Operands, *, embed_dim: int, num_heads: int, u
         transcendentals=hidden * use_gelu + 2 * tokens,
         reads=(*of,),
     )
-
-
-@rule("aten._transform_bias_rescale_qkv", kind="elementwise")
-def transform_bias_rescale_qkv(qkv: TensorType, qkv_bias: TensorType, num_heads: int) -> Estimate:
-    """A bias on each of the three projections and a scale on the queries, split into heads."""
-    batch, rows, width = qkv.shape
-    each = qkv.like((batch, num_heads, rows, floor_div(width, 3 * num_heads)))
-    return Estimate((each, each, each), vector_flops=qkv.numel + each.numel, reads=(qkv, qkv_bias))

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from graphflops.cost import Estimate, free
 from graphflops.dims import Dim, floor_div, meet, total
 from graphflops.rules.matmul import matmul
-from graphflops.rules.operands import Operands, takes
+from graphflops.rules.operands import Operands
 from graphflops.rules.registry import Backward, ForwardCall, backward, require, rule
 from graphflops.rules.shapes import Tensors, only_result, replaced
 from graphflops.tensor import TensorType, flat
@@ -70,12 +70,12 @@ def all_reduce(inputs: TensorType | Tensors, reduce_op: str, *, devices: Dim = P
 
 
 @rule(*_forms("reduce_scatter_tensor", DIFFERENTIABLE))
-def reduce_scatter(inputs: TensorType | Tensors, reduce_op: str, group_size: Dim) -> Estimate:
+def reduce_scatter(inputs: TensorType | Tensors, reduce_op: str, devices: Dim = PAIR) -> Estimate:
     """Each device reduces a slice of the first axis: one operation less than devices per element of it."""
     inputs = several(inputs)
     require(all(x.rank for x in inputs), "reduce_scatter splits the first axis, and a tensor has none")
-    out = tuple(x.like((floor_div(x.shape[0], group_size), *x.shape[1:])) for x in inputs)
-    return _reduced(out, inputs, reduce_op, group_size)
+    out = tuple(x.like((floor_div(x.shape[0], devices), *x.shape[1:])) for x in inputs)
+    return _reduced(out, inputs, reduce_op, devices)
 
 
 def _reduced(out: Tensors, inputs: Tensors, reduce_op: str, devices: Dim) -> Estimate:
@@ -86,12 +86,12 @@ def _reduced(out: Tensors, inputs: Tensors, reduce_op: str, devices: Dim) -> Est
 
 
 @rule(*_forms("all_gather_into_tensor", DIFFERENTIABLE))
-def all_gather(inputs: TensorType | Tensors, group_size: Dim) -> Estimate:
+def all_gather(inputs: TensorType | Tensors, devices: Dim = PAIR) -> Estimate:
     """Concatenates the tensors of all devices along the first axis."""
     inputs = several(inputs)
-    out = tuple(x.like((x.shape[0] * group_size, *x.shape[1:]) if x.rank else (group_size,)) for x in inputs)
-    moved = sent("all_gather", whole_bytes(inputs), group_size)
-    return Estimate(out, link_bytes=moved, devices=group_size, reads=inputs)
+    out = tuple(x.like((x.shape[0] * devices, *x.shape[1:]) if x.rank else (devices,)) for x in inputs)
+    moved = sent("all_gather", whole_bytes(inputs), devices)
+    return Estimate(out, link_bytes=moved, devices=devices, reads=inputs)
 
 
 @rule(f"{FUNCTIONAL}.all_to_all_single", f"{DIFFERENTIABLE}.all_to_all_single")
@@ -169,13 +169,24 @@ def wait(x: TensorType | Tensors) -> Estimate:
 backward(f"{FUNCTIONAL}.all_reduce all_reduce_coalesced")(
     lambda call: all_reduce(_incoming(call), "sum", devices=call.get("devices", PAIR))
 )
-for _gathered, _scattered in (
-    (f"{FUNCTIONAL}.all_gather_into_tensor", f"{FUNCTIONAL}.reduce_scatter_tensor"),
-    (f"{FUNCTIONAL}.all_gather_into_tensor_coalesced", f"{FUNCTIONAL}.reduce_scatter_tensor_coalesced"),
-    (f"{DIFFERENTIABLE}.all_gather_into_tensor", f"{DIFFERENTIABLE}.reduce_scatter_tensor"),
-):
-    backward(_gathered)(lambda call: reduce_scatter(_incoming(call), "sum", call["group_size"]))
-    backward(_scattered)(lambda call: all_gather(_incoming(call), call["group_size"]))
+
+
+@backward(
+    f"{FUNCTIONAL}.all_gather_into_tensor all_gather_into_tensor_coalesced",
+    f"{DIFFERENTIABLE}.all_gather_into_tensor",
+)
+def gathered_gradient(call: ForwardCall) -> Estimate:
+    """The gradients of all devices are summed, and each gets its part."""
+    return reduce_scatter(_incoming(call), "sum", call["devices"])
+
+
+@backward(
+    f"{FUNCTIONAL}.reduce_scatter_tensor reduce_scatter_tensor_coalesced",
+    f"{DIFFERENTIABLE}.reduce_scatter_tensor",
+)
+def scattered_gradient(call: ForwardCall) -> Estimate:
+    """Each device gets the gradients of all parts."""
+    return all_gather(_incoming(call), call["devices"])
 
 
 def turned(exchange: Callable[..., Estimate], *names: str) -> Backward:
@@ -250,8 +261,9 @@ def broadcast(tensors: TensorType | Tensors, *, devices: Dim = PAIR) -> Estimate
     return Estimate(out, link_bytes=whole_bytes(given), devices=devices, reads=given)
 
 
-@rule("fsdp.all_gather_copy_in", kind="movement")
-@takes("all_gather_inputs= all_gather_output inp_split_sizes= all_gather_input_numel=")
+@rule("fsdp.all_gather_copy_in", kind="movement").takes(
+    "all_gather_inputs= all_gather_output inp_split_sizes= all_gather_input_numel="
+)
 def all_gather_copy_in(of: Operands) -> Estimate:
     """Copies the parameters' shards into this device's part of the result of an all_gather."""
     inputs, output, _, size = of
@@ -293,16 +305,8 @@ def one_shot_copy(symm_buffer: TensorType, local_input: TensorType, *, devices: 
     return replace(one_shot(local_input, devices=devices), reads=both, writes=both)
 
 
-@rule("symm_mem._low_contention_all_gather")
-def low_contention_all_gather(x: TensorType, *, devices: Dim = PAIR) -> Estimate:
-    """Concatenates the tensors of all devices along the first axis, by copies."""
-    return all_gather(x, devices)
-
-
-@rule("symm_mem._low_contention_reduce_scatter")
-def low_contention_reduce_scatter(x: TensorType, reduce_op: str, *, devices: Dim = PAIR) -> Estimate:
-    """Each device adds up its slice of the first axis."""
-    return reduce_scatter(x, reduce_op, devices)
+rule("symm_mem._low_contention_all_gather").derived(all_gather, order="inputs")  # by copies
+rule("symm_mem._low_contention_reduce_scatter").derived(reduce_scatter, order="inputs reduce_op")
 
 
 @rule("symm_mem.fused_all_gather_matmul")

@@ -12,7 +12,7 @@ from graphflops.cost import Estimate, free
 from graphflops.dims import Dim, broadcast, differ, meet, prod
 from graphflops.rules.elementwise import elementwise, result_type
 from graphflops.rules.matmul import additions, flops_of
-from graphflops.rules.operands import Operands, takes
+from graphflops.rules.operands import Operands
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import Tensors, axes, axis, shown
 from graphflops.rules.work import WORK
@@ -217,8 +217,7 @@ def outer_product(a: TensorType, b: TensorType, shape: Sequence[Dim]) -> Estimat
     return Estimate((a.like(shape, dtype),), vector_flops=flat.vector_flops, reads=(a, b))
 
 
-@rule("aten._trilinear", product=("a", "b", "c"))
-@takes("a b c expand1= expand2= expand3= sumdim=")
+@rule("aten._trilinear", product=("a", "b", "c")).takes("a b c expand1= expand2= expand3= sumdim=")
 def trilinear(of: Operands, *, unroll_dim: int = 1) -> Estimate:
     """Contracts the first two operands along the axes that the third lacks, then the result with the third."""
     a, b, c, *places, sumdim = of

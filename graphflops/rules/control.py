@@ -244,7 +244,7 @@ def _written(name: str, keywords: Mapping[str, Any], bases: Sequence[TensorType]
 
 
 def _weight(cost: Cost) -> tuple[int, ...]:
-    work, traffic = cost.vector_flops + cost.transcendentals, cost.read_bytes + cost.written_bytes
+    work, traffic = cost.vector_flops + cost.transcendentals, cost.moved_bytes
     quantities = (cost.matrix_flops, work, traffic)
     return tuple(
         x if isinstance(x, int) else evaluate(x, dict.fromkeys(x.symbols, _PLAUSIBLE_SIZE)) or 0

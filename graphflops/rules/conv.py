@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from msgspec.structs import replace
-
 from graphflops.cost import Estimate
-from graphflops.dims import Dim, at_least, differ, floor_div, meet, mod, prod
+from graphflops.dims import Dim, differ, meet, mod, prod
 from graphflops.rules.matmul import Mask, additions, flops_of
-from graphflops.rules.operands import Operands, takes
+from graphflops.rules.operands import Operands
+from graphflops.rules.pool import PerAxis, outputs, spread
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import Shape, only_result, where_wanted
 from graphflops.tensor import TensorType
@@ -20,8 +19,9 @@ from graphflops.tensor import TensorType
 KIND = "convolution"
 
 
-@rule("aten.convolution_backward convolution_backward_overrideable _slow_conv2d_backward.output_mask")
-@takes("grad x weight")
+@rule("aten.convolution_backward convolution_backward_overrideable _slow_conv2d_backward.output_mask").takes(
+    "grad x weight"
+)
 def convolution_backward(
     of: Operands, *, bias_sizes: Shape | None = None, transposed: bool = False, output_mask: Mask
 ) -> Estimate:
@@ -37,8 +37,7 @@ def convolution_backward(
     )
 
 
-@rule("aten._convolution_double_backward")
-@takes("gg_x? gg_weight? gg_bias? grad weight x")
+@rule("aten._convolution_double_backward").takes("gg_x? gg_weight? gg_bias? grad weight x")
 def convolution_double_backward(of: Operands, *, transposed: bool, output_mask: Mask) -> Estimate:
     """The forward's product for each term: two in the result's gradient, one in the others."""
     gg_x, gg_weight, gg_bias, grad, weight, x = of
@@ -51,16 +50,6 @@ def convolution_double_backward(of: Operands, *, transposed: bool, output_mask: 
         vector_flops=grad.numel * (from_x + from_weight + (gg_bias is not None) - 1) if wants_grad else 0,
         reads=(*of,),
     )
-
-
-@rule("aten.conv_tbc_backward")
-def conv_tbc_backward(grad: TensorType, x: TensorType, weight: TensorType, bias: TensorType) -> Estimate:
-    """The forward's product for the input and again for the weight, a sum over positions for the bias."""
-    flops = 2 * flops_of(grad.numel * weight.shape[0] * weight.shape[1], x.dtype)
-    return Estimate((x.like(), weight.like(), bias.like()), flops, additions(grad), reads=(grad, x, weight))
-
-
-PerAxis = Dim | Shape  # one value for all spatial axes, or one for each
 
 
 def convolve(
@@ -81,13 +70,13 @@ def convolve(
     """
     kernel, spatial = weight.shape[2:], weight.rank - 2
     require(x.rank in (spatial + 1, spatial + 2), f"a convolution over {spatial} axes cannot take {x}")
-    sizes, window = x.shape[-spatial:], (kernel, _each(stride, spatial), _each(dilation, spatial))
+    sizes, window = x.shape[-spatial:], (kernel, spread(stride, spatial), spread(dilation, spatial))
+    ends = spread(0 if isinstance(padding, str) else padding, spatial)
     if transposed:
-        out_sizes = upsampled(sizes, *window, _each(padding, spatial), _each(output_padding, spatial))
-    else:
-        ends = padding if isinstance(padding, str) else _each(padding, spatial)
-        out_sizes = downsampled(sizes, *window, ends)
-    return convolved(x, weight, bias, out_sizes, groups, transposed=transposed)
+        sizes = upsampled(sizes, *window, ends, spread(output_padding, spatial))
+    elif padding != "same":  # which keeps the input's size
+        sizes = downsampled(sizes, *window, ends)
+    return convolved(x, weight, bias, sizes, groups, transposed=transposed)
 
 
 def convolved(
@@ -121,44 +110,25 @@ def multiply_adds(x: TensorType, out: TensorType, weight: TensorType, transposed
     return (x if transposed else out).numel * prod(weight.shape[1:])
 
 
-def downsampled(
-    sizes: Shape, kernel: Shape, stride: Shape, dilation: Shape, padding: Shape | str
-) -> list[Dim]:
-    """Output sizes: positions of the dilated kernel in the padded input; "same" keeps the input's size."""
-    if padding == "same":
-        return list(sizes)
-    ends = (0,) * len(sizes) if isinstance(padding, str) else padding
-    axes = zip(sizes, kernel, stride, dilation, ends, strict=True)
-    return [positions(size + 2 * end, k, s, d) for size, k, s, d, end in axes]
-
-
-def positions(size: Dim, kernel: Dim, stride: Dim, dilation: Dim) -> Dim:
-    """The number of positions of a dilated kernel in a padded axis."""
-    window = dilation * (kernel - 1) + 1
-    require(not at_least(-1, size - window), f"kernel {window} exceeds input {size}")
-    return floor_div(size - window, stride) + 1
+def downsampled(sizes: Shape, kernel: Shape, stride: Shape, dilation: Shape, padding: Shape) -> Shape:
+    """Output sizes: positions of the dilated kernel in the padded input."""
+    axes = zip(sizes, kernel, stride, padding, dilation, strict=True)
+    return tuple(outputs(*axis, ceil_mode=False) for axis in axes)
 
 
 def upsampled(
     sizes: Shape, kernel: Shape, stride: Shape, dilation: Shape, padding: Shape, extra: Shape
-) -> list[Dim]:
+) -> Shape:
     """The output size of a transposed convolution: the input size of the matching convolution, plus the output padding."""
     axes = zip(sizes, kernel, stride, dilation, padding, extra, strict=True)
-    return [(size - 1) * s - 2 * end + d * (k - 1) + more + 1 for size, k, s, d, end, more in axes]
-
-
-def _each(value: PerAxis | str, count: int) -> Shape:
-    if not isinstance(value, tuple):
-        assert not isinstance(value, str)
-        return (value,) * count
-    return value * count if len(value) == 1 else value
+    return tuple((size - 1) * s - 2 * end + d * (k - 1) + more + 1 for size, k, s, d, end, more in axes)
 
 
 # Convolution operators: what stands behind the weight is found by its name.
 
 rule(
     "aten.conv1d conv2d conv3d _convolution_mode cudnn_convolution mkldnn_convolution miopen_convolution",
-    "aten.miopen_depthwise_convolution _nnpack_spatial_convolution",
+    "aten.miopen_depthwise_convolution _nnpack_spatial_convolution convolution convolution_overrideable _convolution",
     product=("x", "weight"),
 ).derived(convolve, order="x weight")
 rule(
@@ -166,27 +136,21 @@ rule(
     "aten.cudnn_convolution_transpose miopen_convolution_transpose",
     product=("x", "weight"),
 ).derived(convolve, order="x weight", transposed=True)
-rule("aten.convolution convolution_overrideable _convolution", product=("x", "weight")).derived(
-    convolve, order="x weight"
-)
 
 
 @rule(
     "aten.cudnn_convolution_relu miopen_convolution_relu cudnn_convolution_add_relu",
     "aten.miopen_convolution_add_relu",
     product=("x", "weight"),
-)
-@takes("x weight * z? alpha? bias? stride= padding= dilation= groups=")
+).takes("x weight * z? alpha? bias? stride= padding= dilation= groups=")
 def conv_relu(of: Operands) -> Estimate:
     """A convolution, alpha * z added to it, and one comparison per result."""
     product = convolve(*of.but("z alpha"))
     each = 1 if of.z is None else 2 + (of.alpha not in (None, 1))
-    vector = product.vector_flops + each * only_result(product).numel
-    return replace(product, vector_flops=vector, reads=(*product.reads, of.z))
+    return product.plus(vector_flops=each * only_result(product).numel, reads=(of.z,))
 
 
-@rule("aten._conv_depthwise2d", "aten.conv_depthwise3d", product=("x", "weight"))
-@takes("x weight * bias?")
+@rule("aten._conv_depthwise2d", "aten.conv_depthwise3d", product=("x", "weight")).takes("x weight * bias?")
 def conv_depthwise(of: Operands, *, stride: PerAxis, padding: PerAxis, dilation: PerAxis) -> Estimate:
     """One group per input channel."""
     x, weight, bias = of
@@ -197,8 +161,7 @@ def conv_depthwise(of: Operands, *, stride: PerAxis, padding: PerAxis, dilation:
     "aten.thnn_conv2d _slow_conv2d_forward slow_conv3d slow_conv3d_forward slow_conv_dilated2d",
     "aten.slow_conv_dilated3d",
     product=("x", "weight"),
-)
-@takes("x weight kernel_size= bias? stride? padding? dilation?")
+).takes("x weight kernel_size= bias? stride? padding? dilation?")
 def slow_conv(of: Operands) -> Estimate:
     """One group; the weight may come as a matrix."""
     x, weight, kernel_size, bias, *_ = of

@@ -167,8 +167,7 @@ def dim_arange(like: TensorType, dim: int) -> Estimate:
 @rule("aten.linspace")
 def linspace(start: Value, end: Value, steps: Dim, *, dtype: DType | None = None) -> Estimate:
     """Evenly spaced numbers: a multiplication and an addition each."""
-    estimate = progression(steps, dtype or float_result(start, end))
-    return replace(estimate, reads=tensors_of((start, end)))
+    return replace(progression(steps, dtype or float_result(start, end)), reads=tensors_of((start, end)))
 
 
 @rule("aten.logspace")
@@ -237,17 +236,10 @@ rule("aten.blackman_window", "aten.kaiser_window").derived(window, flops=6, tran
 
 KIND = "random"
 
-UNIFORM, NORMAL, MOVED = (
-    (work.flops, work.transcendentals)
-    for work in (Work("uniform"), WORK["normal_number"], WORK["moved_normal_number"])
-)
-SCALED = MOVED[0] - NORMAL[0]  # the product and sum that move a standard distribution
 
-
-def drawn(out: TensorType, flops: int, transcendentals: int, *reads: TensorType) -> Estimate:
+def drawn(out: TensorType, work: Work, *reads: TensorType) -> Estimate:
     """A tensor of that type with every element drawn independently."""
-    n = out.numel
-    return Estimate((out,), vector_flops=flops * n, transcendentals=transcendentals * n, reads=reads)
+    return Estimate((out,), reads=reads).plus(work.on(out.numel))
 
 
 @rule("aten.normal")
@@ -277,19 +269,6 @@ backward("aten._standard_gamma")(differentiate(WORK["standard_gamma"]))
 
 
 # Counter-based generators: the state is an operand.
-
-
-@rule("rngprims.philox_rand")
-def philox_rand(size: Shape, seed: TensorType, offset: TensorType, *, dtype: DType | None = None) -> Estimate:
-    """Uniform numbers, and the offset of the next draw."""
-    out = TensorType(tuple(size), dtype or DEFAULT_FLOAT)
-    return Estimate((out, offset.like((), INT64)), reads=(seed, offset))
-
-
-@rule("aten._philox_key_split")
-def philox_key_split(key: TensorType, num_splits: Dim) -> Estimate:
-    """Splits one key into several."""
-    return Estimate((key.like((num_splits, *key.shape)),), reads=(key,))
 
 
 @rule("aten._sobol_engine_ff_", "aten._sobol_engine_scramble_", "aten._sobol_engine_initialize_state_")

@@ -14,7 +14,7 @@ from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, Expr, at_least, broadcast, dim_max, prod, total
 from graphflops.rules.elementwise import float_result, result_type
 from graphflops.rules.lapack import halvings, n_log_n
-from graphflops.rules.operands import Operands, takes
+from graphflops.rules.operands import Operands
 from graphflops.rules.reduce import accumulated, indexed, parts, per_element, selected_indices, x_and_result
 from graphflops.rules.registry import backward, require, rule
 from graphflops.rules.shapes import Shape, axes, axis, only_result, reduced, replaced, results, tensors_of
@@ -78,8 +78,7 @@ backward("aten.cummax", "aten.cummin")(per_element(1, saved=selected_indices))
 _MOST_TURNS = 10_000  # a damaged file may hold any number
 
 
-@rule("aten.diff")
-@takes("x * prepend? append?")
+@rule("aten.diff").takes("x * prepend? append?")
 def diff(of: Operands, *, n: int = 1, dim: int = -1) -> Estimate:
     """One subtraction per element of each of the n differences taken one after another."""
     x, prepend, append = of
@@ -126,8 +125,7 @@ def cumulative_trapezoid(y: TensorType, *, x: TensorType | None = None, dim: int
     return Estimate((y.like(shape, dtype),), vector_flops=parts(y) * work, reads=(y, x))
 
 
-@rule("aten.gradient")
-@takes("x * spacing? dim?")
+@rule("aten.gradient").takes("x * spacing? dim?")
 def gradient(of: Operands) -> Estimate:
     """Per element and axis a difference of neighbours over their distance; with positions five operations."""
     x, spacing, dim = of
@@ -226,8 +224,7 @@ def topk(x: TensorType, k: Dim, dim: int = -1, *, sorted: bool = True) -> Estima
 backward("aten.sort", "aten.topk")(per_element(saved=selected_indices))  # scattered to the values' places
 
 
-@rule("aten.searchsorted")
-@takes("sorted_sequence values= * sorter?")
+@rule("aten.searchsorted").takes("sorted_sequence values= * sorter?")
 def searchsorted(of: Operands, *, out_int32: bool = False) -> Estimate:
     """A binary search per value."""
     sorted_sequence, values, sorter = of
@@ -237,10 +234,7 @@ def searchsorted(of: Operands, *, out_int32: bool = False) -> Estimate:
     return Estimate((out,), vector_flops=work, reads=(sorted_sequence, sought, sorter))
 
 
-@rule("aten.bucketize")
-def bucketize(values: TensorType | float, boundaries: TensorType, *, out_int32: bool = False) -> Estimate:
-    """A binary search per value."""
-    return searchsorted(boundaries, values, out_int32=out_int32)
+rule("aten.bucketize").derived(searchsorted, order="values sorted_sequence")
 
 
 @rule("aten.isin")

@@ -15,7 +15,7 @@ from graphflops.rules import lapack
 from graphflops.rules.elementwise import float_result, real_of
 from graphflops.rules.reduce import operand_gradient, reduction, x_and_result
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.shapes import Axes, axes, axis, reduced
+from graphflops.rules.shapes import Axes, axes, axis, only_result, reduced
 from graphflops.tensor import BFLOAT16, FLOAT32, DType, TensorType
 
 KIND = "distance"
@@ -108,12 +108,8 @@ def cosine_similarity(x1: TensorType, x2: TensorType, dim: int = 1) -> Estimate:
     out = TensorType(reduced(shape, dim), float_result(x1, x2))
     elements = out.like(shape).numel
     norm = of_vectors(out.like(shape), 2, dim)
-    return Estimate(
-        (out,),
-        vector_flops=2 * norm.vector_flops + COSINE * elements + PER_PAIR * out.numel,
-        transcendentals=2 * norm.transcendentals,
-        reads=(x1, x2),
-    )
+    work = COSINE * elements + PER_PAIR * out.numel
+    return Estimate((out,), vector_flops=work, reads=(x1, x2)).plus(norm, norm)
 
 
 def slice_norms(x: TensorType, order: float, dim: int) -> Estimate:
@@ -143,9 +139,7 @@ def norm_except_dim(v: TensorType, pow: int = 2, dim: int = 0) -> Estimate:
 def weight_norm(v: TensorType, g: TensorType, dim: int = 0) -> Estimate:
     """The norm of each slice, its ratio to the wanted one, and a product per element."""
     norm = norm_except_dim(v, 2, dim)
-    slices = norm.transcendentals
-    work = norm.vector_flops + slices + v.numel
-    return Estimate((v.like(),), vector_flops=work, transcendentals=slices, reads=(v, g))
+    return norm.plus(out=(v.like(),), vector_flops=norm.transcendentals + v.numel, reads=(g,))
 
 
 @rule("aten._weight_norm_interface")
@@ -187,25 +181,21 @@ def euclidean_dist(x1: TensorType, x2: TensorType) -> Estimate:
 
     ATen multiplies two more columns of norms and ones; they are counted as the additions they stand for.
     """
-    batch = broadcast(x1.shape[:-2], x2.shape[:-2])
-    pairs = prod(batch) * x1.shape[-2] * x2.shape[-2]
-    out = x1.like((*batch, x1.shape[-2], x2.shape[-2]))
-    vector = 2 * (x1.numel + x2.numel) + 3 * pairs
-    return Estimate((out,), 2 * pairs * x1.shape[-1], vector, pairs, reads=(x1, x2))
+    widths = x1.shape[-1], x2.shape[-1]
+    meet(*widths, f"rows of {widths[0]} and {widths[1]} components have no distance")
+    out = x1.like((*broadcast(x1.shape[:-2], x2.shape[:-2]), x1.shape[-2], x2.shape[-2]))
+    vector = 2 * (x1.numel + x2.numel) + 3 * out.numel
+    return Estimate((out,), 2 * out.numel * widths[0], vector, out.numel, reads=(x1, x2))
 
 
 @rule("aten.cdist", "aten._cdist_forward")
 def cdist(x1: TensorType, x2: TensorType, p: float = 2.0, compute_mode: int | None = None) -> Estimate:
     """As ATen: Euclidean distances by a matrix product beyond 25 rows or on request; others by the formula."""
-    widths = x1.shape[-1], x2.shape[-1]
-    meet(*widths, f"rows of {widths[0]} and {widths[1]} components have no distance")
-    # distances of all pairs of rows by the defining formula: vector FLOPs
-    batch = broadcast(x1.shape[:-2], x2.shape[:-2])
-    out = x1.like((*batch, x1.shape[-2], x2.shape[-2]))
-    components = out.numel * x1.shape[-1]
+    product = euclidean_dist(x1, x2)
+    out = only_result(product)
+    components = out.numel * x1.shape[-1]  # of all pairs of rows, by the defining formula
     many = compare(">", dim_max(x1.shape[-2], x2.shape[-2]), 25)
     use_product = 0 if p != 2 or compute_mode == 2 else 1 if compute_mode == 1 else many
-    product = euclidean_dist(x1, x2)
     return Estimate(
         (out,),
         where(use_product, product.matrix_flops, 0),

@@ -108,8 +108,9 @@ rule("aten._embedding_bag").derived(embedding_bag, last_counts=False)
 rule("aten.embedding_bag.padding_idx").derived(embedding_bag, none_unpadded=True)
 
 
-@rule("aten._embedding_bag_dense_backward", "aten._embedding_bag_backward")
-@takes("grad indices * offset2bag bag_size maximum_indices per_sample_weights?")
+@rule("aten._embedding_bag_dense_backward", "aten._embedding_bag_backward").takes(
+    "grad indices * offset2bag bag_size maximum_indices per_sample_weights?"
+)
 def embedding_bag_backward(of: Operands, *, num_weights: Dim, mode: int) -> Estimate:
     """Each bag's gradient added to its rows: one operation per element, one more where it is scaled."""
     out = of.grad.like((num_weights, of.grad.shape[1]))
@@ -119,8 +120,7 @@ def embedding_bag_backward(of: Operands, *, num_weights: Dim, mode: int) -> Esti
     return Estimate((out,), vector_flops=touched * (1 + scaled), reads=reads)
 
 
-@rule("aten._embedding_bag_sparse_backward")
-@takes("grad indices * offset2bag bag_size per_sample_weights?")
+@rule("aten._embedding_bag_sparse_backward").takes("grad indices * offset2bag bag_size per_sample_weights?")
 def embedding_bag_sparse_backward(of: Operands, *, num_weights: Dim, mode: int) -> Estimate:
     """Each bag's gradient copied for each of its rows, and scaled if the forward pass scaled."""
     rows, out = (of.grad.like((count, of.grad.shape[1])) for count in (of.indices.numel, num_weights))

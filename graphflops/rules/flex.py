@@ -19,7 +19,7 @@ from graphflops.dims import Dim, Expr, dim_min, floor_div, total
 from graphflops.errors import NoRuleError
 from graphflops.rules.attention import MASK, Attention, attend
 from graphflops.rules.indexing import index
-from graphflops.rules.operands import Operands, takes
+from graphflops.rules.operands import Operands
 from graphflops.rules.registry import ForwardCall, backward, rule
 from graphflops.rules.shapes import Tensors, tensors_of
 from graphflops.tensor import FLOAT32, INT32, TensorType, flat
@@ -110,8 +110,7 @@ def flat_apply(function: Value, operands: Value, name: Value, *rest: TensorType)
     return index(rest[0], rest[1:])
 
 
-@rule("higher_order.flex_attention")
-@takes(f"query key value score_mod? {_SETTINGS}")
+@rule("higher_order.flex_attention").takes(f"query key value score_mod? {_SETTINGS}")
 def flex_attention(of: Operands) -> Estimate:
     """Two products per score and both functions' own work; row sums and row maxima are results too."""
     query, key, value, score_mod, block_mask, *_ = of
@@ -129,8 +128,9 @@ def flex_attention(of: Operands) -> Estimate:
     )
 
 
-@rule("higher_order.flex_attention_backward")
-@takes(f"query key value out logsumexp grad_out? grad_logsumexp? fw_graph? joint_graph? {_SETTINGS}")
+@rule("higher_order.flex_attention_backward").takes(
+    f"query key value out logsumexp grad_out? grad_logsumexp? fw_graph? joint_graph? {_SETTINGS}"
+)
 def flex_attention_backward(of: Operands) -> Estimate:
     """Five products, the scores being recomputed; the score function, its gradient and the mask's work."""
     query, block_mask, out = of.query, of.block_mask, of.out

@@ -8,7 +8,7 @@ from typing import TypeAlias
 from msgspec.structs import replace
 
 from graphflops.cost import Estimate, Value
-from graphflops.dims import Dim, total
+from graphflops.dims import total
 from graphflops.errors import RuleError
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import find, require, rule
@@ -89,7 +89,9 @@ rule("aten._foreach_powsum").derived(foreach_norm, single="aten.linalg__powsum")
 def unscale(grads: Tensors, found_inf: TensorType, inv_scale: TensorType) -> Estimate:
     """A check and a product per element."""
     out = (*(x.like() for x in grads), found_inf.like())
-    return Estimate(out, vector_flops=2 * _elements(grads), reads=(*grads, found_inf, inv_scale), writes=out)
+    return Estimate(
+        out, vector_flops=2 * total(x.numel for x in grads), reads=(*grads, found_inf, inv_scale), writes=out
+    )
 
 
 STEPPED = "* grad_scale? found_inf?"  # operands of every optimizer behind its lists
@@ -101,18 +103,14 @@ def update(work: Work, of: Operands, kept: Sequence[TensorType], *shared: Item) 
     Where a scale is to be taken off the gradients, that is one division more, and they are written back.
     """
     parameters, grads, grad_scale = of.named("parameters grads grad_scale")
-    n = _elements(parameters)
     return Estimate(
         tuple(x.like() for x in (*parameters, *grads, *kept)),
-        vector_flops=(work.flops + (grad_scale is not None)) * n,
-        transcendentals=work.transcendentals * n,
         reads=(*parameters, *grads, *kept, *tensors_of((*shared, of.found_inf, grad_scale))),
         writes=(*parameters, *(() if grad_scale is None else grads), *kept),
-    )
+    ).plus(work.more(grad_scale is not None).on(total(x.numel for x in parameters)))
 
 
-@rule("aten._fused_sgd")
-@takes(f"parameters? grads? momentum_buffer_list? {STEPPED}")
+@rule("aten._fused_sgd").takes(f"parameters? grads? momentum_buffer_list? {STEPPED}")
 def fused_sgd(
     of: Operands,
     *,
@@ -151,15 +149,12 @@ rule("aten._fused_adam")(adam)
 rule("aten._fused_adamw").derived(adam, decoupled=True)
 
 
-@rule("aten._fused_adagrad", "aten._fused_adagrad_")
-@takes(f"parameters? grads? state_sums? state_steps? {STEPPED}")
+@rule("aten._fused_adagrad", "aten._fused_adagrad_").takes(
+    f"parameters? grads? state_sums? state_steps? {STEPPED}"
+)
 def fused_adagrad(of: Operands, *, lr: Value, weight_decay: float, maximize: bool) -> Estimate:
     """The sum of squares and the step; the counts of steps are further results unless the rate is a tensor."""
     work = WORK["adagrad"].more(maximize + (WORK["l2_penalty"].flops if weight_decay != 0 else 0))
     found = update(work, of, of.state_sums, *of.state_steps, lr)
     steps = () if isinstance(lr, TensorType) else tuple(x.like() for x in of.state_steps)
     return replace(found, out=(*found.out, *steps))
-
-
-def _elements(tensors: Tensors) -> Dim:
-    return total(x.numel for x in tensors)

@@ -13,18 +13,19 @@ from msgspec.structs import replace
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, Expr, at_least, floor_div, prod, same, total
-from graphflops.rules.elementwise import DEFAULT_FLOAT, complex_of, float_result, real_of
+from graphflops.rules.elementwise import complex_of, float_result, real_of
 from graphflops.rules.lapack import n_log_n
-from graphflops.rules.operands import Operands, takes
+from graphflops.rules.operands import Operands
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import Axes, Shape, axes, replaced
-from graphflops.tensor import DType, TensorType
+from graphflops.tensor import TensorType
 
 KIND = "fourier"
 
 
-@rule("aten.stft.center")
-@takes("x n_fft= * hop_length? win_length? window? onesided? return_complex? align_to_window?")
+@rule("aten.stft.center").takes(
+    "x n_fft= * hop_length? win_length? window? onesided? return_complex? align_to_window?"
+)
 def stft(of: Operands, *, center: bool = True) -> Estimate:
     """A product with the window and a transform per frame; centred ones reach half their length past the signal's ends."""
     x, n_fft, hop_length, win_length, window, onesided, return_complex, align_to_window = of
@@ -47,8 +48,7 @@ def stft(of: Operands, *, center: bool = True) -> Estimate:
 rule("aten.stft").derived(stft, says="A product with the window and a transform per frame.", center=False)
 
 
-@rule("aten.istft")
-@takes("x n_fft= hop_length? * window? length?")
+@rule("aten.istft").takes("x n_fft= hop_length? * window? length?")
 def istft(of: Operands, *, center: bool = True, return_complex: bool = False) -> Estimate:
     """Per frame a transform, a product with the window, its square and two sums; a division per sample."""
     x, n_fft, hop_length, window, length = of
@@ -150,10 +150,3 @@ for _names, _kind in ((("fft", "ifft"), "c2c"), (("rfft", "ihfft"), "r2c"), (("i
         for _rank, _axes in (("", -1), ("2", (-2, -1)), ("n", None)):
             rule(f"aten.fft_{_name}{_rank}").derived(transformed, kind=_kind, default=_axes)
             backward(f"aten.fft_{_name}{_rank}")(gradient)
-
-
-@rule("aten.fft_rfftfreq")
-def rfftfreq(n: Dim, *, dtype: DType | None = None) -> Estimate:
-    """One multiplication per frequency."""
-    count = floor_div(n, 2) + 1
-    return Estimate((TensorType((count,), dtype or DEFAULT_FLOAT),), vector_flops=count)

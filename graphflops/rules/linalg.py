@@ -250,12 +250,7 @@ def two_triangles(
 
 rule("aten.lu_solve").derived(two_triangles, order="B LU pivots")
 rule("aten.linalg_ldl_solve").derived(two_triangles, order="LU pivots B")
-
-
-@rule("aten.cholesky_solve", "aten._cholesky_solve_helper")
-def cholesky_solve(B: TensorType, A: TensorType) -> Estimate:
-    """Two triangular solves: 2 n^2 per right-hand side."""
-    return two_triangles(A, None, B)
+rule("aten.cholesky_solve", "aten._cholesky_solve_helper").derived(two_triangles, order="B LU", pivots=None)
 
 
 @rule("aten.linalg_solve_triangular")

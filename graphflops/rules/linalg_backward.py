@@ -60,10 +60,10 @@ backward("aten.linalg_tensorsolve")(_solved(lambda call: call.out.numel))
 @backward("aten.cholesky_solve", "aten._cholesky_solve_helper")
 def cholesky_solve(call: ForwardCall) -> Estimate:
     """Two triangular solves; for the factor, their product with the solution and one with the factor."""
-    A, found = call["A"], call.out
+    factor, found = call["LU"], call.out
     n, sides = found.shape[-2:]
-    products = n * n * sides + n * n * n if "A" in call.wants else 0
-    return gradients(call, found, products, 2 * lapack.triangular_solve(n, sides) + 2 * n * n, A, found)
+    products = n * n * sides + n * n * n if "LU" in call.wants else 0
+    return gradients(call, found, products, 2 * lapack.triangular_solve(n, sides) + 2 * n * n, factor, found)
 
 
 @backward("aten.linalg_lu_solve", "aten.lu_solve")
@@ -73,10 +73,10 @@ def lu_solve(call: ForwardCall) -> Estimate:
     With the system on the right, or adjoint, the permutation takes a product on each side of them.
     """
     found = call.out
-    factors = call.get("LU", call.get("LU_data"))
+    factors = call["LU"]
     left, adjoint = call.get("left", True), call.get("adjoint", False)
     n, sides = found.shape[-2:] if left else found.shape[:-3:-1]
-    wants_factors = bool(call.wants & {"LU", "LU_data"})
+    wants_factors = "LU" in call.wants
     wants_sides = "B" in call.wants
     products: Dim = 0
     others: Dim = 2 * lapack.triangular_solve(n, sides) if wants_sides else 0

@@ -28,10 +28,9 @@ def total_of(
     full: TensorType, reduction: int, flops: Dim, functions: Dim, reads: tuple[TensorType | None, ...]
 ) -> Estimate:
     """A loss of that full shape with `flops` and `functions` of work, then the reduction."""
-    if reduction == 0:
-        return Estimate((full,), vector_flops=flops, transcendentals=functions, reads=reads)
-    work = flops + full.numel + (reduction == MEAN)
-    return Estimate((full.like(()),), vector_flops=work, transcendentals=functions, reads=reads)
+    each = Estimate((full,), vector_flops=flops, transcendentals=functions, reads=reads)
+    summed = full.numel + (reduction == MEAN)
+    return each.plus(out=(full.like(()),), vector_flops=summed) if reduction else each
 
 
 def work_of(name: str, given: Mapping[str, Any], gradient: str = "") -> Work:
@@ -119,20 +118,17 @@ def cosine_embedding_loss(
     return total_of(full, reduction, flops, full.numel, (input1, input2, target))
 
 
-@rule("aten.triplet_margin_loss")
-@takes("anchor positive negative")
+@rule("aten.triplet_margin_loss").takes("anchor positive negative")
 def triplet_margin_loss(
     of: Operands, *, p: float = 2.0, swap: bool = False, reduction: int = MEAN
 ) -> Estimate:
     """Two distances, with `swap` a third; add, subtract and clamp per row, with `swap` the smaller of two."""
     anchor, positive, negative = of
     pairs = [(anchor, positive), (anchor, negative), *([(positive, negative)] if swap else [])]
-    distances = [pairwise_distance(a, b, p) for a, b in pairs]
     shape = reduced(broadcast(anchor.shape, positive.shape, negative.shape), -1)
     full = TensorType(shape, real_of(float_result(anchor, positive, negative)))
-    flops = sum(distance.vector_flops for distance in distances) + (3 + swap) * full.numel
-    functions = sum(distance.transcendentals for distance in distances)
-    return total_of(full, reduction, flops, functions, (anchor, positive, negative))
+    loss = total_of(full, reduction, (3 + swap) * full.numel, 0, (anchor, positive, negative))
+    return loss.plus(*(pairwise_distance(a, b, p) for a, b in pairs))
 
 
 # Connectionist temporal classification: a recursion over time and the label sequence with blanks in between.
@@ -160,8 +156,7 @@ def samples(log_probs: TensorType) -> Dim:
     return log_probs.shape[1] if log_probs.rank == 3 else 1
 
 
-@rule("aten.ctc_loss")
-@takes("log_probs targets input_lengths? target_lengths?")
+@rule("aten.ctc_loss").takes("log_probs targets input_lengths? target_lengths?")
 def ctc_loss(of: Operands, *, reduction: int = MEAN) -> Estimate:
     """Nine operations and four functions per state; a mean divides by each label's length."""
     full, visited = of.log_probs.like(of.log_probs.shape[1:-1]), states(*of)
@@ -186,8 +181,9 @@ def ctc_loss_forward(
     )
 
 
-@rule("aten._ctc_loss_backward")
-@takes("grad log_probs targets input_lengths? target_lengths? neg_log_likelihood log_alpha")
+@rule("aten._ctc_loss_backward").takes(
+    "grad log_probs targets input_lengths? target_lengths? neg_log_likelihood log_alpha"
+)
 def ctc_loss_backward(of: Operands) -> Estimate:
     """The recursion backward in time, each state added to its class; all classes at every step."""
     visited = states(*of.named("log_probs targets input_lengths target_lengths"))

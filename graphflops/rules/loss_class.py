@@ -12,7 +12,7 @@ from graphflops.cost import Estimate
 from graphflops.dims import Dim, differ, floor_div, prod
 from graphflops.rules.elementwise import result_type
 from graphflops.rules.loss import MEAN, total_of
-from graphflops.rules.operands import Operands, takes
+from graphflops.rules.operands import Operands
 from graphflops.rules.reduce import LOG_SOFTMAX_GRADIENT, log_softmax
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import only_result, replaced, results
@@ -52,11 +52,9 @@ def likelihood_gradient(
     return Estimate((x.like(),), vector_flops=flops, reads=(grad_output, target, weights))
 
 
+# The second result is the sum of the picked weights.
 rule("aten.nll_loss_forward", "aten.nll_loss2d_forward").derived(
-    likelihood,
-    lambda found: replace(
-        found, out=(*found.out, only_result(found).like(()))
-    ),  # the sum of the picked weights
+    likelihood, lambda found: replace(found, out=(*found.out, only_result(found).like(())))
 )
 
 
@@ -70,8 +68,7 @@ def probabilities_given(x: TensorType, target: TensorType) -> bool:
     return target.dtype.is_floating and target.rank == x.rank
 
 
-@rule("aten.cross_entropy_loss")
-@takes("x target weight?")
+@rule("aten.cross_entropy_loss").takes("x target weight?")
 def cross_entropy_loss(of: Operands, *, reduction: int = MEAN, label_smoothing: float = 0.0) -> Estimate:
     """The log of the softmax, then a pick, or a product and a sum per class for a target of probabilities.
 
@@ -89,12 +86,7 @@ def cross_entropy_loss(of: Operands, *, reduction: int = MEAN, label_smoothing: 
         loss = likelihood(x, target, weight, reduction)
         smoothing = (1 + weights) * x.numel + 3 * target.numel if label_smoothing > 0 else 0
         loss = replace(loss, vector_flops=loss.vector_flops + smoothing, reads=(x, target, weight))
-    return replace(
-        loss,
-        vector_flops=loss.vector_flops + logs.vector_flops,
-        transcendentals=logs.transcendentals,
-        workspace=x.nbytes,
-    )
+    return loss.plus(logs, workspace=x.nbytes)
 
 
 @backward("aten.cross_entropy_loss")
@@ -119,8 +111,7 @@ def rows_of(x: TensorType) -> TensorType:
     return x.like((x.shape[0] if x.rank > 1 else 1,))
 
 
-@rule("aten.multi_margin_loss")
-@takes("x target * weight?")
+@rule("aten.multi_margin_loss").takes("x target * weight?")
 def multi_margin_loss(of: Operands, *, p: float = 1, reduction: int = MEAN) -> Estimate:
     """Subtract, add, clamp, select, sum per score; a product for p = 2 and for a weight; divide per row."""
     rows = rows_of(of.x)
@@ -153,15 +144,6 @@ def multilabel_margin_loss_forward(x: TensorType, target: TensorType, reduction:
 rule("aten.multilabel_margin_loss").derived(multilabel_margin_loss_forward, results(0))
 
 
-@rule("aten.multilabel_margin_loss_backward")
-def multilabel_margin_loss_backward(
-    grad_output: TensorType, x: TensorType, target: TensorType, *, is_target: TensorType
-) -> Estimate:
-    """Subtract, add, compare and accumulate twice per pair of a label with a class; a product per score."""
-    flops = 5 * label_pairs(x) + x.numel
-    return Estimate((x.like(),), vector_flops=flops, reads=(grad_output, x, target, is_target))
-
-
 def classified(of: Operands) -> tuple[TensorType, Estimate]:
     """Scores of a linear layer, and the work of its product and of the cross entropy of the scores."""
     scores = of.x.like((of.x.shape[0], of.linear_weight.shape[0]))
@@ -174,15 +156,15 @@ def classified(of: Operands) -> tuple[TensorType, Estimate]:
     )
 
 
-@rule("torch_nn._linear_cross_entropy_batch_chunked_no_reduction")
-@takes("x linear_weight target linear_bias? weight? ignore_index? batch_chunk_size? acc_policy? acc_dtype?")
+@rule("torch_nn._linear_cross_entropy_batch_chunked_no_reduction").takes(
+    "x linear_weight target linear_bias? weight? ignore_index? batch_chunk_size? acc_policy? acc_dtype?"
+)
 def linear_cross_entropy_rows(of: Operands) -> Estimate:
     """The product with the weights and the cross entropy of its rows; the full scores are never stored."""
     return replace(classified(of)[1], out=(of.x.like(of.x.shape[:1]),))
 
 
-@rule("torch_nn._linear_cross_entropy_batch_chunked")
-@takes(
+@rule("torch_nn._linear_cross_entropy_batch_chunked").takes(
     "x linear_weight target linear_bias? weight? reduction? ignore_index? label_smoothing? batch_chunk_size? acc_policy? "
     "acc_dtype? allow_retain_graph? compute_input_grad? compute_linear_weight_grad? compute_linear_bias_grad?"
 )

@@ -8,7 +8,7 @@ from itertools import pairwise
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, broadcast, differ, dim_min, floor_div, meet, prod
 from graphflops.rules.elementwise import result_type
-from graphflops.rules.operands import Operands, takes
+from graphflops.rules.operands import Operands
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import Shape, Tensors, expanded, only_result, reduced, results
 from graphflops.rules.work import WORK
@@ -70,23 +70,21 @@ def linear(x: TensorType, weight: TensorType, bias: TensorType | None = None) ->
     return Estimate((out,), flops, vector_flops=additions(out) if bias else 0, reads=(x, weight, bias))
 
 
-@rule("aten.addmm", "aten.addmv", "aten.baddbmm", product=("a", "b"))
-@takes("base a b")
+@rule("aten.addmm", "aten.addmv", "aten.baddbmm", product=("a", "b")).takes("base a b")
 def addmm(of: Operands, *, out_dtype: DType | None = None, beta: Number = 1, alpha: Number = 1) -> Estimate:
     """The product, and vector FLOPs for the remaining operations of beta * base + alpha * (a @ b)."""
     product = matmul(of.a, of.b) if out_dtype is None else matmul_into(of.a, of.b, out_dtype)
     return add_product(of.base, product, beta, alpha)
 
 
-@rule("aten._addmm_activation", product=("a", "b"))
-@takes("base a b")
+@rule("aten._addmm_activation", product=("a", "b")).takes("base a b")
 def addmm_activation(
     of: Operands, *, beta: Number = 1, alpha: Number = 1, use_gelu: bool = False
 ) -> Estimate:
     """As addmm, followed by relu, one comparison, or gelu."""
     product = matmul(of.a, of.b)
-    work, n = WORK["gelu" if use_gelu else "relu"], only_result(product).numel
-    return add_product(of.base, product, beta, alpha, work.flops * n, work.transcendentals * n)
+    activated = WORK["gelu" if use_gelu else "relu"].on(only_result(product).numel)
+    return add_product(of.base, product, beta, alpha).plus(activated)
 
 
 @rule("aten.addbmm", product=("a", "b"))
@@ -108,9 +106,7 @@ def addr(base: TensorType, a: TensorType, b: TensorType, *, beta: Number = 1, al
     return add_product(base, product, beta, alpha)
 
 
-def add_product(
-    base: TensorType, product: Estimate, beta: Number, alpha: Number, vector: Dim = 0, functions: Dim = 0
-) -> Estimate:
+def add_product(base: TensorType, product: Estimate, beta: Number, alpha: Number) -> Estimate:
     """The product and the remaining operations of beta * base + alpha * product; with beta 0 the base is not read."""
     out = only_result(product)
     fits = base.rank <= out.rank and not any(map(differ, broadcast(base.shape, out.shape), out.shape))
@@ -120,8 +116,7 @@ def add_product(
     return Estimate(
         product.out,
         product.matrix_flops,
-        vector_flops=operations * additions(out) + vector,
-        transcendentals=functions,
+        vector_flops=operations * additions(out),
         reads=(base if beta != 0 else None, *product.reads),
         matrix_dtype=factor.dtype if isinstance(factor, TensorType) else None,
     )
@@ -159,8 +154,7 @@ def vecdot_gradients(call: ForwardCall) -> Estimate:
     return Estimate(gradients, 0, len(gradients) * each * pairs, reads=(grad.like(), *others))
 
 
-@rule("aten._grouped_mm", product=("a", "b"))
-@takes("a b offs? bias? out_dtype?")
+@rule("aten._grouped_mm", product=("a", "b")).takes("a b offs? bias? out_dtype?")
 def grouped_mm(of: Operands) -> Estimate:
     """One product per group: offsets split the rows, columns or inner axis, whose total length counts once.
 
@@ -243,13 +237,6 @@ def matrix_power_backward(call: ForwardCall) -> Estimate:
     x, n = call["x"], call["n"]
     inverse = 2 * flops_of(prod(x.shape) * x.shape[-1], x.dtype) if n < 0 else 0
     return Estimate((x.like(),), 2 * call.estimate.matrix_flops + inverse, reads=(x.like(), x))
-
-
-@rule("aten._compute_linear_combination")
-def linear_combination(x: TensorType, coefficients: TensorType) -> Estimate:
-    """A matrix of coefficients times the items along the first axis."""
-    out = x.like((coefficients.shape[0], *x.shape[1:]))
-    return Estimate((out,), flops_of(coefficients.shape[0] * x.numel, x.dtype), reads=(x, coefficients))
 
 
 @rule("aten.linear_backward", "aten.mkldnn_linear_backward")

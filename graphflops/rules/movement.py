@@ -42,6 +42,7 @@ def clone(x: TensorType, *unused: Value) -> Estimate:
     return converted(x)
 
 
+@rule("quantized_decomposed.convert_element_type", kind="quantisation")
 @rule("prims.convert_element_type")
 def convert_element_type(a: TensorType, dtype: DType) -> Estimate:
     """One conversion per element; a copy if the type stays."""

@@ -91,7 +91,7 @@ def group_norm(
     x: TensorType, num_groups: int, weight: TensorType | None = None, bias: TensorType | None = None
 ) -> Estimate:
     """Seven operations per element with weight and bias, a reciprocal root per group."""
-    require(x.rank >= 2, f"group_norm needs a batch and a channel axis, got {x}")
+    require(x.rank >= 2 and num_groups > 0, f"{num_groups} groups of the channels of {x}")
     channels = x.shape[1]
     meet(mod(channels, num_groups), 0, f"{channels} channels do not make {num_groups} groups")
     return normalised(x, x.shape[0] * num_groups, weight, bias)
@@ -147,15 +147,13 @@ def by_channel(of: Operands, groups: Dim, own: bool) -> Estimate:
     return updated(normalised(x, groups, weight, bias), *running)
 
 
-@rule("aten.batch_norm")
-@takes("x weight? bias? running_mean? running_var?")
+@rule("aten.batch_norm").takes("x weight? bias? running_mean? running_var?")
 def batch_norm(of: Operands, *, training: bool) -> Estimate:
     """In training seven operations per element with weight and bias, in inference two."""
     return by_channel(of, channels_of(of.x).numel, training)
 
 
-@rule("aten.instance_norm")
-@takes("x weight? bias? running_mean? running_var?")
+@rule("aten.instance_norm").takes("x weight? bias? running_mean? running_var?")
 def instance_norm(of: Operands, *, use_input_stats: bool) -> Estimate:
     """Each channel of each sample is normalised on its own; with running statistics, as `batch_norm` in inference."""
     return by_channel(of, prod(of.x.shape[:2]), use_input_stats)
@@ -164,8 +162,7 @@ def instance_norm(of: Operands, *, use_input_stats: bool) -> Estimate:
 @rule(
     "aten.native_batch_norm _native_batch_norm_legit _native_batch_norm_legit.no_stats",
     "aten._native_batch_norm_legit_no_training",
-)
-@takes("x weight? bias? * running_mean? running_var?")
+).takes("x weight? bias? * running_mean? running_var?")
 def native_batch_norm(of: Operands, *, training: bool = False) -> Estimate:
     """As `batch_norm`; training also returns the mean and the reciprocal deviation, in the type used on a CPU."""
     estimate, kept = batch_norm(*of, training=training), channels_of(of.x)
@@ -174,15 +171,13 @@ def native_batch_norm(of: Operands, *, training: bool = False) -> Estimate:
     return replace(estimate, out=(*estimate.out, kept, kept), writes=writes)
 
 
-@rule("aten._batch_norm_with_update")
-@takes("x weight? bias? running_mean running_var")
+@rule("aten._batch_norm_with_update").takes("x weight? bias? running_mean running_var")
 def batch_norm_with_update(of: Operands) -> Estimate:
     """As `native_batch_norm` in training, with memory that cuDNN reserves."""
     return with_reserved(native_batch_norm(*of, training=True))
 
 
-@rule("aten.miopen_batch_norm")
-@takes("x weight bias? running_mean? running_var?")
+@rule("aten.miopen_batch_norm").takes("x weight bias? running_mean? running_var?")
 def miopen_batch_norm(of: Operands, *, training: bool) -> Estimate:
     """As `native_batch_norm`; in inference no statistics are returned."""
     kept = channels_of(of.x).like(dtype=of.weight.dtype) if training else of.weight.like((0,))
@@ -228,8 +223,9 @@ def batch_norm_update_stats(
     return updated(Estimate((kept, kept), vector_flops=4 * x.numel, reads=(x,)), running_mean, running_var)
 
 
-@rule("aten.batch_norm_gather_stats", "aten.batch_norm_gather_stats_with_counts")
-@takes("x mean invstd running_mean? running_var?")
+@rule("aten.batch_norm_gather_stats", "aten.batch_norm_gather_stats_with_counts").takes(
+    "x mean invstd running_mean? running_var?"
+)
 def batch_norm_gather_stats(of: Operands) -> Estimate:
     """Merges the statistics of several batches one after another: eight operations per channel."""
     merged = of.mean.like(of.mean.shape[-1:])
@@ -276,8 +272,7 @@ BATCH = NormGradient(shared=3, input=4, weight=0, sums=True)
 BATCH_INFERENCE = NormGradient(shared=0, input=1, weight=3)
 
 
-@rule("aten.native_layer_norm_backward")
-@takes("grad_out x * mean rstd weight? bias?")
+@rule("aten.native_layer_norm_backward").takes("grad_out x * mean rstd weight? bias?")
 def native_layer_norm_backward(of: Operands, *, output_mask: Wants) -> Estimate:
     """Up to 13 operations per element for input, weight and bias."""
     given = (True, of.weight is not None, of.bias is not None)
@@ -286,8 +281,7 @@ def native_layer_norm_backward(of: Operands, *, output_mask: Wants) -> Estimate:
     return LAYER.gradients(of.grad_out, of.x, of.weight, wants, (of.mean, of.rstd), affine)
 
 
-@rule("aten._fused_rms_norm_backward")
-@takes("grad_out x * rstd weight?")
+@rule("aten._fused_rms_norm_backward").takes("grad_out x * rstd weight?")
 def fused_rms_norm_backward(of: Operands, *, normalized_shape: Shape, output_mask: Wants) -> Estimate:
     """Up to 9 operations per element for input and weight."""
     wants = (output_mask[0], output_mask[1] and of.weight is not None, False)
@@ -296,19 +290,16 @@ def fused_rms_norm_backward(of: Operands, *, normalized_shape: Shape, output_mas
     return replace(estimate, out=estimate.out[:2])
 
 
-@rule("aten.native_group_norm_backward")
-@takes("grad_out x mean rstd weight?")
+@rule("aten.native_group_norm_backward").takes("grad_out x mean rstd weight?")
 def native_group_norm_backward(of: Operands, *, C: Dim, output_mask: Wants) -> Estimate:
     """Up to 7 operations per element for input, weight and bias."""
-    kept = (of.mean, of.rstd)
-    return GROUP.gradients(of.grad_out, of.x, of.weight, output_mask, kept, of.x.like((C,)))
+    return GROUP.gradients(of.grad_out, of.x, of.weight, output_mask, (of.mean, of.rstd), of.x.like((C,)))
 
 
 @rule(
     "aten.native_batch_norm_backward batch_norm_backward _batch_norm_impl_index_backward",
     "aten.cudnn_batch_norm_backward miopen_batch_norm_backward",
-)
-@takes("* grad x weight? running_mean? running_var? saved_mean? saved_var?")
+).takes("* grad x weight? running_mean? running_var? saved_mean? saved_var?")
 def batch_norm_backward(
     of: Operands, *, training: bool = True, output_mask: Wants = (True, True, True)
 ) -> Estimate:
@@ -325,8 +316,7 @@ def affine_of(x: TensorType, weight: TensorType | None) -> TensorType:
     return channels_of(x).like(dtype=weight.dtype if weight is not None else None)
 
 
-@rule("aten.batch_norm_backward_reduce")
-@takes("grad_out x mean invstd weight?")
+@rule("aten.batch_norm_backward_reduce").takes("grad_out x mean invstd weight?")
 def batch_norm_backward_reduce(of: Operands, *, input_g: bool, weight_g: bool, bias_g: bool) -> Estimate:
     """Both sums over each channel: centre, product and two sums, four operations per element."""
     sums, affine = channels_of(of.x).like(dtype=computed_in(of.x.dtype)), affine_of(of.x, of.weight)

@@ -2,57 +2,104 @@
 
 A line of `plain.txt` names the kind of some operators and the operators; their operands as `takes` does, `x~` for one that
 is not read; behind `->` the results, behind `;` the work; at last what is counted, in a sentence. A result is like an
-operand, of another shape in `grad(sizes)` or `x(m,k)`, of another element type in `x:bool` or `x:grad`, in `x:dtype|int8`
-of the one that is given, else int8; without an operand `new(n,):dtype`; `=x` is the operand's own memory, `+x` memory that
-is not written, `-` nothing. Work is so many operations per element of an operand, or of the first result, `out`, or those
-of a function of `work.txt`.
+operand, of another element type in `x:bool` or `x:grad`, in `x:dtype|int8` of the one that is given, else int8; without an
+operand `new(n):dtype`; `=x` is the operand's own memory, `+x` memory that is not written, `-` nothing.
+
+Sizes stand in parentheses. Those of an operand get names, `x(m,k)`, where `*rows` is all that are left; those of a result
+are computed from them, and from numbers of the call: `x(m,2*k)`. In a result `*sizes` is a list, or the shape of an operand,
+and `kept?` depends on data. Work is so many operations per element of an operand, or of the first result, `out`, or those of
+a function of `work.txt`; `matrix m x` are multiply-adds of a product of matrices, `1 x if bias` depends on another operand.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from graphflops.cost import Estimate, free
-from graphflops.dims import Dim
+from graphflops.cost import Estimate, data_dependent, free
+from graphflops.dims import Dim, Expr, meet, parse_dim
 from graphflops.rules.elementwise import DEFAULT_FLOAT
+from graphflops.rules.matmul import flops_of
 from graphflops.rules.operands import Operands, Taking
-from graphflops.rules.registry import rule
-from graphflops.rules.shapes import tensors_of
+from graphflops.rules.registry import require, rule
+from graphflops.rules.shapes import Shape, shown, tensors_of
 from graphflops.rules.work import WORK, Work
 from graphflops.tensor import DTYPES, TensorType
 
+_SHAPE = re.compile(r"(\w+)\((.*?)\)")
+Sizes = dict[str, Shape]  # by name, of a number just the one
 
-def plain(of: Operands, *, results: str, work: str, reads: str) -> Estimate:
+
+def plain(of: Operands, *, shapes: Mapping[str, str], results: str, work: str, reads: str) -> Estimate:
     """As a line of the table says."""
-    out = tuple(_result(of, result) for result in results.split())
+    sizes = _named(of, shapes)
+    out = tuple(_result(of, sizes, result) for result in results.split())
     if results[:1] in ("", "=", "+", "-"):
         return free(*out, alias="+" not in results)
-    flops: Dim = 0
-    functions: Dim = 0
+    read = tensors_of(of.named(reads))
+    found = Estimate(out, reads=read)
     for part in filter(None, work.split(" + ")):
-        count, name = part.split()
-        counted: Any = out[0] if name == "out" else getattr(of, name)
-        each = WORK[count] if count in WORK else Work("", int(count))
-        flops = flops + each.flops * counted.numel
-        functions = functions + each.transcendentals * counted.numel
-    return Estimate(out, 0, flops, functions, reads=tensors_of(of.named(reads)))
+        does, _, condition = part.partition(" if ")
+        *kind, count, name = does.split()
+        if not condition or getattr(of, condition) is not None:
+            counted: Any = out[0] if name == "out" else getattr(of, name)
+            each = WORK.get(count) or Work("", _size(count, sizes))  # type: ignore[arg-type]
+            done = each.on(counted.numel)
+            if kind:
+                done = Estimate(matrix_flops=flops_of(done.vector_flops, read[0].dtype))
+            found = found.plus(done)
+    return found
 
 
-def _result(of: Operands, text: str) -> TensorType | None:
+def _named(of: Operands, shapes: Mapping[str, str]) -> Sizes:
+    """The sizes that operands name, and numbers and lists of the call; raises ShapeError for operands of another shape."""
+    sizes = {name: x for name, x in of.given.items() if isinstance(x, tuple)}
+    sizes |= {name: (x,) for name, x in of.given.items() if isinstance(x, (int, Expr))}
+    for operand, text in shapes.items():
+        own: Shape = getattr(of, operand).shape
+        names, mismatch = text.split(","), f"{operand} is {shown(own)}, not ({text})"
+        spare = len(own) - len(names) + 1 if "*" in text else 1
+        require(spare >= 0 and ("*" in text or len(own) == len(names)), mismatch)
+        for name in names:
+            width = spare if name[0] == "*" else 1
+            part, own = own[:width], own[width:]
+            if name != "_":
+                for here, there in zip(part, sizes.setdefault(name.lstrip("*"), part), strict=True):
+                    meet(here, there, f"{mismatch} with {name} = {there}")
+    return sizes
+
+
+def _size(text: str, sizes: Sizes) -> Dim:
+    """A size that is computed from others."""
+    if text.isdecimal():
+        return int(text)
+    formula = parse_dim(text)
+    numbers = {name: size[0] for name, size in sizes.items() if len(size) == 1}
+    return formula.substitute(numbers) if isinstance(formula, Expr) else formula
+
+
+def _result(of: Operands, sizes: Sizes, text: str) -> TensorType | None:
     if text == "-":
         return None
     like, _, dtype = text.partition(":")
-    name, _, size = like.lstrip("=+").rstrip(")").partition("(")
+    name, bracket, shape = like.lstrip("=+").removesuffix(")").partition("(")
     x: TensorType = TensorType((), DEFAULT_FLOAT) if name == "new" else getattr(of, name)
-    if like.startswith("=") and not size:
+    if like.startswith("=") and not bracket:
         return x
     given, _, otherwise = dtype.partition("|")
     wanted: Any = getattr(of, given, None) or DTYPES.get(otherwise or given)
-    sizes: Any = getattr(of, size, None)
-    if "," in size:
-        sizes = [int(each) if each.isdecimal() else getattr(of, each) for each in size.split(",") if each]
-    return x.like(getattr(sizes, "shape", sizes), getattr(wanted, "dtype", wanted))
+    own = _sizes(of, sizes, shape) if bracket else None
+    return x.like(own, getattr(wanted, "dtype", wanted))
+
+
+def _sizes(of: Operands, sizes: Sizes, text: str) -> Iterator[Dim]:
+    for each in filter(None, text.split(",")):
+        if each[0] == "*":
+            yield from sizes[each[1:]] if each[1:] in sizes else getattr(of, each[1:]).shape
+        else:
+            yield data_dependent(each[:-1]) if each[-1] == "?" else _size(each, sizes)
 
 
 _TEXT = Path(__file__).with_name("plain.txt").read_text(encoding="utf-8")
@@ -62,10 +109,12 @@ for _line in filter(lambda line: not line.startswith("#"), _TEXT.replace("\n  ",
     _kind, _, _keys = _operators.partition(" ")
     _operands, _, _made = _described.partition("->")
     _results, _, _work = _made.partition(";")
-    _reads = (name.rstrip("?=") for name in _operands.split() if name != "*" and not name.endswith("~"))
+    _names = _SHAPE.sub(r"\1", _operands)
+    _reads = (name.rstrip("?=") for name in _names.split() if name != "*" and not name.endswith("~"))
     rule(_keys, kind=_kind).derived(  # type: ignore[arg-type]
-        Taking(_operands.replace("~", ""), plain),
+        Taking(_names.replace("~", ""), plain),
         says=_says,
+        shapes=dict(_SHAPE.findall(_operands)),
         results=_results.strip(),
         work=_work.strip(),
         reads=" ".join(_reads),

@@ -15,7 +15,7 @@ from graphflops.tensor import INT64, TensorType
 
 KIND = "pooling"
 
-PerAxis = int | Shape
+PerAxis = Dim | Shape  # one value for all spatial axes, or one for each
 
 
 def spread(value: PerAxis, spatial: int, empty: PerAxis = 0) -> Shape:
@@ -146,18 +146,14 @@ backward(
 )(lambda call: replace(operand_gradient(call), vector_flops=call.estimate.vector_flops))
 
 
-def adaptive_avg_pool_backward(grad_output: TensorType, x: TensorType, *, spatial: int) -> Estimate:
+@rule(
+    "aten._adaptive_avg_pool2d_backward mkldnn_adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward",
+    "aten.adaptive_avg_pool3d_backward",
+)
+def adaptive_avg_pool_backward(grad_output: TensorType, x: TensorType) -> Estimate:
     """Each output's gradient divided once and added to every element of its window."""
-    forward = adaptive(x, grad_output.shape[-spatial:], spatial=spatial, final=1)
-    return Estimate((x.like(),), vector_flops=forward.vector_flops, reads=(grad_output,))
-
-
-rule("aten._adaptive_avg_pool2d_backward", "aten.mkldnn_adaptive_avg_pool2d_backward").derived(
-    adaptive_avg_pool_backward, spatial=2
-)
-rule("aten._adaptive_avg_pool3d_backward", "aten.adaptive_avg_pool3d_backward").derived(
-    adaptive_avg_pool_backward, spatial=3
-)
+    work = adaptive_windows(x.shape, grad_output.shape) + grad_output.numel
+    return Estimate((x.like(),), vector_flops=work, reads=(grad_output,))
 
 
 @rule("aten.fractional_max_pool2d", "aten.fractional_max_pool3d")

@@ -11,7 +11,7 @@ from itertools import chain
 from msgspec.structs import replace
 
 from graphflops.cost import Estimate, Value
-from graphflops.dims import Dim, ceil_div, differ, floor_div, meet, prod
+from graphflops.dims import Dim, ceil_div, differ, floor_div, prod
 from graphflops.rules.elementwise import differentiate
 from graphflops.rules.matmul import Number, add_product, flops_of, grouped_mm, linear, matmul_into
 from graphflops.rules.operands import Operands, takes
@@ -19,19 +19,7 @@ from graphflops.rules.registry import backward, require, rule
 from graphflops.rules.shapes import Tensors, only_result, shown
 from graphflops.rules.work import WORK
 from graphflops.rules.work import activation as activation_named
-from graphflops.tensor import (
-    BFLOAT16,
-    FLOAT4_PAIR,
-    FLOAT32,
-    FLOAT64,
-    INT8,
-    INT32,
-    INT64,
-    UINT8,
-    DType,
-    TensorType,
-    flat,
-)
+from graphflops.tensor import BFLOAT16, FLOAT4_PAIR, FLOAT32, INT8, INT32, UINT8, DType, TensorType, flat
 
 KIND = "quantisation"
 
@@ -63,22 +51,6 @@ rule(
 )(dequantize)
 
 
-@rule("quantized_decomposed.convert_element_type")
-def convert_element_type(x: TensorType, dtype: DType) -> Estimate:
-    """One conversion per element."""
-    return convert(x, dtype, 1 if dtype != x.dtype else 0)
-
-
-@rule(
-    "quantized_decomposed.choose_qparams_per_token choose_qparams_per_token_asymmetric",
-    "quantized_decomposed._choose_qparams_per_token_asymmetric_impl",
-)
-def choose_qparams_per_token(x: TensorType) -> Estimate:
-    """Two operations per element: minimum and maximum, or absolute value and maximum."""
-    out = tuple(x.like((*x.shape[:-1], 1), dtype) for dtype in (FLOAT64, INT64))
-    return Estimate(out, vector_flops=MIN_MAX * x.numel, reads=(x,))
-
-
 @takes("weight weight_scales weight_zero_points? indices")
 def embedding(of: Operands, *, dtype: DType | None = None, packed: int) -> Estimate:
     """Three operations per element looked up, two without zero points."""
@@ -96,8 +68,9 @@ for _name, _packed in (("embedding_byte", 1), ("embedding_4bit", 2), ("embedding
     rule(f"quantized_decomposed.{_name}").derived(embedding, order=_OPERANDS, packed=_packed)
 
 
-@rule("aten.quantize_per_tensor.tensors", "aten.dequantize.tensors")
-@takes("tensors= scales? zero_points? dtype?")
+@rule("aten.quantize_per_tensor.tensors", "aten.dequantize.tensors").takes(
+    "tensors= scales? zero_points? dtype?"
+)
 def convert_tensors(of: Operands) -> Estimate:
     """Six operations per element of each tensor, three where it is converted back."""
     dtype, each = (FLOAT32, DEQUANTIZE) if of.scales is None else (of.dtype or INT8, QUANTIZE)
@@ -147,25 +120,26 @@ def scaled_mm(of: Operands) -> Estimate:
 rule("aten._scaled_mm", product=("a", "b"))(scaled_mm)
 
 
-@rule("aten._scaled_mm_v2", product=("a", "b"))
-@takes("a b scale_a? * scale_b? bias?")
+@rule("aten._scaled_mm_v2", product=("a", "b")).takes("a b scale_a? * scale_b? bias?")
 def scaled_mm_v2(of: Operands, *, out_dtype: DType | None) -> Estimate:
     """As _scaled_mm with several scales per operand."""
     return _scaled(matmul_into(of.a, of.b, out_dtype or of.a.dtype), (*of.scale_a, *of.scale_b), of.bias)
 
 
-@rule("aten._scaled_addmm", product=("a", "b"))
-@takes("base a b scale_a? recipe_a? swizzle_a? scale_b? recipe_b? swizzle_b? contraction_dim?")
+@rule("aten._scaled_addmm", product=("a", "b")).takes(
+    "base a b scale_a? recipe_a? swizzle_a? scale_b? recipe_b? swizzle_b? contraction_dim?"
+)
 def scaled_addmm(
     of: Operands, *, beta: Number = 1, alpha: Number = 1, use_fast_accum: bool = False
 ) -> Estimate:
     """As _scaled_mm_v2, added to a matrix of the result's type."""
     product = _scaled(matmul_into(of.a, of.b, of.base.dtype), (*of.scale_a, *of.scale_b))
-    return add_product(of.base, product, beta, alpha, product.vector_flops)
+    return add_product(of.base, product, beta, alpha).plus(vector_flops=product.vector_flops)
 
 
-@rule("aten._scaled_grouped_mm", product=("a", "b"))
-@takes("a b scale_a? * scale_b? offs? bias? scale_result?")
+@rule("aten._scaled_grouped_mm", product=("a", "b")).takes(
+    "a b scale_a? * scale_b? offs? bias? scale_result?"
+)
 def scaled_grouped_mm(of: Operands, *, out_dtype: DType | None = None) -> Estimate:
     """As _grouped_mm for narrow floats with one or several scales per operand; the result is bfloat16 by default."""
     product = grouped_mm(of.a, of.b, of.offs, None, out_dtype or BFLOAT16)
@@ -200,15 +174,6 @@ def weight_only(x: TensorType, features: Dim, per_weight: int, *weight: TensorTy
     return Estimate((out,), flops, per_weight * features * inner, reads=(x, *weight))
 
 
-@rule("aten._weight_int8pack_mm")
-def weight_int8_mm(x: TensorType, weight: TensorType, scales: TensorType) -> Estimate:
-    """A conversion per weight, and the scale once per result."""
-    features, expected = x.shape[1], weight.shape[1]
-    meet(features, expected, f"the input has {features} features, the weight takes {expected}")
-    product = weight_only(x, weight.shape[0], 1, weight, scales)
-    return product.plus(vector_flops=only_result(product).numel)
-
-
 @takes("x weight scales zero_points? dtype?")
 def dequantized_product(of: Operands, *, axis: int = 0, each: int | None = None) -> Estimate:
     """Three operations dequantize each weight, two without zero points; rows of one of four axes come in tiles of eight.
@@ -236,12 +201,6 @@ def pack_int4(weight: TensorType, tiles: int) -> Estimate:
     return Estimate((weight.like(shape, INT32),), reads=(weight,))
 
 
-@rule("aten._convert_weight_to_int4pack_for_cpu", kind="movement")
-def pack_int4_cpu(weight: TensorType) -> Estimate:
-    """A copy with two weights to a byte."""
-    return Estimate((weight.like((weight.shape[0], floor_div(weight.shape[1], 2)), UINT8),), reads=(weight,))
-
-
 @rule("aten._dyn_quant_pack_4bit_weight", kind="movement")
 def pack_dynamic_int4(weight: TensorType, scales_zeros: TensorType, bias: TensorType | None) -> Estimate:
     """A copy of weights, scales and bias into one buffer."""
@@ -260,8 +219,7 @@ def dynamic_int4_mm(
     return replace(product, vector_flops=vector, matrix_dtype=INT8)
 
 
-@rule("aten._mixed_dtypes_linear")
-@takes("x weight scale * bias?")
+@rule("aten._mixed_dtypes_linear").takes("x weight scale * bias?")
 def mixed_dtypes_linear(of: Operands, *, activation: str | None = None) -> Estimate:
     """A conversion per weight, the scale per result, then an operation each for bias and activation."""
     product = weight_only(of.x, of.scale.shape[0], 1, *of.but("x"))
@@ -281,8 +239,7 @@ def fbgemm_linear_int8(
 # Pruned weights: only stored weights are multiplied, half of 2:4 sparse ones.
 
 
-@rule("aten._sparse_semi_structured_linear")
-@takes("x weight meta * bias?")
+@rule("aten._sparse_semi_structured_linear").takes("x weight meta * bias?")
 def sparse_linear(of: Operands, *, activation: str | None = None, out_dtype: DType | None = None) -> Estimate:
     """A multiply-add per row and stored weight; others count the pruned half as well."""
     *rows, _ = of.x.shape
@@ -298,8 +255,7 @@ def sparse_mm(a: TensorType, meta: TensorType, b: TensorType, *, out_dtype: DTyp
     return Estimate((out,), flops_of(a.numel * b.shape[1], a.dtype), reads=(a, meta, b))
 
 
-@rule("aten._sparse_semi_structured_addmm")
-@takes("base a meta b")
+@rule("aten._sparse_semi_structured_addmm").takes("base a meta b")
 def sparse_addmm(
     of: Operands, *, alpha: Number = 1, beta: Number = 1, out_dtype: DType | None = None
 ) -> Estimate:
@@ -308,8 +264,7 @@ def sparse_addmm(
     return add_product(column, product, beta, alpha)
 
 
-@rule("aten._cslt_sparse_mm")
-@takes("a b bias? alpha?")
+@rule("aten._cslt_sparse_mm").takes("a b bias? alpha?")
 def cslt_sparse_mm(
     of: Operands, *, out_dtype: DType | None = None, transpose_result: bool = False
 ) -> Estimate:
@@ -324,6 +279,5 @@ def cslt_sparse_mm(
 
 def _with_epilogue(product: Estimate, operations: int, activation: str | None) -> Estimate:
     """The product followed by `operations` per result and an activation."""
-    work, n = activation_named(activation or "none"), only_result(product).numel
-    vector = product.vector_flops + (operations + work.flops) * n
-    return replace(product, vector_flops=vector, transcendentals=work.transcendentals * n)
+    work = activation_named(activation or "none").more(operations)
+    return product.plus(work.on(only_result(product).numel))

@@ -12,19 +12,11 @@ from msgspec.structs import replace
 from graphflops.cost import Estimate, copied, data_dependent, free
 from graphflops.dims import Dim, Expr, at_least, differ, floor_div, meet, mod, prod, total
 from graphflops.rules import parts
-from graphflops.rules.operands import Operands, takes
+from graphflops.rules.operands import Operands
 from graphflops.rules.parts import copied_back
 from graphflops.rules.reduce import operand_gradient
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.shapes import (
-    Shape,
-    axes,
-    axis,
-    kept_by_slice,
-    replaced,
-    shown,
-    tensors_of,
-)
+from graphflops.rules.shapes import Shape, axes, axis, kept_by_slice, replaced, shown, tensors_of
 from graphflops.tensor import INT64, DType, TensorType
 
 KIND = "movement"
@@ -122,8 +114,7 @@ def pair(values: Sequence[Dim]) -> tuple[Dim, Dim]:
     return (values[0], values[-1])
 
 
-@rule("aten.im2col")
-@takes("x kernel_size= dilation= padding= stride=")
+@rule("aten.im2col").takes("x kernel_size= dilation= padding= stride=")
 def im2col(of: Operands) -> Estimate:
     """Writes every patch of an image as a column; the image is read once."""
     x, kernel = of.x, pair(of.kernel_size)
@@ -257,8 +248,7 @@ def overwritten(x: TensorType, src: TensorType, part: TensorType) -> Estimate:
     return Estimate((x.like(),), reads=(x, src))
 
 
-@rule("aten.slice_scatter")
-@takes("x src dim? start? end? step?")
+@rule("aten.slice_scatter").takes("x src dim? start? end? step?")
 def slice_scatter(of: Operands) -> Estimate:
     """A copy with a range of an axis replaced."""
     x, src, dim, start, end, step = of

@@ -270,8 +270,9 @@ for _name, _cell in (("lstm", LSTM), ("gru", GRU)):
     rule(f"aten._thnn_fused_{_name}_cell", kind="elementwise").derived(fused_cell, cell=_cell)
 
 
-@rule("aten._thnn_fused_lstm_cell_backward_impl", kind="elementwise")
-@takes("grad_hy? grad_cy? cx cy workspace")
+@rule("aten._thnn_fused_lstm_cell_backward_impl", kind="elementwise").takes(
+    "grad_hy? grad_cy? cx cy workspace"
+)
 def fused_lstm_cell_backward_impl(of: Operands, *, has_bias: bool) -> Estimate:
     """Gradients of the gates, the cell state and the bias."""
     gate = of.workspace.like()
@@ -299,8 +300,9 @@ def fused_gru_cell_backward(grad_hy: TensorType, workspace: TensorType, has_bias
     return replace(work, out=(gate, gate, grad_hy.like(), bias, bias), reads=(grad_hy, workspace))
 
 
-@rule("aten._thnn_differentiable_lstm_cell_backward", kind="elementwise")
-@takes("grad_hy? grad_cy? input_gates hidden_gates input_bias? hidden_bias? cx cy")
+@rule("aten._thnn_differentiable_lstm_cell_backward", kind="elementwise").takes(
+    "grad_hy? grad_cy? input_gates hidden_gates input_bias? hidden_bias? cx cy"
+)
 def differentiable_lstm_cell_backward(of: Operands) -> Estimate:
     """As the fused one, with the gates computed again."""
     own = of.named("grad_hy grad_cy cx cy input_gates")
@@ -309,8 +311,9 @@ def differentiable_lstm_cell_backward(of: Operands) -> Estimate:
     return grads.plus(gates(LSTM, of.cx, of.input_bias), reads=more)
 
 
-@rule("aten._thnn_differentiable_gru_cell_backward", kind="elementwise")
-@takes("grad_hy input_gates hidden_gates hx input_bias? hidden_bias?")
+@rule("aten._thnn_differentiable_gru_cell_backward", kind="elementwise").takes(
+    "grad_hy input_gates hidden_gates hx input_bias? hidden_bias?"
+)
 def differentiable_gru_cell_backward(of: Operands) -> Estimate:
     """As the fused one, with the gates computed again."""
     grads = fused_gru_cell_backward(of.grad_hy, of.input_gates, of.input_bias is not None)
@@ -341,8 +344,7 @@ rule("aten._cudnn_rnn")(cudnn_rnn)
 rule("aten.miopen_rnn").derived(cudnn_rnn, weight_buf=None, in_one_buffer=True)
 
 
-@rule("aten._cudnn_rnn_backward")
-@takes("x * hx cx? output grad_output? grad_hy? grad_cy? weight_buf reserve")
+@rule("aten._cudnn_rnn_backward").takes("x * hx cx? output grad_output? grad_hy? grad_cy? weight_buf reserve")
 def cudnn_rnn_backward(
     of: Operands, *, weight: Tensors, weight_stride0: int, mode: int, bidirectional: bool, output_mask: Mask
 ) -> Estimate:
@@ -368,8 +370,7 @@ def use_cudnn_rnn_flatten_weight() -> Estimate:
     return free(False, alias=False)
 
 
-@rule("aten.mkldnn_rnn_layer")
-@takes("x weight0 weight1 weight2 weight3 hx_ cx_")
+@rule("aten.mkldnn_rnn_layer").takes("x weight0 weight1 weight2 weight3 hx_ cx_")
 def mkldnn_rnn_layer(of: Operands, *, mode: int, hidden_size: Dim, has_biases: bool) -> Estimate:
     """One direction of one layer."""
     x, w_ih, w_hh, b_ih, b_hh, *states = of
@@ -378,8 +379,7 @@ def mkldnn_rnn_layer(of: Operands, *, mode: int, hidden_size: Dim, has_biases: b
     return replace(estimate, out=(*estimate.out, NOTHING))
 
 
-@rule("aten.mkldnn_rnn_layer_backward")
-@takes(
+@rule("aten.mkldnn_rnn_layer_backward").takes(
     "x weight1 weight2 weight3 weight4 hx_ cx_tmp output hy_ cy_ grad_output? grad_hy? grad_cy? * workspace"
 )
 def mkldnn_rnn_layer_backward(of: Operands, *, mode: int, has_biases: bool) -> Estimate:

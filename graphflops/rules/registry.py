@@ -16,7 +16,7 @@ from graphflops.ops.index import Home
 from graphflops.ops.onnx_attributes import attributes
 from graphflops.ops.operator import means, orders
 from graphflops.ops.table import KINDS
-from graphflops.rules.operands import Derived
+from graphflops.rules.operands import Derived, Taking
 from graphflops.tensor import TensorType
 
 RuleFunction = Callable[..., Estimate]
@@ -216,6 +216,10 @@ class Registration(Record, frozen=True):
                 index.STATED[key] = self.kind
                 operator.cache_clear()
         return function
+
+    def takes(self, names: str) -> Callable[[Callable[..., Estimate]], Taking]:
+        """Register a rule of many operands, which have their names here: `takes` says how."""
+        return lambda function: self(Taking(names, function))
 
     def derived(self, *base: Any, **given: Any) -> Derived:
         """Register a rule made of another: `Derived` says how."""

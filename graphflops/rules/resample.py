@@ -89,6 +89,11 @@ def upsample_backward(
     return Estimate((grad_output.like(input_size),), vector_flops=added, reads=(grad_output,))
 
 
+def upsampled_gradient(call: ForwardCall) -> Estimate:
+    """Each output's gradient is added to the inputs that it was computed from."""
+    return replace(operand_gradient(call), vector_flops=call.estimate.vector_flops or call.out.numel)
+
+
 for _name, _work in (
     *((f"{kind}{n}d", tapped(0)) for kind in ("nearest", "nearest_exact") for n in (1, 2, 3)),
     ("linear1d", tapped(2)),
@@ -102,12 +107,7 @@ for _name, _work in (
     _key = f"aten.{'_' if 'exact' in _name or '_aa' in _name else ''}upsample_{_name}"
     rule(_key, f"{_key}.vec").derived(upsample, work=_work)
     rule(f"{_key}_backward").derived(upsample_backward, work=_work)
-    # Each output's gradient is added to the inputs that it was computed from.
-    backward(_key, f"{_key}.vec")(
-        lambda call: replace(
-            operand_gradient(call), vector_flops=call.estimate.vector_flops or call.out.numel
-        )
-    )
+    backward(_key, f"{_key}.vec")(upsampled_gradient)
 
 
 # Sampling at the points of a grid, one row of coordinates per output position.
@@ -142,8 +142,7 @@ rule("aten.cudnn_grid_sampler").derived(grid_sampler, order="x grid", interpolat
 @rule(
     "aten.grid_sampler_2d_backward grid_sampler_3d_backward cudnn_grid_sampler_backward",
     "aten._grid_sampler_2d_cpu_fallback_backward",
-)
-@takes("* grad x grid")
+).takes("* grad x grid")
 def grid_sampler_backward(
     of: Operands, *, interpolation_mode: int = BILINEAR, output_mask: tuple[bool, ...] = (True, True)
 ) -> Estimate:
@@ -180,24 +179,10 @@ def affine_grid_generator(theta: TensorType, size: Shape) -> Estimate:
     return Estimate((out,), matrix_flops=2 * batch * positions * (axes + 1) * axes, reads=(theta,))
 
 
-@rule("aten.affine_grid_generator_backward")
-def affine_grid_generator_backward(grad: TensorType, size: Shape) -> Estimate:
-    """The transposed gradient times every position, with a 1 appended."""
-    batch, axes = size[0], len(size) - 2
-    out = grad.like((batch, axes, axes + 1))
-    return Estimate((out,), matrix_flops=2 * prod(size[2:]) * batch * (axes + 1) * axes, reads=(grad,))
-
-
 @rule("aten.cudnn_affine_grid_generator", product=("theta",))
 def cudnn_affine_grid_generator(theta: TensorType, N: Dim, C: Dim, H: Dim, W: Dim) -> Estimate:
     """As `affine_grid_generator`."""
     return affine_grid_generator(theta, (N, C, H, W))
-
-
-@rule("aten.cudnn_affine_grid_generator_backward")
-def cudnn_affine_grid_generator_backward(grad: TensorType, N: Dim, C: Dim, H: Dim, W: Dim) -> Estimate:
-    """As `affine_grid_generator_backward`."""
-    return affine_grid_generator_backward(grad, (N, C, H, W))
 
 
 KIND = "boxes"
@@ -272,10 +257,13 @@ rule("torchvision.ps_roi_pool").derived(pooled, work=data_dependent("pixels") + 
 @rule("torchvision.nms", "torchvision.qnms")
 def nms(dets: TensorType, scores: TensorType) -> Estimate:
     """Upper bound: boxes are sorted by score, and the overlap of every pair is computed."""
-    n = dets.shape[0]
-    pairs = floor_div(n * (n - 1), 2)
     kept = dets.like((data_dependent("nms"),), INT64)
-    return Estimate((kept,), vector_flops=n_log_n(n) + OVERLAP * pairs, reads=(dets, scores))
+    return Estimate((kept,), vector_flops=suppression(dets.shape[0]), reads=(dets, scores))
+
+
+def suppression(boxes: Dim) -> Dim:
+    """Operations that sort so many boxes and compute the overlap of every pair."""
+    return n_log_n(boxes) + OVERLAP * floor_div(boxes * (boxes - 1), 2)
 
 
 @rule("torchvision.deform_conv2d", product=("x", "weight"))

@@ -40,7 +40,7 @@ def number(*values: Value) -> Estimate:
     return free(*values, alias=False)
 
 
-def applied(exact: Function, symbolic: Function, *operands: Value) -> Estimate:
+def applied(*operands: Value, exact: Function, symbolic: Function) -> Estimate:
     """A function of numbers: `exact` of plain ones, `symbolic` of sizes; no value where it has none, or one too long."""
     if not all(isinstance(x, (int, float, Expr)) for x in operands):  # a file may give texts and lists
         return number(None)
@@ -54,16 +54,6 @@ def applied(exact: Function, symbolic: Function, *operands: Value) -> Estimate:
     return number(None if too_long or isinstance(result, complex) else result)
 
 
-def _of_one(a: Value, *, exact: Function, symbolic: Function) -> Estimate:
-    """The function's value."""
-    return applied(exact, symbolic, a)
-
-
-def _of_two(a: Value, b: Value, *, exact: Function, symbolic: Function) -> Estimate:
-    """The function's value."""
-    return applied(exact, symbolic, a, b)
-
-
 def _power(a: float, b: float) -> float:
     """A power; an integer one of at most as many digits as formulas may have."""
     power: float = float(a) ** b if b < 0 else FUNCTIONS["pow"](a, b)
@@ -71,7 +61,7 @@ def _power(a: float, b: float) -> float:
 
 
 _CIRCULAR = ("sin", "cos", "tan", "sinh", "cosh", "tanh", "asin", "acos", "atan")
-_OF_ONE: tuple[tuple[str, Function, Function], ...] = (
+_FUNCTIONS: tuple[tuple[str, Function, Function], ...] = (
     ("math.trunc torch.sym_int builtins.int", int, lambda a: divided(a, 1)),
     ("math.floor", math.floor, lambda a: floor_div(a, 1)),
     ("math.ceil", math.ceil, lambda a: -floor_div(-a, 1)),
@@ -86,8 +76,6 @@ _OF_ONE: tuple[tuple[str, Function, Function], ...] = (
         (f"math.{name} torch.sym_{name} torch._sym_{name}", getattr(math, name), partial(call, name))
         for name in ("sqrt", "log", "log2", "exp", *_CIRCULAR)
     ),
-)
-_OF_TWO: tuple[tuple[str, Function, Function], ...] = (
     ("_operator.add", operator.add, operator.add),
     ("_operator.sub", operator.sub, operator.sub),
     ("_operator.mul", operator.mul, operator.mul),
@@ -109,21 +97,17 @@ _OF_TWO: tuple[tuple[str, Function, Function], ...] = (
         for name, sign in {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}.items()
     ),
 )
-for _base, _rows in ((_of_one, _OF_ONE), (_of_two, _OF_TWO)):
-    for _keys, _exact, _symbolic in _rows:
-        rule(*_keys.split()).derived(_base, exact=_exact, symbolic=_symbolic)
-
-
-@rule("torch.sym_ite")
-def choose(b: Value, t: Value, f: Value) -> Estimate:
-    """One of two numbers."""
-    return applied(lambda b, t, f: t if b else f, where, b, t, f)
+for _keys, _exact, _symbolic in _FUNCTIONS:
+    rule(*_keys.split()).derived(applied, says="The function's value.", exact=_exact, symbolic=_symbolic)
+rule("torch.sym_ite").derived(
+    applied, says="One of two numbers.", exact=lambda b, t, f: t if b else f, symbolic=where
+)
 
 
 @rule("torch.sym_sum")
 def sym_sum(args: Sequence[Value]) -> Estimate:
     """A sum of any number of sizes."""
-    return applied(lambda *terms: sum(terms), lambda *terms: total(terms), *args)
+    return applied(*args, exact=lambda *terms: sum(terms), symbolic=lambda *terms: total(terms))
 
 
 @rule("_operator.getitem")

@@ -150,29 +150,26 @@ def nnz(x: TensorType) -> Estimate:
     return free(stored(x))
 
 
-def _as_dense(name: str, of: Callable[[TensorType], TensorType], is_elementwise: bool) -> None:
-    """Register an operator that does with what is stored what it does with a dense tensor. of: what it is given."""
-    single = f"aten.{name}" if "." in name else f"aten.{name}.default"
-
-    @rule(f"sparse.aten.{name}")
-    def same_as_dense(x: TensorType, *arguments: Value, **named: Value) -> Estimate:
-        dense = find(single)
-        assert dense is not None
-        others = [elements(x, y.dtype) if isinstance(y, TensorType) else y for y in arguments]
-        estimate = dense.price(single, of(x), *others, **named)
-        out = [
-            storing(x.like(dtype=y.dtype) if is_elementwise else y, stored(x))
-            if isinstance(y, TensorType)
-            else y
-            for y in estimate.out
-        ]
-        return replace(estimate, out=tuple(out))
+def as_dense(x: TensorType, *arguments: Value, single: str, is_elementwise: bool, **named: Value) -> Estimate:
+    """With what is stored what the operator does with a dense tensor."""
+    dense = find(single)
+    assert dense is not None
+    others = [elements(x, y.dtype) if isinstance(y, TensorType) else y for y in arguments]
+    seen = elements(x) if is_elementwise else replace(x, nonzeros=None)
+    estimate = dense.price(single, seen, *others, **named)
+    out = [
+        storing(x.like(dtype=y.dtype) if is_elementwise else y, stored(x)) if isinstance(y, TensorType) else y
+        for y in estimate.out
+    ]
+    return replace(estimate, out=tuple(out))
 
 
-for _name in ELEMENTWISE:
-    _as_dense(_name, elements, True)
-for _name in UNCHANGED:
-    _as_dense(_name, lambda x: replace(x, nonzeros=None), False)
+for _name in (*ELEMENTWISE, *UNCHANGED):
+    rule(f"sparse.aten.{_name}").derived(
+        as_dense,
+        single=f"aten.{_name}" if "." in _name else f"aten.{_name}.default",
+        is_elementwise=_name in ELEMENTWISE,
+    )
 
 
 @rule("sparse.aten.add", "sparse.aten.sub")

@@ -11,7 +11,7 @@ from graphflops.rules.cumulative import comparisons
 from graphflops.rules.distance import of_vectors
 from graphflops.rules.elementwise import float_result
 from graphflops.rules.lapack import halvings
-from graphflops.rules.operands import Operands, takes
+from graphflops.rules.operands import Operands
 from graphflops.rules.reduce import (
     accumulated,
     amax_backward,
@@ -68,8 +68,7 @@ def histc(x: TensorType, bins: int = 100) -> Estimate:
     return Estimate((x.like((bins,)),), vector_flops=4 * x.numel, reads=(x,))
 
 
-@rule("aten.histogram")
-@takes("x bins? * weight?")
+@rule("aten.histogram").takes("x bins? * weight?")
 def histogram(of: Operands, *, density: bool = False) -> Estimate:
     """Each element shifted, scaled, rounded to its bin and added there, four operations; or a search among given edges."""
     x, bins, weight = of
@@ -90,8 +89,7 @@ def whole(size: Dim, of: str) -> int:
     raise ShapeError(f"the number of {of} must be known and no more than {_MOST_RESULTS}, not {size}")
 
 
-@rule("aten._histogramdd_bin_edges")
-@takes("x bins= * range? weight?")
+@rule("aten._histogramdd_bin_edges").takes("x bins= * range? weight?")
 def histogramdd_bin_edges(of: Operands) -> Estimate:
     """Both extremes of each coordinate, unless given: two comparisons per element."""
     x, bins, range, _ = of
@@ -112,8 +110,7 @@ def histogramdd_from_bins(
     return Estimate((out,), vector_flops=work, reads=(x, *edges, weight))
 
 
-@rule("aten.histogramdd", "aten.histogramdd.TensorList_bins")
-@takes("x bins= range? weight? density?")
+@rule("aten.histogramdd", "aten.histogramdd.TensorList_bins").takes("x bins= range? weight? density?")
 def histogramdd(of: Operands) -> Estimate:
     """As `histogram` for points of several coordinates, which lie in the last axis."""
     x, bins, range, weight, density = of
@@ -153,15 +150,11 @@ def corrcoef(x: TensorType) -> Estimate:
     """As `cov`; a root per variable, then each result divided by two of them and clipped to -1 and 1."""
     covariance = cov(x)
     out = only_result(covariance)
-    return replace(
-        covariance,
-        vector_flops=covariance.vector_flops + 4 * parts(out) * out.numel,
-        transcendentals=x.shape[0] if x.rank == 2 else 0,
-    )
+    roots = x.shape[0] if x.rank == 2 else 0
+    return covariance.plus(vector_flops=4 * parts(out) * out.numel, transcendentals=roots)
 
 
-@rule("aten.segment_reduce")
-@takes("data * lengths? offsets?")
+@rule("aten.segment_reduce").takes("data * lengths? offsets?")
 def segment_reduce(of: Operands, *, reduce: str, axis: int = 0) -> Estimate:
     """One operation per element, and a division per result for means."""
     data, lengths, offsets = of
@@ -175,8 +168,7 @@ def segment_reduce(of: Operands, *, reduce: str, axis: int = 0) -> Estimate:
     return Estimate((out,), vector_flops=work, reads=(data, lengths, offsets))
 
 
-@rule("aten._segment_reduce_backward")
-@takes("grad output data * lengths? offsets?")
+@rule("aten._segment_reduce_backward").takes("grad output data * lengths? offsets?")
 def segment_reduce_backward(of: Operands, *, reduce: str) -> Estimate:
     """Sums repeat the gradient; other reductions take one operation per element."""
     if reduce == "sum":

@@ -9,8 +9,8 @@ from graphflops.cost import Estimate
 from graphflops.dims import Dim, dim_max, floor_div, prod, same
 from graphflops.rules.attention import attend
 from graphflops.rules.matmul import flops_of, matmul_into
-from graphflops.rules.operands import Operands, takes
-from graphflops.rules.quantized import MIN_MAX, QUANTIZE, convert, dequantize, scaled_mm
+from graphflops.rules.operands import Operands
+from graphflops.rules.quantized import MIN_MAX, QUANTIZE, dequantize, scaled_mm
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import only_result
 from graphflops.tensor import BFLOAT16, FLOAT32, INT8, INT32, DType, TensorType
@@ -64,8 +64,7 @@ def mx_fp8_bf16(a: TensorType, b: TensorType, a_scale: TensorType, b_scale: Tens
     return matmul_into(a, b, BFLOAT16).plus(reads=(a_scale, b_scale))
 
 
-@rule("torchao.float8_linear_cpu")
-@takes("x x_scales weight weight_scales bias? output_dtype?")
+@rule("torchao.float8_linear_cpu").takes("x x_scales weight weight_scales bias? output_dtype?")
 def float8_linear(of: Operands) -> Estimate:
     """A product with a weight in tiles or as it is; each result takes both scales."""
     features = of.weight.shape[0] * (of.weight.shape[3] if of.weight.rank == 4 else 1)
@@ -73,8 +72,9 @@ def float8_linear(of: Operands) -> Estimate:
     return scaled_product(of.x, kept, features, of.output_dtype, *scaled, bias=of.bias)
 
 
-@rule("torchao.da8w4_linear_cpu")
-@takes("x x_scales x_zeros weight weight_scales weight_zeros compensation bias? output_dtype?")
+@rule("torchao.da8w4_linear_cpu").takes(
+    "x x_scales x_zeros weight weight_scales weight_zeros compensation bias? output_dtype?"
+)
 def da8w4_linear(of: Operands) -> Estimate:
     """A product with 4-bit weights, two in a byte; each result takes both scales and the correction for zero points."""
     require(of.weight.rank == 4, f"packed weights have four axes, not {of.weight.rank}")
@@ -90,8 +90,9 @@ def prepack(*parts: TensorType) -> Estimate:
     return Estimate((*(part.like() for part in parts), *corrections), reads=parts)
 
 
-@rule("torchao.rowwise_scaled_linear_sparse_cutlass_f8f8")
-@takes("x x_scale weight weight_meta weight_scale bias? out_dtype?")
+@rule("torchao.rowwise_scaled_linear_sparse_cutlass_f8f8").takes(
+    "x x_scale weight weight_meta weight_scale bias? out_dtype?"
+)
 def sparse_linear(of: Operands) -> Estimate:
     """A product with the half of the weights that is kept; each result takes both scales."""
     dtype = of.x_scale.dtype if of.out_dtype is None else of.out_dtype
@@ -121,17 +122,7 @@ def fp8_sparse_mm(
     return scaled_product(x, kept, out_features, FLOAT32, packed, alpha, bias=bias, per_result=1)
 
 
-@rule("blocksparse.addmm")
-@takes("x rows columns values m? k? bias?")
-def block_sparse_mm(of: Operands) -> Estimate:
-    """The stored blocks of a matrix times the columns of a dense one."""
-    width = of.x.shape[1]
-    out, flops = of.x.like((of.m, width)), flops_of(of.values.numel * width, of.x.dtype)
-    return Estimate((out,), flops, reads=of.but("m k"))
-
-
-@rule("blocksparse.int_addmm")
-@takes("rows columns values a left right")
+@rule("blocksparse.int_addmm").takes("rows columns values a left right")
 def block_sparse_int_mm(of: Operands) -> Estimate:
     """The stored int8 blocks of a matrix times a dense one, turned; each result takes both scales."""
     out = of.a.like((of.a.shape[-1], of.left.shape[-1]), BFLOAT16)
@@ -139,8 +130,9 @@ def block_sparse_int_mm(of: Operands) -> Estimate:
     return Estimate((out,), work, 2 * out.numel, reads=(of.values, *of.but("values")))
 
 
-@rule("torchao.reference_dqlinear_int4")
-@takes("x x_eps? weight weight_scale weight_zero_point? bias? group_size?")
+@rule("torchao.reference_dqlinear_int4").takes(
+    "x x_eps? weight weight_scale weight_zero_point? bias? group_size?"
+)
 def dynamic_int4_linear(of: Operands) -> Estimate:
     """Rows quantised, a product of integers, and per result and group of weights a scale and a sum."""
     features, inner = of.weight.shape
@@ -166,8 +158,9 @@ def quantized_attention(
     return estimate.plus(vector_flops=QUANTIZE * (problem.scores + query.numel))
 
 
-@rule("torchao._scaled_embedding_bag", kind="gather")
-@takes("weight indices offsets weight_scale o_scale? mode? include_last_offset? output_dtype?")
+@rule("torchao._scaled_embedding_bag", kind="gather").takes(
+    "weight indices offsets weight_scale o_scale? mode? include_last_offset? output_dtype?"
+)
 def scaled_embedding_bag(of: Operands) -> Estimate:
     """One addition per element looked up, and the weights' scale per result."""
     width = of.weight.shape[1]
@@ -177,20 +170,12 @@ def scaled_embedding_bag(of: Operands) -> Estimate:
     return Estimate((out,), 0, looked_up.numel + out.numel, reads=reads)
 
 
-@rule("torchao.quantize_affine", kind="quantisation")
-@takes("x block_size? scale zero_point? output_dtype? quant_min? quant_max?")
-def quantize_affine(of: Operands) -> Estimate:
-    """Six operations per element, five without zero points."""
-    return convert(of.x, of.output_dtype, QUANTIZE - (of.zero_point is None), of.scale, of.zero_point)
-
-
 rule("torchao.dequantize_affine", kind="quantisation").derived(
     dequantize, order="x block_size scale zero_point input_dtype quant_min quant_max output_dtype"
 )
 
 
-@rule("torchao.choose_qparams_affine", kind="quantisation")
-@takes(
+@rule("torchao.choose_qparams_affine", kind="quantisation").takes(
     "x mapping_type? block_size? target_dtype? quant_min? quant_max? eps? scale_dtype? zero_point_dtype? keepdim?"
 )
 def choose_qparams_affine(of: Operands) -> Estimate:
@@ -205,8 +190,9 @@ def choose_qparams_affine(of: Operands) -> Estimate:
     return Estimate(out, vector_flops=MIN_MAX * of.x.numel, reads=(of.x,))
 
 
-@rule("torchao.choose_scale_float8", kind="quantisation")
-@takes("x block_size? float8_dtype? scale_dtype? hp_value_lb? hp_value_ub?")
+@rule("torchao.choose_scale_float8", kind="quantisation").takes(
+    "x block_size? float8_dtype? scale_dtype? hp_value_lb? hp_value_ub?"
+)
 def choose_scale_float8(of: Operands) -> Estimate:
     """The largest absolute value of each block."""
     out = of.x.like(map(floor_div, of.x.shape, of.block_size), FLOAT32)

@@ -59,7 +59,7 @@ def view_dtype(x: TensorType, dtype: DType) -> Estimate:
     return free(out if x.stored is None else replace(out, stored=floor_div(x.stored * old, new)))
 
 
-@rule("aten.flatten", "aten.ravel")
+@rule("aten.flatten ravel", "prims.collapse collapse_view")
 def flatten(x: TensorType, start_dim: int = 0, end_dim: int = -1) -> Estimate:
     """A view with neighbouring axes merged."""
     first, last = axis(start_dim, x.rank), axis(end_dim, x.rank)
@@ -210,12 +210,6 @@ def broadcast_in_dim(a: TensorType, shape: Sequence[Dim]) -> Estimate:
 def split_dim(a: TensorType, dim: int, outer_length: Dim) -> Estimate:
     """A view with one axis split in two."""
     return free(a.view(replaced(a.shape, dim, outer_length, floor_div(a.shape[dim], outer_length))))
-
-
-@rule("prims.collapse", "prims.collapse_view")
-def collapse(a: TensorType, start: int, end: int) -> Estimate:
-    """A view with the axes from `start` to `end`, both included, merged."""
-    return free(a.view((*a.shape[:start], prod(a.shape[start : end + 1]), *a.shape[end + 1 :])))
 
 
 @rule("aten.unfold")

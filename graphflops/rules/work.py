@@ -23,6 +23,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from graphflops.cost import Estimate
+from graphflops.dims import Dim
 from graphflops.errors import RuleError
 
 if TYPE_CHECKING:
@@ -67,6 +69,10 @@ class Work(NamedTuple):
         both = both and (both[0] + 2 * flops, both[1] + 2 * transcendentals)
         work = self.flops + flops, self.transcendentals + transcendentals
         return Work(self.name, *work, both, self.formulas, self.operands)
+
+    def on(self, elements: Dim) -> Estimate:
+        """The arithmetic alone, on so many elements."""
+        return Estimate(vector_flops=self.flops * elements, transcendentals=self.transcendentals * elements)
 
     def times(self, count: int) -> Work:
         """The function applied `count` times to each element."""

@@ -191,7 +191,7 @@ class RunComparison:
                 continue  # the score and mask functions of an attention, which the kernel runs
             measured = self.seen.get(place, _Measured())
             flops = evaluate(row.cost.matrix_flops, self.sizes.known)
-            moved = evaluate(row.cost.read_bytes + row.cost.written_bytes, self.sizes.known)
+            moved = evaluate(row.cost.moved_bytes, self.sizes.known)
             checks = [*measured.checks, *self.work(row, measured, flops)] if measured.turns else []
             if (sent := self.execution.sent.get(row.node)) is not None:
                 ours = evaluate(row.cost.link_bytes, self.sizes.known)

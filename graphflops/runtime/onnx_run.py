@@ -75,7 +75,7 @@ def _results(
         if not ran and row.outputs:
             checks.append(CheckResult("type", "explained", "", "", _INNER))
         flops = evaluate(row.cost.matrix_flops, sizes.known)
-        moved = evaluate(row.cost.read_bytes + row.cost.written_bytes, sizes.known)
+        moved = evaluate(row.cost.moved_bytes, sizes.known)
         named = place, row.node, row.op, row.module
         yield NodeResult(*named, tuple(checks), int(ran), flops, moved, row.matrix_dtype)
 

@@ -22,6 +22,7 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
+from graphflops.base.groups import grouped
 from graphflops.errors import GraphflopsError, OptionError, shown
 from graphflops.scan import store
 from graphflops.scan.jobs import Job, Result, is_url
@@ -178,13 +179,11 @@ def _opened(folder: str, options: str, limits: str, jobs: Sequence[Job], *, cach
     if not cache:
         return found
     found.table = store.read(folder)
-    columns = [found.table.column(name).to_pylist() for name in _COLUMNS]
-    for index, values in enumerate(zip(*columns, strict=True)):
-        path, binding, digest, size, modified, status, with_options, with_limits, version = values
-        same_limits = status not in ("timeout", "killed") or with_limits == limits
-        if version == tool() and with_options == options and same_limits and digest:
-            found.done[(path, binding)] = (size, modified)
-            found.known[(digest, binding)] = index
+    for index, row in enumerate(store.rows_of(found.table.select(_COLUMNS))):
+        is_same, _, is_within, digest = _order(found, row)
+        if is_same and is_within and digest:
+            found.done[row["path"], row["binding"]] = (row["bytes"], row["modified"])
+            found.known[digest, row["binding"]] = index
     return found
 
 
@@ -202,11 +201,8 @@ def _is_done(job: Job, table: _Table) -> bool:
 
 def _write(table: _Table) -> None:
     """Adds what waits as a part; further tables first, since a row in the results says that all of it is done."""
-    names: dict[str, list[dict[str, Any]]] = {}
-    for result in table.waiting:
-        for name, rows in result.more.items():
-            names.setdefault(name, []).extend(rows)
-    for name, rows in names.items():
+    more = (pair for result in table.waiting for pair in result.more.items())
+    for name, rows in grouped((name, row) for name, own in more for row in own).items():
         store.write(further(table.folder, name), rows, name)  # type: ignore[arg-type]
     store.write(table.folder, [result.row for result in table.waiting])
     table.waiting.clear()

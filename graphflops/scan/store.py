@@ -10,11 +10,10 @@ from typing import Any
 
 from graphflops.base import files
 from graphflops.errors import FileError, OptionError, shown
-from graphflops.scan.worker import TABLES, TableName
+from graphflops.scan.worker import TABLES, Row, TableName
 
 _SUFFIX = ".parquet"
 _UNFINISHED = ".writing"  # suffix of a part that is not whole yet: no reader takes it for one
-Row = dict[str, Any]
 
 
 def pyarrow() -> Any:

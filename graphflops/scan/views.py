@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from graphflops.base.groups import grouped
 from graphflops.base.patterns import matches_op
 from graphflops.base.record import Record
 from graphflops.base.units import measured, memory, number, parameters, percent
@@ -26,12 +27,11 @@ from graphflops.render.text import count_of, safe
 from graphflops.report import HELD
 from graphflops.report.findings import Finding, Findings, ModelFindings
 from graphflops.scan import store
-from graphflops.scan.worker import COSTS, RESULTS
+from graphflops.scan.worker import COSTS, RESULTS, Row
 
 _COMPARED = ("status", "matrix_flops", "parameters", "read_bytes", "written_bytes", "peak_bytes", "unknown")
 _LINES = 40
 _NAME = 120
-Row = dict[str, Any]
 
 
 class RowChange(Record, frozen=True):
@@ -59,17 +59,16 @@ class FleetChange(Record, frozen=True):
 def changes(old: str, new: str) -> FleetChange:
     """Compares two tables by path and binding; FileError where one is none."""
     before, after = _rows(old), _rows(new)
-    found, same = [], 0
-    for key in {**before, **after}:
-        ours, theirs = before.get(key), after.get(key)
-        if ours is not None and theirs is not None and all(ours[c] == theirs[c] for c in _COMPARED):
-            same += 1
-        else:
-            name = " ".join(part for part in key if part)
-            found.append(RowChange(name, ours, theirs))
+    keys = {**before, **after}
+    every = [RowChange(" ".join(filter(None, key)), before.get(key), after.get(key)) for key in keys]
+    found = [one for one in every if _figures(one.before) != _figures(one.after)]
     found.sort(key=lambda change: (-change.rank, change.name))
     ours_, theirs_ = (sum(row["matrix_flops"] or 0 for row in rows.values()) for rows in (before, after))
-    return FleetChange(tuple(found), same, (ours_, theirs_))
+    return FleetChange(tuple(found), len(every) - len(found), (ours_, theirs_))
+
+
+def _figures(row: Row | None) -> list[Any] | None:
+    return None if row is None else [row[column] for column in _COMPARED]
 
 
 def _rows(folder: str) -> Mapping[tuple[str, str], Row]:
@@ -130,7 +129,7 @@ def checked(path: str, policy: BudgetFile) -> tuple[Findings, int]:
     Raises FileError for a limit that a table cannot answer: of modules, of operators, of serving, or relative to a baseline.
     """
     for budget in policy.budgets:
-        if budget.modules or budget.forbid or budget.relative or budget.sizes.serving:
+        if len(budget.limits) > 1 or budget.forbid or budget.relative or budget.sizes.serving:
             what = "modules, forbid, serving and relative limits need the models: check these, or leave the limits out"
             raise FileError(f"{shown(policy.path)}: {what}")
     found, count = [], 0
@@ -155,7 +154,7 @@ def _broken(row: Mapping[str, Any], budget: Budget) -> Iterator[Finding]:
         yield finding("GF310", f"{what}: scan again")
     elif row["contradiction"]:
         yield finding("GF313", row["contradiction"])
-    for limit in budget.limits:
+    for limit in [limit for _, limits in budget.limits for limit in limits]:
         yield from _compared(row, limit, budget)
     calls = row["counted"] + row["free"] + row["unknown"]
     known = calls - row["unknown"]
@@ -222,9 +221,7 @@ def page(folder: str, name: str = "") -> str:
         f"{count:,} {safe(name, 40)} ({percent(count, len(rows))} %)"
         for name, count in sorted(counts.items())
     )
-    groups: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
-        groups.setdefault(row["binding"] or "", []).append(row)
+    groups = grouped((row["binding"] or "", row) for row in rows)
     sums = (f"{safe(name, 80)}: " * (len(groups) > 1) + _together(group) for name, group in groups.items())
     assumed = sum(bool(row["assumed"]) for row in rows)
     said = f"{count_of(len(rows), 'row')}: {states}. {'; '.join(sums)}."

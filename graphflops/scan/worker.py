@@ -34,7 +34,7 @@ from graphflops.errors import FileError, GraphflopsError, LimitError, shown
 from graphflops.loading import analyze
 from graphflops.report import HELD, Named, Report, Totals
 from graphflops.report.contradictions import contradicted, impossible
-from graphflops.report.findings import Finding
+from graphflops.report.findings import SEVERITIES, Finding
 from graphflops.scan.jobs import Binding, Options, Result, fetch, size_of
 
 _LARGEST = 2**63  # beyond what a column of integers holds; such a number stands in the column of formulas
@@ -242,7 +242,6 @@ TableName = Literal["results", "calls", "modules", "findings"]
 COSTS: tuple[str, ...] = (*(quantity.name for quantity in REPORTED), "peak_bytes")
 PHASES = ("backward", "optimizer", "step")
 TIMES = ("seconds", "low", "high")
-SEVERITIES = ("error", "warning", "note")
 # What a row is of: the same in every table.
 KEY: dict[str, Kind] = {"sha256": "text", "path": "text", "binding": "text"}
 

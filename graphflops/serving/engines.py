@@ -96,7 +96,6 @@ def as_engines_run(program: Graph) -> Graph:
     keys and values are not repeated. Masks are gone: an engine knows how long each request is, and that a prompt is causal.
     """
     caches = {entry.name for entry in program.inputs if entry.role == "user"}
-    makers = {name: node for node in program.nodes for name in node.outputs if name is not None}
     kept: dict[str, str] = {}  # by join: its cache
     added: dict[str, str] = {}  # by join: the new entries
     nodes = []
@@ -110,7 +109,7 @@ def as_engines_run(program: Graph) -> Graph:
                 continue
         renamed = node.renamed(kept)
         is_attention = node.operator.kind == "attention"
-        nodes.append(_grouped(renamed, program, makers, kept) if is_attention else renamed)
+        nodes.append(_grouped(renamed, program, kept) if is_attention else renamed)
     outputs = tuple([output.renamed(added) for output in program.outputs])
     needed, left = {name for output in outputs for _, name in output.uses()}, []
     for node in reversed(nodes):
@@ -120,7 +119,7 @@ def as_engines_run(program: Graph) -> Graph:
     return replace(program, nodes=tuple(reversed(left)), outputs=outputs, eager=None)
 
 
-def _grouped(node: Node, program: Graph, makers: Mapping[str, Node], kept: Mapping[str, str]) -> Node:
+def _grouped(node: Node, program: Graph, kept: Mapping[str, str]) -> Node:
     """An attention of keys and values as they are kept, without a mask; as it is where its operands are of another form."""
     given: dict[str, Any] = node.arguments()
     names = [given[name].name for name in ("query", "key", "value") if isinstance(given.get(name), Ref)]
@@ -130,18 +129,18 @@ def _grouped(node: Node, program: Graph, makers: Mapping[str, Node], kept: Mappi
     query, key, _ = types
     if query is None or key is None or any(found is None or found.rank != 4 for found in types):
         return node
-    own = [_before_repeat(name, program, makers) for name in names[1:]]
+    own = [_before_repeat(name, program) for name in names[1:]]
     given.update(key=Ref(kept.get(own[0], own[0])), value=Ref(kept.get(own[1], own[1])), enable_gqa=True)
     if given.get("mask") is not None:
         given.update(mask=None, is_causal=query.shape[2] == key.shape[2])
     return replace(node, args=(), kwargs=tuple(given.items()))
 
 
-def _before_repeat(name: str, program: Graph, makers: Mapping[str, Node]) -> str:
+def _before_repeat(name: str, program: Graph) -> str:
     """The keys or values before their heads were repeated: the first tensor on the way that differs in heads alone."""
     own, whole = name, tensor_type(name, program.types)
     assert whole is not None
-    while (maker := makers.get(name)) is not None and maker.operator.kind in _LAYS_OUT:
+    while (maker := program.makers.get(name)) is not None and maker.operator.kind in _LAYS_OUT:
         operands = [read for read in maker.reads() if tensor_type(read, program.types) is not None]
         if len(operands) != 1:
             break

@@ -117,10 +117,8 @@ def _stage(
     nodes = graph.nodes(data="kind")
     calls = [name for name, kind in nodes if kind == "call" and of_call[name] == part]
     read = {maker for name in calls for maker in graph.pred[name] if graph.nodes[maker]["kind"] == "weight"}
-    crossing = []
-    for span in spans:
-        if of_call[span.crossing.maker] <= part < max(of_call[name] for name in span.users):
-            crossing.append(span.crossing)
+    ends = ((span.crossing, max(of_call[name] for name in span.users)) for span in spans)
+    crossing = [one for one, last in ends if of_call[one.maker] <= part < last]
     weights = sum(graph.nodes[name].get("memory", 0) for name in read)
     return Stage(tuple(calls), queries.cost(graph, calls, by)[0], weights, tuple(crossing))
 

@@ -264,7 +264,7 @@ class Measures:
         return {
             **self.amount("flops", cost.matrix_flops),
             **self.amount("vector_flops", cost.vector_flops),
-            **self.amount("bytes", cost.read_bytes + cost.written_bytes),
+            **self.amount("bytes", cost.moved_bytes),
         }
 
     def seconds(self, rows: Iterable[Row]) -> Attributes:
@@ -296,12 +296,9 @@ class Measures:
 
     def live(self) -> dict[int, int]:
         """By row: bytes of activations alive while it runs; nothing where a size is not known."""
-        timeline, sizes = self.report.memory, []
-        for held in timeline.held:
-            size = self.report.value(held.bytes)
-            if size is None:
-                return {}
-            sizes.append(size)
+        timeline = self.report.memory
+        if (sizes := timeline.sizes(self.report.value)) is None:
+            return {}
         found: dict[int, int] = {}
         for row, size in zip(timeline.rows, timeline.live_bytes(sizes), strict=True):
             found[row] = max(size, found.get(row, 0))

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 import networkx
 
+from graphflops.base.groups import grouped
 from graphflops.base.patterns import matches_module, modules_around
 from graphflops.errors import ModelError, OptionError, shown
 from graphflops.ops import operator
@@ -54,12 +55,9 @@ def named(graph: networkx.MultiDiGraph, name: str) -> set[str]:
 
 def tied(graph: networkx.MultiDiGraph, names: set[str]) -> set[str]:
     """These nodes, and the weights that share the memory of one of them."""
-    owners: dict[str, set[str]] = {}
-    for node, data in graph.nodes(data=True):
-        if data["kind"] == "weight":
-            owners.setdefault(data.get("tied_to", data["label"]), set()).add(node)
-    shared = (group for group in owners.values() if len(group) > 1)
-    return names.union(*(group for group in shared if not group.isdisjoint(names)))
+    weights = [(node, data) for node, data in graph.nodes(data=True) if data["kind"] == "weight"]
+    owners = grouped((data.get("tied_to", data["label"]), node) for node, data in weights)
+    return names.union(*(group for group in owners.values() if not names.isdisjoint(group)))
 
 
 def needs(graph: networkx.MultiDiGraph, names: Iterable[str]) -> set[str]:

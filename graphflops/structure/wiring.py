@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct, field
 
+from graphflops.base.groups import grouped
 from graphflops.graph import Graph, Input, Node, Output, Ref
 from graphflops.report import Report, Row
 from graphflops.tensor import TensorType, flat
@@ -313,9 +314,7 @@ class Fold:
         """The parts, those that repeat as one: the longest stretch of equal turns first, then what repeats within a turn."""
         numbers: dict[Hashable, int] = {}
         forms = [numbers.setdefault(self._form(part), len(numbers)) for part in parts]
-        places: dict[int, list[int]] = {}
-        for place, form in enumerate(forms):
-            places.setdefault(form, []).append(place)
+        places = grouped((form, place) for place, form in enumerate(forms))
         made: list[Part] = []
         start = 0
         while start < len(parts):

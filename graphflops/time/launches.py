@@ -89,17 +89,19 @@ class Launcher:
     def _forward(self, graph: PricedGraph, first: int, times: int, records: bool) -> Iterator[Launches]:
         key = (graph, records)
         if key not in self.sites:
-            self.sites[key] = self._sites(graph, self.runs.of(graph).calls, records)
+            self.sites[key] = self._sites(graph, self.runs.of(graph, records=records).calls, records)
         yield from self._run(graph, self.sites[key], first, times, records)
 
     def _sites(self, graph: PricedGraph, calls: Sequence[PricedCall], records: bool) -> _Sites:
         """Calls where they stand in the forward. records: for a backward."""
-        run = self.runs.of(graph)
+        run = around = self.runs.of(graph, records=records)
         inside = frozenset[str]()  # calls that one operator of torch.nn makes, where no gradient is wanted
         if not records and (fast := self.runs.of(graph, has_fast_paths=True)) is not run:
             left = {call.node.name for call in fast.calls}
-            inside = frozenset(call.node.name for call in run.calls if call.node.name not in left)
-        around = self.runs.of(graph, has_fast_paths=bool(inside)).layouts
+            inside, around = (
+                frozenset(call.node.name for call in run.calls if call.node.name not in left),
+                fast,
+            )
         late = awaited_later(calls) if graph.graph.has_exchanges else ()
         step = graph.graph.step or Step((), ())
         counters, away = step.counters, step.hosted()
@@ -109,7 +111,7 @@ class Launcher:
             if stack and stack != entered:
                 entering = schedule.entering_seconds(self.costs, _entered(entered, stack))
                 entered = stack
-            layouts, outer = run.layouts if name in inside else around, run.expanded.outer.get(name)
+            layouts, outer = (run if name in inside else around).layouts, run.expanded.outer.get(name)
             form: object = layouts.forms.of(call)
             if not call.node.outputs and call.estimate in _NOTHING:  # checks: there are several in each layer
                 form = (call.node.op, *map(type, map(layouts.values.get, call.uses)))
@@ -208,13 +210,14 @@ class Launcher:
         is_last = call.node.outputs[0] == outer.outputs[0]
         cost = self.costs.get(f"{phase}.{outer.operator.name}")
         if cost is None:
-            inside = len(kernels or ()) * self.costs["forward.inside"]
-            return None if is_last or phase == "backward" else inside
+            if outer.operator.kind != "attention" and (is_last or phase == "backward"):
+                return None
+            return len(kernels or ()) * self.costs.get(f"{phase}.inside", self.costs["forward.inside"])
         further = self.costs[f"{phase}.further_kernel"]
         return len(kernels or ()) * further + (cost - further) * is_last
 
     def _backward(self, graph: PricedGraph, first: int, times: int) -> Iterator[Launches]:
-        run = self.runs.of(graph)
+        run = self.runs.of(graph, records=True)
         calls, layouts = run.calls, run.layouts
         contributions = Counter(graph.graph.seeds)
         training = self.program.training

@@ -93,9 +93,6 @@ def _launching(costs: Costs, phase: str, operator: Op, kernels: Sequence[Kernel]
     """Of a call that launches kernels: by operator, as it is spelled or by its name, else by kind, else as any call."""
     if recurrent := recurrent_seconds(costs, kernels):
         return recurrent
-    if operator.kind == "attention" and all(kernel.family != "attention" for kernel in kernels):
-        inside = f"{phase}.inside"  # unfused, by one operator that calls the others
-        return len(kernels) * costs.get(inside, costs["forward.inside"])
     names = [f"{phase}.{name}" for name in (operator.word, operator.name, operator.kind, "call")]
     own = next(costs[name] for name in names if name in costs)
     if operator.kind == "foreach":  # one call of the dispatcher, whatever the number of kernels

@@ -47,11 +47,7 @@ _SUFFIXES = (".exe", "") if os.name == "nt" else ("",)
 
 
 def git(
-    *command: str,
-    given: bytes = b"",
-    output: object = None,
-    check: bool = True,
-    seconds: float | None = None,
+    *command: str, given: bytes = b"", output: object = None, check: bool = True, seconds: float | None = None
 ) -> bytes:
     """What git prints; FileError, in git's words, where it fails and `check` is set.
 

@@ -124,6 +124,11 @@ def two_added(q: int, k: int) -> Mask:
     return causal + torch.where(j < k - 2, 0.0, torch.finfo(torch.float32).min)
 
 
+def with_axes_moved(q: int, k: int) -> Mask:
+    j, i = places(k, q)
+    return (j <= i).movedim(0, -1)
+
+
 def near_or_first(q: int, k: int) -> Mask:
     i, j = places(q, k)
     return ((i - j).abs() < 2) | (j == 0) | (i == 0)
@@ -157,6 +162,7 @@ FORMULAS: list[Callable[[int, int], Mask]] = [
     rows_and_columns,
     slopes,
     two_added,
+    with_axes_moved,
     near_or_first,
     window_with_sink,
     either,

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper, parser
 
 from graphflops.dims import symbol
 from graphflops.onnx_audit.audit import audit, checks
-from graphflops.onnx_audit.registry import Model
+from graphflops.onnx_audit.registry import File
 from graphflops.report.findings import Finding
 from graphflops.time_audit import SLOW_CHECKS
 
@@ -384,7 +384,7 @@ def test_a_file_too_large_for_protobuf(size: int, severity: str | None, tmp_path
     path = tmp_path / "m.onnx"
     path.touch()
     os.truncate(path, size)  # a sparse file: it takes no room
-    got = [found.severity for found in checks()["GF241"].run(Model(path, onnx.ModelProto()))]
+    got = [found.severity for found in checks()["GF241"].run(File(path, onnx.ModelProto()))]
     assert got == ([] if severity == "none" else [severity])
 
 

@@ -132,12 +132,13 @@ def test_statistics_have_a_line_for_each_code(wasteful: Path, broken: Path) -> N
 def test_a_file_that_cannot_be_read_does_not_hide_the_others(wasteful: Path, tmp_path: Path) -> None:
     bad = tmp_path / "bad.onnx"
     bad.write_text("no model")
-    result = run(bad, wasteful, tmp_path / "none.onnx")
+    result = run(bad, wasteful, tmp_path / "none.onnx", tmp_path / "none.pt2")
     assert result.exit_code == 1
     assert "GF243 does-nothing" in result.stdout
-    first, second = result.stderr.splitlines()
+    first, second, third = result.stderr.splitlines()
     assert "bad.onnx: is not an ONNX model" in first
     assert "none.onnx: no such file" in second
+    assert "none.pt2: no such file" in third
 
 
 @pytest.mark.parametrize(

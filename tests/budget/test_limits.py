@@ -37,12 +37,13 @@ def test_a_whole_budget() -> None:
     assert budget.folder == "here"
     assert budget.baseline_path == "here/costs.json"
     every, lm = budget.budgets
-    assert [(limit.quantity, limit.relative) for limit in every.limits] == [
+    ((_, of_model),) = every.limits
+    assert [(limit.quantity, limit.relative) for limit in of_model] == [
         ("matrix_flops", False),
         ("matrix_flops", True),
         ("parameters", False),
     ]
-    assert every.limits[0].most == 2 * 10**9
+    assert of_model[0].most == 2 * 10**9
     assert every.coverage == 1
     assert (every.forbid, every.unknown) == (("aten.nonzero",), ("mylib.*",))
     assert every.relative
@@ -51,8 +52,8 @@ def test_a_whole_budget() -> None:
     assert lm.applies("lm.pt2")
     assert not lm.applies("models/lm.pt2")
     assert str(lm.sizes) == "ids[0]=1 s1=8 ids=1,128 training"
-    assert lm.limits[0].most == 512 * 2**20
-    ((pattern, (module,)),) = lm.modules
+    (_, of_model), (pattern, (module,)) = lm.limits
+    assert of_model[0].most == 512 * 2**20
     assert (pattern, module.quantity, module.most) == ("blocks.*", "macs", 10**9)
 
 
@@ -61,7 +62,7 @@ def test_without_what_is_relative() -> None:
     assert budget.relative
     rest = budget.absolute()
     assert not rest.relative
-    assert [limit.text for limit in rest.limits] == ["1 G"]
+    assert [limit.text for _, limits in rest.limits for limit in limits] == ["1 G"]
 
 
 @pytest.mark.parametrize(
@@ -139,7 +140,7 @@ def test_a_training_step_with_options() -> None:
 @pytest.mark.parametrize(
     ("table", "says"),
     [
-        ('optimizer = "lion"', "budget[0].training: no optimizer is called lion"),
+        ('optimizer = "lion"', "budget[0].training: optimizer: no 'lion'"),
         ("steps = 4", "budget[0].training.steps: no option of a training step: optimizer, implementation"),
         ("freeze = 1", "budget[0].training: freeze holds names of the model"),
     ],

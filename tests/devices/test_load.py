@@ -21,7 +21,7 @@ def test_a_device_has_several_names(name):
 
 
 def test_an_unknown_device_is_refused_with_those_that_are_known():
-    with pytest.raises(OptionError, match=r"unknown device; known: h100, h200, a100, .*rtx4090"):
+    with pytest.raises(OptionError, match=r"^h300: unknown device; known: h100, h200, a100, .*rtx4090"):
         device("h300")
 
 

@@ -295,28 +295,29 @@ def test_unfused_attention_is_two_products_with_a_softmax_between_them() -> None
     if len(plan.joint.ops) < 4:
         pytest.skip("this platform has a fused kernel for it")
     forward = [
-        ("pointwise", 4 * q, q, 0, "x0", ""),
-        ("pointwise", 4 * q, q, 0, "x1", ""),
-        ("extern", 4 * s, q, 0, "query key", "stored"),
-        ("reduction", 8 * rows, s, rows, "scores", ""),
-        ("pointwise", 4 * s, s, 0, "scores statistics", ""),
+        *[("pointwise", 4 * q, q, 0, name, "") for name in ("x0", "x1", "x2", "y/0.0", "y/1.0")],
+        ("extern", 4 * s, s, 0, "y/3.0 y/5.0", "stored"),
+        ("reduction", 8 * rows, s, rows, "y/6.0", ""),
+        ("pointwise", 4 * s, s, 0, "y/6.0 statistics", ""),
         ("pointwise", 4 * s, s, 0, "", "stored, random"),
         ("pointwise", s, s, 0, "random", ""),
-        ("pointwise", 4 * s, s, 0, "probabilities mask", ""),
-        ("pointwise", 4 * q, q, 0, "x2", ""),
-        ("extern", 4 * q, q, 0, "weights value", "stored"),
-        ("pointwise", 2 * q, q, 0, "result", ""),
+        ("pointwise", 4 * s, s, 0, "y/7.0 mask", ""),
+        ("pointwise", 2 * s, s, 0, "y/8.0", ""),  # which nothing reads
+        ("extern", 4 * q, q, 0, "y/8.0 y/2.0", "stored"),
+        ("pointwise", 2 * q, q, 0, "y/10.0", ""),
     ]
     assert made(plan)[: len(forward)] == forward
     backward = made(plan)[len(forward) :]
     assert [(kind, size, elements, kept) for kind, size, elements, kept, *_ in backward] == [
         ("pointwise", 4 * q, q, 0),
-        ("extern", 4 * q, q, 0),
         ("extern", 4 * s, q, 0),
+        ("extern", 4 * q, q, 0),
+        ("pointwise", 4 * s, s, 0),
         ("reduction", 8 * rows, s, rows),
         ("pointwise", 4 * s, s, 0),
         ("extern", 4 * q, q, 0),
         ("extern", 4 * q, q, 0),
+        *[("pointwise", 4 * q, q, 0)] * 2,  # of what was scaled
         *[("pointwise", 2 * q, q, 0)] * 3,
     ]
 
@@ -328,9 +329,9 @@ def test_gradients_of_a_head_that_queries_share_are_summed(heads: int) -> None:
     own = 2 * 1 * keys * width
     found = made(plan_of(SDPA, g(2, heads, 64, width), *[g(2, 1, keys, width) for _ in range(2)]))
     aligned = rows * 1056 - (1056 - keys)  # the last row ends with its last number
-    assert found[4] == ("pointwise", 4 * aligned, rows * keys, 0, "scores statistics", "")
+    assert found[6] == ("pointwise", 4 * aligned, rows * keys, 0, "y/11.0 statistics", "")
     summed = ("reduction", 4 * own, heads * own, own) if heads == 8 else ("pointwise", 4 * own, own, 0)
-    assert [each[:4] for each in found[-2:]] == [summed] * 2
+    assert [each[:4] for each in found[-3:-1]] == [summed] * 2
 
 
 def test_workspace_of_a_convolution_of_three_channels() -> None:

@@ -13,10 +13,8 @@ from graphflops.kernels.attention import (
     computed_fraction,
     cut,
     fused_memory,
-    gradient_bytes,
-    unfused_memory,
 )
-from graphflops.kernels.kernel import Attention, Kernel, Rows
+from graphflops.kernels.kernel import Attention, Kernel
 from tests.memory.one_call import eager
 from tests.one_call import g
 from tests.support import t
@@ -141,33 +139,6 @@ def test_the_part_that_a_causal_mask_leaves(queries: int, keys: int, fraction: f
     assert computed_fraction(whole, queries, keys) == 1
 
 
-def test_kernels_beside_unfused_products() -> None:
-    """None of them multiplies on matrix units; the softmax and the search for hidden rows have a row for each query."""
-    given = [g(*shape, dtype="bfloat16") for shape in (QUERY, KEY, VALUE)]
-    pairs = BATCH * HEADS * QUERIES * KEYS
-    for kernels in (forward(SDPA, *given, kernel="math"), backward(SDPA, *given, kernel="math")):
-        assert all(kernel.flops == 0 for kernel in kernels if kernel.family != "matmul")
-        assert all(kernel.vector_flops == 0 for kernel in kernels if kernel.family in ("matmul", "copy"))
-        (softmax,) = (kernel for kernel in kernels if kernel.family == "softmax")
-        assert softmax.sizes == Rows(BATCH * HEADS * QUERIES, KEYS)
-        products = [kernel for kernel in kernels if kernel.family == "matmul"]
-        assert {kernel.dtype for kernel in products} == {"float32"}
-        each = [2 * pairs * WIDTH, 2 * pairs * VALUES]
-        assert sorted(kernel.flops for kernel in products) == sorted(each * (len(products) // 2))
-    hidden = [kernel for kernel in forward(SDPA, *given, kernel="math") if kernel.dtype == "bool"]
-    assert [(k.vector_flops, k.read_bytes, k.written_bytes) for k in hidden] == [
-        (0, pairs, BATCH * HEADS * QUERIES)
-    ]
-
-
-def test_unfused_products_of_float32_are_not_converted() -> None:
-    given = [g(*shape) for shape in (QUERY, KEY, VALUE)]
-    families = [kernel.family for kernel in forward(SDPA, *given, kernel="math")]
-    softmax = ["softmax", "elementwise", "reduction", "elementwise"]
-    assert families == ["elementwise", "elementwise", "matmul", *softmax, "matmul"]
-    assert all(kernel.family != "copy" for kernel in backward(SDPA, *given, kernel="math"))
-
-
 def operand(shape: tuple[int, ...], dtype: str = "bfloat16", **fields: Any) -> Operand:
     kind = t(*shape, dtype=dtype, **fields)
     return Operand(kind, row_major(shape))
@@ -177,16 +148,9 @@ def memory(
     kernel: Any,
     *operands: Operand,
     mask: Operand | None = None,
-    dropout: float = 0.0,
-    in_order: tuple[bool, ...] = (True,) * 3,
     out_bytes: int = 0,
 ) -> AttentionMemory:
-    own = [
-        x if is_own else Operand(x.type, row_major(x.type.shape, (0, 2, 1, 3)))
-        for x, is_own in zip(operands, in_order, strict=True)
-    ]
-    needed = unfused_memory if kernel == "math" else fused_memory
-    return needed(Problem(*own, mask, dropout), Choice(kernel, ""), out_bytes)
+    return fused_memory(Problem(*operands, mask), Choice(kernel, ""), out_bytes)
 
 
 HALVES = [operand(shape) for shape in (QUERY, KEY, VALUE)]
@@ -215,8 +179,7 @@ IN_FLOAT = [4 * count(shape) for shape in (QUERY, KEY, VALUE)]  # bytes of each 
 )
 def test_masks_that_are_copied(mask: Operand | None, kernel: Any, copied: int) -> None:
     found = memory(kernel, *HALVES, mask=mask)
-    assert (found.mask_copy, found.forward, found.saved, found.is_fused) == (copied, copied, copied, True)
-    assert (found.saved_parts, found.parts) == ([copied], ())
+    assert (found.mask_copy, found.forward) == (copied, copied)
 
 
 @pytest.mark.parametrize(
@@ -268,71 +231,6 @@ def test_the_gradient_of_a_mask_has_rows_of_a_multiple_of_16_keys(keys: int, pad
     assert memory("efficient", *given, mask=wanted).backward == own + of_mask
     for mask in (operand((QUERIES, keys)), None):
         assert memory("efficient", *given, mask=mask).backward == own
-
-
-def test_what_the_unfused_kernel_needs_of_half_precision() -> None:
-    """Copies in float32 of all operands, query and key scaled, scores; then scores twice, and a truth value of each."""
-    found = memory("math", *HALVES)
-    query, key, value = IN_FLOAT
-    copies = query + key + value
-    products = copies + query + key + 0 + SCORES
-    softmax = copies + query + 2 * SCORES + SCORES // 4
-    assert found.forward == max(products, softmax)
-    assert memory("math", *HALVES, out_bytes=1000).forward == max(products, softmax) - 1000
-    assert memory("math", *HALVES, out_bytes=10**9).forward == 0
-    mask = operand((QUERIES, KEYS), "bool")
-    assert memory("math", *HALVES, mask=mask).forward == max(products, softmax) + 2 * QUERIES * KEYS
-    assert memory("math", *HALVES, mask=mask, out_bytes=10**9).forward == 2 * QUERIES * KEYS
-    assert found.parts == [query, key, value, query, SCORES, SCORES, SCORES // 4]
-    assert found.saved == SCORES + query + key + value
-    assert found.saved_parts == [query, key, value, SCORES]
-    assert found.gradient_parts == (SCORES,) * 3
-    assert found.backward == 3 * SCORES  # of value a copy is kept, which the gradient needs no more
-    assert found.is_fused is False
-
-
-def test_what_the_unfused_kernel_needs_of_float32() -> None:
-    """No copies; the value is read as it lies where it lies in order for every head."""
-    found = memory("math", *FLOATS)
-    query, key, value = IN_FLOAT
-    assert found.forward == max(query + key + SCORES, query + 2 * SCORES + SCORES // 4)
-    assert found.parts == [query, SCORES, SCORES, SCORES // 4]
-    assert found.value_copy == 0
-    assert found.saved == SCORES + query + key
-    assert found.saved_parts == [query, key, SCORES]
-    assert found.backward == 3 * SCORES + value
-    assert memory("math", *FLOATS, out_bytes=1000).backward == 3 * SCORES + value - 1000
-    assert memory("math", *FLOATS, out_bytes=10**9).backward == 0
-    wanted = [operand(shape, "float32", requires_grad=True) for shape in (QUERY, KEY, VALUE)]
-    assert memory("math", *wanted).backward == max(0, 3 * SCORES + value - query - key - value)
-    assert memory("math", *FLOATS, in_order=(True, True, False)).value_copy == value
-
-
-@pytest.mark.parametrize("operands", [FLOATS, FEW])
-@pytest.mark.parametrize("in_order", [(True, True), (False, True), (True, False), (False, False)])
-def test_operands_of_the_scores(operands: list[Operand], in_order: tuple[bool, ...]) -> None:
-    """Scaled query and key are put in order, the key also where heads share it."""
-    found = memory("math", *operands, in_order=(*in_order, True))
-    assert found.value_copy == (IN_FLOAT[2] if operands is FEW else 0)
-    shape, few = (64, 64, 2, 512), (64, 1 if operands is FEW else 64, 2, 512)
-    large = memory("math", *[operand(x, "float32") for x in (shape, few, few)], in_order=(*in_order, True))
-    own = 4 * 64 * 64 * 2 * 512
-    read = own // 64 if operands is FEW else own
-    again = own * (not in_order[0]) + own * (not in_order[1] or operands is FEW)
-    assert large.forward == own + read + again + 4 * 64 * 64 * 2 * 2
-
-
-def test_dropout_keeps_scores_and_which_of_them_it_kept() -> None:
-    found = memory("math", *FLOATS, dropout=0.5)
-    assert found.saved == 2 * SCORES + SCORES // 4 + IN_FLOAT[0] + IN_FLOAT[1]
-
-
-def test_bytes_of_gradients() -> None:
-    query, key, value = (operand(shape, requires_grad=shape != KEY) for shape in (QUERY, KEY, VALUE))
-    mask = operand((QUERIES, KEYS), requires_grad=True)
-    wanted = 2 * (count(QUERY) + count(VALUE))
-    assert gradient_bytes(Problem(query, key, value)) == wanted
-    assert gradient_bytes(Problem(query, key, value, mask)) == wanted + 2 * QUERIES * KEYS
 
 
 @pytest.mark.parametrize(

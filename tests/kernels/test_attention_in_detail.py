@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from graphflops.attention.kernel import Choice, Operand, Problem
 from graphflops.execution.strides import row_major
@@ -12,7 +13,7 @@ from graphflops.kernels.attention import fused_memory
 from graphflops.kernels.kernel import Attention, Product, Rows, Strided
 from tests.one_call import g
 from tests.support import t
-from tests.time.one_call import Made, backward, copied, forward, made, pointwise
+from tests.time.one_call import Made, copied, forward, kernels_of, launcher_of, made, pointwise
 
 SDPA = "aten.scaled_dot_product_attention.default"
 HALF: dict[str, Any] = {"dtype": "bfloat16"}
@@ -79,78 +80,108 @@ SCALED = [pointwise(Q, 4 * Q, 4 * Q), pointwise(K, 4 * K, 4 * K)]
 FIRST, SECOND = product(QUERIES, KEYS, WIDTH, "tn"), product(QUERIES, WIDTH, KEYS, "nn")
 SOFTMAX = [
     ("softmax", "softmax", 5 * SCORES, S, S, Rows(ROWS, KEYS)),
-    pointwise(0, S, SCORES),  # which are -inf
-    ("reduction", "", 0, SCORES, ROWS, Rows(ROWS, KEYS)),
-    pointwise(SCORES, S, S, Strided(SCORES, 2, 3)),
+    pointwise(SCORES, S, SCORES),  # which are -inf
+    ("reduction", "", SCORES, SCORES, ROWS, Rows(ROWS, KEYS)),
+    pointwise(SCORES, S + ROWS, S, Strided(SCORES, 2, 3)),
 ]
 CONVERTED = [copied(2 * n, 4 * n, Strided(n, 1, 2, has_casts=True)) for n in (Q, K, K)]
 BACK = [copied(4 * Q, 2 * Q), copied(S, 2 * SCORES)]
+
+
+# The numbers are read where they are.
+CHOSEN = [*NUMBERS[:2], pointwise(PAIRS, PAIRS + 2 * 2, 2 * PAIRS, Strided(PAIRS, 1, 4))]
 
 
 def masked(read: int, has_casts: bool) -> Made:
     return pointwise(SCORES, S + read, S, Strided(SCORES, 2, 3, has_casts=has_casts))
 
 
+def unfused(*given: Any, **more: Any) -> tuple[list[Made], list[Made]]:
+    """What a step launches for an attention of three axes, which no kernel of its own takes, and for its gradients."""
+    heads = [replace(x, shape=(HEADS, *x.shape[2:])) for x in given[:3]] if given[0].rank > 3 else given[:3]
+    launcher = launcher_of(SDPA, *heads, *given[3:], **more)
+    return made(kernels_of(launcher.forward(records=True))), made(kernels_of(launcher.backward()))
+
+
 @pytest.mark.parametrize(
     ("dtype", "more", "expected"),
     [
         ("float32", (), [*SCALED, FIRST, *SOFTMAX, SECOND]),
-        ("float32", (None, 0.0, True), [*SCALED, FIRST, masked(0, False), *SOFTMAX, SECOND]),
         ("float32", (t(40, 24),), [*SCALED, FIRST, masked(4 * PAIRS, False), *SOFTMAX, SECOND]),
-        ("bfloat16", (), [*CONVERTED, *SCALED, FIRST, *SOFTMAX, SECOND, *BACK]),
+        ("bfloat16", (), [*CONVERTED, *SCALED, FIRST, *SOFTMAX, BACK[1], SECOND, BACK[0]]),
         (
             "bfloat16",
             (t(40, 24, **HALF),),
-            [*CONVERTED, *SCALED, FIRST, masked(2 * PAIRS, True), *SOFTMAX, SECOND, *BACK],
+            [*CONVERTED, *SCALED, FIRST, masked(2 * PAIRS, True), *SOFTMAX, BACK[1], SECOND, BACK[0]],
         ),
         (
             "bfloat16",
             (t(40, 24, dtype="bool"),),
-            [*CONVERTED, *SCALED, FIRST, *NUMBERS, masked(PAIRS, True), *SOFTMAX, SECOND, *BACK],
+            [
+                *CHOSEN,
+                *CONVERTED,
+                *SCALED,
+                FIRST,
+                masked(2 * PAIRS, True),
+                *SOFTMAX,
+                BACK[1],
+                SECOND,
+                BACK[0],
+            ],
         ),
     ],
 )
 def test_all_that_an_unfused_attention_runs(dtype: str, more: Any, expected: list[Made]) -> None:
-    assert made(forward(SDPA, *operands(dtype), *more, kernel="math")) == expected
+    assert unfused(*operands(dtype, wants=True), *more)[0] == expected
+
+
+@pytest.mark.parametrize("phase", ["forward", "backward"])
+def test_the_cpu_takes_as_long_for_each_kernel_of_an_unfused_attention(phase: str) -> None:
+    launcher = launcher_of(SDPA, *[g(HEADS, QUERIES, WIDTH) for _ in range(3)])
+    made = launcher.forward(records=True) if phase == "forward" else launcher.backward()
+    each = launcher.costs[f"{phase}.inside"]
+    assert [launch.host_seconds for launch in made[1:]] == [
+        each * len(launch.kernels or ()) for launch in made[1:]
+    ]
+
+
+def test_a_causal_mask_is_made_of_ones() -> None:
+    """Below the diagonal; then the numbers 0 and -inf."""
+    plain, causal = (unfused(*operands(), *more)[0] for more in ((), (None, 0.0, True)))
+    query, *before, key, product, added = causal[:9]
+    assert [each[4] for each in before] == [PAIRS, PAIRS, 4, 4, 4 * PAIRS]
+    assert added == masked(4 * PAIRS, False)
+    assert [query, key, product, *causal[9:]] == plain
 
 
 def test_keys_that_heads_share_are_repeated_for_each() -> None:
-    given = t(2, 6, QUERIES, WIDTH), t(2, 2, KEYS, WIDTH), t(2, 2, KEYS, WIDTH)
-    repeated = [copied(4 * K, 4 * K, Strided(K, 3, 2))] * 2
-    found = made(forward(SDPA, *given, enable_gqa=True, kernel="math"))
-    assert found == [*SCALED, *repeated, FIRST, *SOFTMAX, SECOND]
+    given = g(2, 6, QUERIES, WIDTH), g(2, 2, KEYS, WIDTH), g(2, 2, KEYS, WIDTH)
+    repeated = [copied(4 * K // 3, 4 * K, Strided(K, 3, 2))] * 2
+    launcher = launcher_of(SDPA, *given, enable_gqa=True)
+    found = made(kernels_of(launcher.forward(records=True)))
+    assert found == [SCALED[0], *repeated, SCALED[1], FIRST, *SOFTMAX, SECOND]
 
 
-def test_what_does_not_lie_in_order_is_copied_for_the_products() -> None:
-    turned = (6 * KEYS * WIDTH, WIDTH, 6 * WIDTH, 1)  # the heads of a token side by side
-    for place in (1, 2):
-        found = made(forward(SDPA, *operands(), kernel="math", strides={place: turned}))
-        assert [*found[:2], *found[3:]] == [*SCALED, FIRST, *SOFTMAX, SECOND]
-        family, variant, work, read, written, sizes = found[2]
-        assert (family, variant, work, read, written) == ("copy", "strided", 0, 4 * K, 4 * K)
-        assert (sizes.elements, sizes.tensors) == (K, 2)
-
-
+# Behind the copies of a gradient that repeats one number, for both factors of the second product.
 TURNED_BACK = [
+    *[copied(4 * Q, 4 * Q, Strided(Q, 1, 2))] * 2,
     product(QUERIES, KEYS, WIDTH, "tn"),  # gradients of the probabilities, of values, of queries and of keys
-    product(WIDTH, KEYS, QUERIES, "nt"),
+    product(WIDTH, KEYS, QUERIES, "nn"),  # on the copy
     pointwise(SCORES, 2 * S, S),
-    ("softmax", "softmax_backward", 4 * SCORES, 2 * S, S, Rows(ROWS, KEYS)),
+    ("softmax", "softmax_backward", 8 * SCORES, 2 * S, S, Rows(ROWS, KEYS)),
     product(QUERIES, WIDTH, KEYS, "nn"),
     product(KEYS, WIDTH, QUERIES, "nt"),
-    *SCALED,
+    *SCALED[::-1],
 ]
 
 
 def test_all_that_its_gradient_runs() -> None:
-    found = made(backward(SDPA, *operands(wants=True), kernel="math"))
-    assert [each[:-1] for each in found] == [each[:-1] for each in TURNED_BACK]
-    assert [each[-1] for each in (*found[:1], *found[2:5])] == [
-        each[-1] for each in (*TURNED_BACK[:1], *TURNED_BACK[2:5])
-    ]
-    halves = made(backward(SDPA, *operands("bfloat16", wants=True), kernel="math"))
-    assert halves[1:-3] == found
-    assert [halves[0], *halves[-3:]] == [copied(4 * n, 2 * n) for n in (Q, Q, K, K)]
+    _, (_, one, *found) = unfused(*operands(wants=True))
+    assert one == pointwise(0, 0, 4)  # the gradient of the sum
+    assert found == TURNED_BACK
+    _, halves = unfused(*operands("bfloat16", wants=True))
+    casts = [each[3:5] for each in halves if each[0] == "copy"]
+    assert casts == [(2 * Q, 4 * Q), *[(4 * n, 2 * n) for n in (K, K, Q)]]
 
 
 @pytest.mark.parametrize(
@@ -187,11 +218,11 @@ def test_memory_of_heads_that_are_filled_up(kernel: Any, width: int) -> None:
     found = fused_memory(Problem(*given, mask, 0.0), Choice(kernel, ""), out)
     rows, is_filled = HEADS * (QUERIES + 2 * KEYS), kernel == "flash" and width == 12
     filled = 2 * 16 * rows + 2 * 16 * HEADS * QUERIES - out
-    assert found.mask_copy == found.saved == 2 * PAIRS
+    assert found.mask_copy == 2 * PAIRS
     assert found.forward == 2 * PAIRS + filled * is_filled
     sums = 64 * 64 + 4 if kernel == "efficient" else QUERIES * width  # a whole block and its locks
     assert found.backward == 4 * HEADS * (sums + QUERIES)
-    assert (found.parts, found.saved_parts, found.gradient_parts) == ((), [2 * PAIRS], (0, 0))
+    assert found.gradient_parts == (0, 0)
 
 
 @pytest.mark.parametrize(("strides", "read"), [({}, K), ({1: (2 * KEYS * WIDTH, 0, WIDTH, 1)}, K // 6)])

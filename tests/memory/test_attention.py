@@ -5,14 +5,18 @@ Bytes measured are those of an H200 with PyTorch 2.11: requested during the call
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 
 import graphflops
+from graphflops.devices import HOPPER
 from graphflops.dims import symbol
-from graphflops.memory.on_gpu import say_unfused
+from graphflops.execution.runs import Runs
+from graphflops.memory.on_gpu import Eager, say_unfused
+from graphflops.passes.memory import memory_use
 from tests.memory.renaming import in_library
 from tests.one_call import g, program_of
 from tests.support import t
@@ -35,19 +39,43 @@ class Biased(torch.nn.Module):
         return out.transpose(1, 2).reshape(batch, length, width)
 
 
-def attention_workspace(batch: int, heads: int, keys: int) -> int:
-    x = torch.empty(batch, keys, heads * 64, dtype=torch.bfloat16, device="meta")
-    program = graphflops.capture(Biased(heads, keys).to("meta"), (x,))
-    report = graphflops.analyze(program, execution="eager")
-    buffers = [
-        held.bytes for held in report.memory.held if held.kind == "workspace" and "scaled_dot" in held.name
-    ]
-    return sum(size for size in buffers if isinstance(size, int))
-
-
 def test_the_unfused_kernel_stores_scores_in_single_precision() -> None:
     """T5: three operands of 4 MiB in float32, the scaled query, scores and probabilities of 16 MiB, a truth value each."""
-    assert attention_workspace(8, 8, 256) == (3 * 4 + 4 + 2 * 16 + 16 // 4 - 2) * MIB
+    x = torch.empty(8, 256, 8 * 64, dtype=torch.bfloat16, device="meta")
+    report = graphflops.analyze(graphflops.capture(Biased(8, 256).to("meta"), (x,)), execution="eager")
+    rows = 8 * 8 * 256  # whether all of a row is hidden
+    given = sum(entry.type.nbytes for entry in report.inputs)
+    assert report.totals.peak_bytes - given == (3 * 4 + 4 + 2 * 16 + 16 // 4) * MIB + rows
+
+
+def kept(*operands: Any, **more: Any) -> int:
+    """Bytes that one attention keeps for its gradients, beside its operands and result."""
+    program = program_of("aten.scaled_dot_product_attention.default", *operands, **more)
+    step = memory_use(program, partial(Eager, runs=Runs((), HOPPER, is_eager=True))).step
+    assert step is not None
+    assert step.gradients_from is not None
+    found = [
+        held for held in step.held if held.first < step.gradients_from <= held.last and held.name != "y0"
+    ]
+    return sum(
+        held.bytes for held in found if held.kind in ("value", "saved") and isinstance(held.bytes, int)
+    )
+
+
+Q, S = 2 * 4 * 256 * 64, 2 * 4 * 256 * 256
+
+
+def test_an_unfused_attention_keeps_what_its_products_read_and_the_probabilities() -> None:
+    """Of float32: the scaled query, keys and values repeated for each query head."""
+    query, key = g(2, 4, 256, 64), g(2, 2, 256, 64)
+    assert kept(query, key, key, enable_gqa=True) == 4 * (3 * Q + S)
+
+
+@pytest.mark.parametrize(("dropout", "scores"), [(0.0, 4), (0.1, 4 + 4 + 1)])
+def test_dropout_keeps_scores_and_which_of_them_it_kept(dropout: float, scores: int) -> None:
+    """Heads of 300 fit into no fused kernel of half precision, so all of it is in float32."""
+    operands = [g(2, 4, 64, 300, dtype="bfloat16") for _ in range(3)]
+    assert kept(*operands, None, dropout) == 4 * 3 * (2 * 4 * 64 * 300) + scores * (2 * 4 * 64 * 64)
 
 
 def create_bidirectional_mask(x: torch.Tensor) -> torch.Tensor:

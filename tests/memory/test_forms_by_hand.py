@@ -20,7 +20,6 @@ from graphflops.execution.strides import (
     repeated,
     row_major,
     size_hint,
-    turned,
 )
 from graphflops.ops import operator
 from tests.support import t
@@ -163,11 +162,14 @@ def test_channels_that_are_innermost(shape: Any, strides: Any, last: bool) -> No
         ("t", {}, 1, [0]),
         ("transpose", {"axis0": 0, "axis1": 2}, 3, [2, 1, 0]),
         ("transpose", {"axis0": -1, "axis1": -3}, 3, [2, 1, 0]),
+        ("movedim", {"source": -1, "destination": 0}, 3, [2, 0, 1]),
+        ("movedim", {"source": (0, 1), "destination": (-1, 0)}, 4, [1, 2, 3, 0]),
+        ("flatten", {}, 3, None),
     ],
 )
-def test_axes_that_change_places(op: str, arguments: Any, rank: int, axes: list[int]) -> None:
+def test_axes_that_change_places(op: str, arguments: Any, rank: int, axes: list[int] | None) -> None:
     found = operator(f"aten.{op}.{'int' if op == 'transpose' else 'default'}")
-    assert turned(found, arguments, rank) == axes
+    assert found.turned(arguments, rank) == axes
 
 
 @pytest.mark.parametrize(

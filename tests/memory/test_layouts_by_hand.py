@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from graphflops.attention.kernel import attention_kernel
 from graphflops.devices import HOPPER
-from graphflops.execution.layouts import Layouts, attention_problem, is_chosen
+from graphflops.execution.layouts import Layouts, attention_problem, chosen_kernel
 from graphflops.graph import Ref
 from tests.one_call import g, program_of
 from tests.support import t
@@ -135,7 +136,6 @@ HEADS_INSIDE = (4 * 16 * 8, 8, 4 * 8, 1)  # of (2, 4, 16, 8): heads of a token s
         ("bfloat16", {"x0": HEADS_INSIDE}, {}, HEADS_INSIDE),  # as the query
         ("bfloat16", {}, {}, (512, 128, 8, 1)),
         ("float32", {}, {}, HEADS_INSIDE),  # the efficient kernel
-        ("float64", {"x0": HEADS_INSIDE}, {}, (512, 128, 8, 1)),  # the unfused one
     ],
 )
 def test_how_attention_lies(dtype: str, lies: Lies, more: Any, expected: tuple[int, ...]) -> None:
@@ -166,7 +166,8 @@ def test_the_problem_of_an_attention() -> None:
     for name in ("x0", "x1", "x2"):
         layouts.values = {**main.values, name: None}
         assert attention_problem(call, layouts, training=True) is None
-    assert is_chosen(call)
+    layouts.values = main.values
+    assert chosen_kernel(call, layouts, True) == (found, attention_kernel(found, HOPPER))
 
 
 @pytest.mark.parametrize(("rank", "is_known"), [(2, False), (3, True), (4, True)])
@@ -184,8 +185,8 @@ def test_calls_of_other_kernels_are_not_chosen() -> None:
     x = t(2, 4, 16, 8)
     for op in ("aten.relu.default", "aten._scaled_dot_product_flash_attention.default"):
         given = (x,) if "relu" in op else (x, x, x)
-        (call,) = program_of(op, *given, outputs=1 if "relu" in op else 9).main.calls
-        assert not is_chosen(call)
+        main = program_of(op, *given, outputs=1 if "relu" in op else 9).main
+        assert chosen_kernel(main.calls[0], Layouts((), main.values, HOPPER), True) is None
 
 
 def test_orders_of_what_a_program_is_given() -> None:

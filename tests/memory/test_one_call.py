@@ -260,33 +260,6 @@ def test_masks_become_numbers_with_aligned_rows(dtype: str, width: int, keys: in
     assert execution.saved_values(call) == ["x0", "x1", "x2", "y0"]
 
 
-def test_unfused_attention_holds_its_scores_twice() -> None:
-    """Of float32: the scaled query, keys and values repeated for each query head, and what the gradient reads of these."""
-    query, key = g(2, 4, 256, 64), g(2, 2, 256, 64)
-    execution, call = eager(SDPA, query, key, key, enable_gqa=True)
-    q, s = 4 * Q, 4 * S
-    assert execution.saved_bytes(call) == s + 3 * q
-    hidden = s // 4  # truth values
-    assert execution.forward_bytes(call, 0) == q + 2 * s + hidden - q
-    assert execution.backward_bytes(call) == 3 * s + q - q - q - 2 * q
-    assert execution.saved_values(call) == []
-    saved, brief = execution.made_first(call)
-    assert saved == [q, q, q, s]
-    assert sum(brief) == execution.forward_bytes(call, execution.saved_bytes(call))
-
-
-def test_unfused_attention_of_half_precision_copies_its_operands() -> None:
-    """Heads of 300 fit into no fused kernel; dropout keeps the scores after it and which of them it keeps."""
-    operands = [g(2, 4, 64, 300, dtype="bfloat16") for _ in range(3)]
-    q, s = 4 * 2 * 4 * 64 * 300, 4 * 2 * 4 * 64 * 64
-    execution, call = eager(SDPA, *operands, None, 0.1)
-    assert execution.saved_bytes(call) == s + (s + s // 4) + q + q + q
-    copies = 3 * q  # in float32
-    assert execution.forward_bytes(call, 0) == copies + q + q + s - q // 2
-    plain, call = eager(SDPA, *operands)
-    assert plain.saved_bytes(call) == s + 3 * q
-
-
 def test_a_call_without_a_gradient_makes_no_tensors_of_one() -> None:
     execution, call = eager("aten.sin.default", t(4, 64))
     assert buffers.formula_tensors(call, execution.layouts) == ()

@@ -96,7 +96,7 @@ def test_the_outermost_of_nested_modules_counts():
 
 
 def test_a_pattern_without_a_module():
-    with pytest.raises(ModelError, match="--recompute layers matches no module; the model has blocks"):
+    with pytest.raises(ModelError, match="--recompute layers matches nothing; the model has blocks"):
         analyze(exported(Block), training=Training(recompute="layers"))
 
 

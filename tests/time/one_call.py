@@ -13,9 +13,10 @@ from graphflops.time.launches import Launcher
 from tests.one_call import program_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from graphflops.kernels.kernel import Kernel, Strided
+    from graphflops.time.exchanges import Launches
 
 Made = tuple[Any, ...]  # family, variant, vector work, bytes read and written, sizes
 
@@ -64,12 +65,21 @@ def forward(op: str, *args: Any, **more: Any) -> list[Kernel]:
     return forward_kernels(one_call(op, *args, **more))
 
 
-def launched(op: str, *args: Any) -> list[Kernel]:
-    """The kernels of a call that may be made of others."""
+def launcher_of(op: str, *args: Any, **more: Any) -> Launcher:
+    """What lowers a call that may be made of others."""
     host = device("h200").host
     assert host is not None
-    launcher = Launcher(program_of(op, *args), {}, Runs((), HOPPER, is_eager=True), host.seconds)
-    return [kernel for launch in launcher.forward(records=False) for kernel in launch.kernels or ()]
+    return Launcher(program_of(op, *args, **more), {}, Runs((), HOPPER, is_eager=True), host.seconds)
+
+
+def kernels_of(launches: Iterable[Launches]) -> list[Kernel]:
+    """The kernels of all launches."""
+    return [kernel for launch in launches for kernel in launch.kernels or ()]
+
+
+def launched(op: str, *args: Any) -> list[Kernel]:
+    """The kernels of a call that may be made of others."""
+    return kernels_of(launcher_of(op, *args).forward(records=False))
 
 
 def backward(op: str, *args: Any, **more: Any) -> list[Kernel]:

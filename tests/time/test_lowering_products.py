@@ -12,7 +12,7 @@ from graphflops.kernels.kernel import Attention, Kernel, Product, Rows, Strided
 from graphflops.time.predict import predict
 from tests.one_call import g
 from tests.support import t
-from tests.time.one_call import Made, backward, copied, forward, made, pointwise
+from tests.time.one_call import backward, copied, forward, made, pointwise
 
 
 def matmul(
@@ -247,66 +247,3 @@ def test_a_mask_of_truth_values_is_turned_into_numbers(kernel: str, keys: int, v
     assert (fused.variant, fused.flops) == (variant, 2 * 2 * BATCH * HEADS * QUERIES * keys * WIDTH)
     (gradient,) = backward(*operands, mask, **more)
     assert gradient.variant == "masked"
-
-
-def test_unfused_attention_keeps_its_scores_in_memory() -> None:
-    operands, more = attention("math", dtype="float32")
-    wide, scores = 4 * BATCH * HEADS * QUERIES * WIDTH, 4 * PAIRS
-    scaled = pointwise(wide // 4, wide, wide)
-    rows = Rows(BATCH * HEADS * QUERIES, QUERIES)
-    softmax = [
-        ("softmax", "softmax", 5 * PAIRS, scores, scores, rows),
-        pointwise(0, scores, PAIRS),
-        ("reduction", "", 0, PAIRS, BATCH * HEADS * QUERIES, rows),
-        pointwise(PAIRS, scores, scores, Strided(PAIRS, 2, 3)),
-    ]
-    kernels = forward(*operands, **more)
-    products = [kernel for kernel in kernels if kernel.family == "matmul"]
-    first = matmul(QUERIES, QUERIES, WIDTH, BATCH * HEADS, "tn")
-    second = matmul(QUERIES, WIDTH, QUERIES, BATCH * HEADS, "nn")
-    assert products == [first, second]
-    assert made(kernels) == [scaled, scaled, *made([first]), *softmax, *made([second])]
-    gradients = backward(*operands, **more)
-    of_weights = ("softmax", "softmax_backward", 4 * PAIRS, 2 * scores, scores, rows)
-    assert made(gradients[2:4]) == [pointwise(PAIRS, 2 * scores, scores), of_weights]
-    assert [*gradients[:2], *gradients[4:6]] == [
-        matmul(QUERIES, QUERIES, WIDTH, BATCH * HEADS, "tn"),
-        matmul(WIDTH, QUERIES, QUERIES, BATCH * HEADS, "nt"),
-        matmul(QUERIES, WIDTH, QUERIES, BATCH * HEADS, "nn"),
-        matmul(QUERIES, WIDTH, QUERIES, BATCH * HEADS, "nt"),
-    ]
-    assert made(gradients[6:]) == [scaled, scaled]
-
-
-def test_unfused_attention_of_half_precision_casts_what_it_reads_and_writes() -> None:
-    operands, more = attention("math", kv_heads=2, enable_gqa=True)
-    kernels = forward(*operands, **more)
-    query, scores = BATCH * HEADS * QUERIES * WIDTH, PAIRS
-    sizes = (query, query // 2, query // 2)
-    cast = [copied(2 * size, 4 * size, Strided(size, 1, 2, has_casts=True)) for size in sizes]
-    # keys and values, for two heads each
-    repeated: list[Made] = [copied(4 * query, 4 * query, Strided(query, 3, 2))] * 2
-    back = [copied(4 * query, 2 * query), copied(4 * scores, 2 * scores)]
-    assert [one for one in made(kernels) if one[0] == "copy"] == [*cast, *repeated, *back]
-    casts = [copied(4 * query, 2 * query)]
-    assert [one for one in made(backward(*operands, **more)) if one[0] == "copy"] == casts * 4
-
-
-def test_a_mask_of_unfused_attention_is_added_to_the_scores() -> None:
-    operands, more = attention("math", dtype="float32")
-    mask = t(QUERIES, QUERIES)
-    added = pointwise(PAIRS, 4 * (PAIRS + QUERIES * QUERIES), 4 * PAIRS, Strided(PAIRS, 2, 3))
-    assert made(forward(*operands, mask, **more))[3] == added
-    causal = pointwise(PAIRS, 4 * PAIRS, 4 * PAIRS, Strided(PAIRS, 2, 3))
-    assert made(forward(*operands, is_causal=True, **more))[3] == causal
-
-
-def test_operands_of_unfused_attention_are_put_in_order() -> None:
-    operands, more = attention("math", dtype="float32")
-    turned = (HEADS * QUERIES * WIDTH, WIDTH, HEADS * WIDTH, 1)
-    kernels = made(forward(*operands, **more, strides={0: turned}))
-    elements = BATCH * HEADS * QUERIES * WIDTH
-    assert kernels[2] == copied(4 * elements, 4 * elements, Strided(elements, 4, 2))
-    # Keys are put in order with their axes turned: 32 bytes for each element that lies alone.
-    (key,) = [one for one in made(forward(*operands, **more, strides={1: turned})) if one[0] == "copy"]
-    assert key[-1] == Strided(elements, 3, 2, 32 - 4)

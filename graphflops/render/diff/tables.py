@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from graphflops.base.groups import grouped
 from graphflops.base.units import measured
 from graphflops.comparison.causes import added, summed
 from graphflops.comparison.result import WORK, Comparison, Figure, GroupChange
@@ -74,20 +75,19 @@ def totals(comparison: Comparison, phase: str, room: int) -> TextTable:
 def modules(comparison: Comparison, depth: int | None, most: int, quantities: int) -> TextTable:
     """The modules that changed, the sum of all others, and the total. quantities: how many beside the leading one."""
     folds = comparison.folded
-    figures = [(fold.figures, fold.backward) for fold in folds]
-    lead, beside = _columns([both(*pair) for pair in figures], quantities)
+    figures = [both(fold.figures, fold.backward) for fold in folds]
+    lead, beside = _columns(figures, quantities)
     if depth is not None:
         return _cut(comparison, depth, most, lead, beside)
     entries = []
-    for fold, pair in zip(folds[:most], figures[:most], strict=True):
+    for fold, part in zip(folds[:most], figures[:most], strict=True):
         label = " ".join(part for part in (tag(fold.first), path_of(fold)) if part)
         label += f" (x{len(fold.members):,})" if len(fold.members) > 1 else ""
         # The differences of a module, or its type if there are none.
         what = ", ".join(fact_words(fold.first, fold.figures.get("masked_flops"), most=2))
-        cells = [label, what or type_of(fold.first), *_cells(both(*pair), lead, beside)]
+        cells = [label, what or type_of(fold.first), *_cells(part, lead, beside)]
         entries.append(Entry(cells, path=label, alarming=fold.first.after_unknown > 0))
-    rest = [both(*pair) for pair in figures[most:]]
-    entries += _last(comparison, rest, lead, beside, "module", comparison.unchanged)
+    entries += _last(comparison, figures[most:], lead, beside, "module", comparison.unchanged)
     return TextTable(("module", "what", *_heads(lead, beside)), entries, names=2)
 
 
@@ -114,10 +114,8 @@ def groups(
 
 def _cut(comparison: Comparison, depth: int, most: int, lead: str, beside: Sequence[str]) -> TextTable:
     """Changes added up by the first components of the module's path."""
-    cut: dict[str, list[Mapping[str, Figure]]] = {}
-    for change in comparison.modules:
-        path = ".".join(change.path.split(".")[:depth]) if depth else ""
-        cut.setdefault(path, []).append(both(change.figures, change.backward))
+    changes = ((change.path.split(".")[:depth], change) for change in comparison.modules)
+    cut = grouped((".".join(path), both(change.figures, change.backward)) for path, change in changes)
     entries = []
     ranked = sorted(cut.items(), key=lambda item: -abs(sum(f[lead].delta or 0 for f in item[1])))
     for path, parts in ranked[:most]:

@@ -129,7 +129,11 @@ def page_data(
             "more_changes": max(len(changes) - 2 * places, 0),
             "sizes": [size.wire(parts.symbols) for size in sizes],
         }
-        tables = {"names": parts.names, "formulas": parts.formulas, "pretty": parts.pretty}
+        tables = {
+            "names": [*map(parts.shown, parts.names)],
+            "formulas": parts.formulas,
+            "pretty": parts.pretty,
+        }
         encoded = inert(msgspec.json.encode({**data, **fixed, **tables}))
         size = len(encoded.encode())
         if size <= LARGEST:
@@ -147,11 +151,10 @@ def _change(change: PageChange, parts: _Parts, report: Report) -> list[Any]:
 class _Parts:
     def __init__(self, letters: int) -> None:
         self.letters = letters
-        self.names: list[str] = []
+        self.names: dict[str, int] = {}  # the places of names
         self.formulas: list[int | str | list[str]] = []
         self.pretty: dict[int, str] = {}  # for people, of some formulas
         self.symbols: set[str] = set()  # that occur in a formula
-        self._names: dict[str, int] = {}
         self._formulas: dict[Dim, int] = {}
 
     def shown(self, name: str) -> str:
@@ -160,10 +163,7 @@ class _Parts:
 
     def name(self, name: str) -> int:
         """The place of a name."""
-        found = self._names.setdefault(name, len(self.names))
-        if found == len(self.names):
-            self.names.append(self.shown(name))
-        return found
+        return self.names.setdefault(name, len(self.names))
 
     def formula(self, dim: Dim, report: Report, *, pretty: bool = False) -> int:
         """The place of a formula: an integer, as text where JavaScript would round it, else a text to be evaluated.

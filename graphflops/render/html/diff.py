@@ -75,11 +75,8 @@ def _sizes(found: Comparison) -> Iterator[PageSize]:
         if own == [None, None]:
             continue
         values = (size.before_value, size.after_value) if size.value is None else (size.value, size.value)
-        infos = [
-            report.symbols.get(name, SymbolInfo(None, None))
-            for report, name in zip(reports, own, strict=True)
-            if name is not None
-        ]
+        pairs, nothing = zip(reports, own, strict=True), SymbolInfo(None, None)
+        infos = [report.symbols.get(name, nothing) for report, name in pairs if name is not None]
         for side, name in enumerate(own):
             told[side].add(name or "")
         lines = [None if each is None else affine(each) for each in (size.before_as, size.after_as)]

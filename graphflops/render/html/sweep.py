@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 
+from graphflops.base.groups import grouped
 from graphflops.base.record import Record
 from graphflops.base.units import memory, number, seconds
 from graphflops.derived.resize import Point, Sweep
@@ -65,10 +66,8 @@ def section(points: Sequence[Point], said: Sequence[str] = (), price_per_hour: f
     # The size that pictures have along their axis: the one with the most values, the last of several.
     names = list(points[0].sizes)
     across = max(reversed(names), key=lambda name: len({point.sizes[name] for point in points}))
-    groups: dict[str, list[Point]] = {}  # those that differ in that size only, by what the others are
-    for point in points:
-        others = (f"{name} = {size:,}" for name, size in point.sizes.items() if name != across)
-        groups.setdefault(", ".join(others), []).append(point)
+    others = [[f"{x} = {size:,}" for x, size in point.sizes.items() if x != across] for point in points]
+    groups = grouped(zip(map(", ".join, others), points, strict=True))  # those that differ in that size only
     drawn = dict(list(groups.items())[:_MOST_CURVES])
     is_timed = any(point.time is not None for point in points)
     pictures = "".join(

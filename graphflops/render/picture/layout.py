@@ -16,6 +16,8 @@ from itertools import pairwise
 from math import inf
 from typing import NamedTuple
 
+from graphflops.base.groups import grouped
+
 Pair = tuple[int, int]
 
 
@@ -272,9 +274,7 @@ def _arrivals(
 ) -> dict[tuple[int, int], float]:
     """Where each line ends on its box: straight below where it comes from if it can, in the order of these places."""
     found = {}
-    ends: dict[int, list[tuple[float, tuple[int, int]]]] = defaultdict(list)
-    for pair, path in paths.items():
-        ends[pair[1]].append((x[path[-2]], pair))
+    ends = grouped((pair[1], (x[path[-2]], pair)) for pair, path in paths.items())
     for box, lines in ends.items():
         lines.sort()
         room = max(boxes[box].width / 2 - 8, 0)

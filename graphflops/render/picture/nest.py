@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import networkx
 from msgspec import Struct
 
+from graphflops.base.aligned import equal_at_start
+from graphflops.base.groups import grouped
 from graphflops.base.units import numbered, unnumbered
 from graphflops.render.text import count_of, short_type
 from graphflops.structure.build import Program, marks
@@ -162,11 +164,8 @@ class _Nest:
         if part.is_own:
             return str(self.facts[calls[0]].get("label", calls[0]))
         place = part.level - (not part.cycle)
-        alike: dict[str, list[str]] = {}
-        for call in calls:
-            for name in self.fold.path[call][place : place + 1]:
-                alike.setdefault(unnumbered(name), []).append(name)
-        return ", ".join(map(numbered, alike.values()))
+        names = [name for call in calls for name in self.fold.path[call][place : place + 1]]
+        return ", ".join(map(numbered, grouped((unnumbered(name), name) for name in names).values()))
 
     def gathered(self, around: Part, calls: list[Part]) -> list[Part]:
         """Single calls, connected ones without FLOPs in a row as one: what computes a mask, or positions."""
@@ -228,8 +227,7 @@ class _Nest:
     def named(self, call: str, around: Sequence[str]) -> str:
         """A call outside of a sheet by its module, or by itself where it is of a module around the sheet."""
         path = self.fold.path[call]
-        pairs = enumerate(zip(path, around, strict=False))
-        alike = next((place for place, pair in pairs if len({*pair}) > 1), len(around))
+        alike = equal_at_start(path, around)
         return ".".join(path[: alike + 1]) if len(path) > alike else str(self.facts[call].get("label", call))
 
     def item(self, part: Part, times: int) -> Item:
@@ -313,10 +311,8 @@ def _pairs(found: Comparison, before: Program, after: Program) -> dict[str, str]
     """Nodes of the new program by those of the old one: calls, those that only moved within their module, and ends."""
     names, others = ({place: name for name, place in side.found.calls.items()} for side in (before, after))
     pairs = {names[ours]: others[theirs] for ours, theirs in found.calls.items()}
-    free: dict[object, list[str]] = {}
-    same = {*pairs.values()}
-    for name in [name for name in after.calls if name not in same]:
-        free.setdefault(_likeness(after.calls.nodes[name]), []).append(name)
+    same, others = {*pairs.values()}, after.calls.nodes
+    free = grouped((_likeness(others[name]), name) for name in others if name not in same)
     for name, facts in before.calls.nodes(data=True):
         if name not in pairs and (alike := free.get(_likeness(facts))):
             pairs[name] = alike.pop(0)

@@ -12,11 +12,11 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from graphflops.cost import Estimate, Region
-from graphflops.dims import Dim, at_least, differ, floor_div, meet, mod
-from graphflops.rules.attention import Attention, attend, leading_axes
+from graphflops.dims import Dim, at_least, differ, floor_div, meet
+from graphflops.rules.attention import Attention, attend, by_head, leading_axes
 from graphflops.rules.matmul import matmul
 from graphflops.rules.onnx.entries import Outputs, Touched, fused, is_wanted, onnx_dtype, said, work
-from graphflops.rules.operands import Operands, takes
+from graphflops.rules.operands import Operands
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import only_result, replaced
 from graphflops.tensor import FLOAT32, FLOAT64, TensorType
@@ -25,14 +25,6 @@ KIND = "attention"
 
 Sizes = tuple[Dim, ...]
 ROTATE = 3  # multiply 2, add 1: what a rotary embedding does per element
-
-
-def by_head(x: TensorType, heads: Dim) -> TensorType:
-    """The operand (batch, rows, heads * width) as (batch, heads, rows, width)."""
-    require(x.rank == 3, f"attention takes (batch, rows, hidden), not {x}")
-    batch, rows, hidden = x.shape
-    require(not differ(mod(hidden, heads), 0), f"{hidden} features do not make {heads} heads")
-    return x.view((batch, heads, rows, floor_div(hidden, heads)))
 
 
 def merged(x: TensorType, width: Dim) -> TensorType:
@@ -143,8 +135,9 @@ def rotated(*operands: TensorType, width: Dim = 0) -> Estimate:
     return work(ROTATE * sum(parts))
 
 
-@rule("com.microsoft.Attention", product=("x", "weights"))
-@takes("x weights bias? mask_index? past? attention_bias? past_sequence_length?")
+@rule("com.microsoft.Attention", product=("x", "weights")).takes(
+    "x weights bias? mask_index? past? attention_bias? past_sequence_length?"
+)
 def projected_attention(
     of: Operands,
     *,
@@ -198,8 +191,7 @@ def separated(
     return q, k, v
 
 
-@rule("com.microsoft.MultiHeadAttention", product=("query", "key"))
-@takes(
+@rule("com.microsoft.MultiHeadAttention", product=("query", "key")).takes(
     "query key? value? bias? key_padding_mask? attention_bias? past_key? past_value? past_sequence_length? "
     "cache_indirection?"
 )
@@ -233,8 +225,9 @@ def multi_head_attention(
 SOFTCAP = 2  # divide, multiply; and a hyperbolic tangent
 
 
-@rule("onnx.Attention", product=("query", "key", "value"))
-@takes("query key value attn_mask? past_key? past_value? nonpad_kv_seqlen?")
+@rule("onnx.Attention", product=("query", "key", "value")).takes(
+    "query key value attn_mask? past_key? past_value? nonpad_kv_seqlen?"
+)
 def attention(
     of: Operands,
     *,
@@ -277,8 +270,7 @@ def attention_backward(call: ForwardCall) -> Estimate:
     problem = attend(q, k, v, given.get("attn_mask"), right=0 if given.get("is_causal") else None)
     wants = call.wants | {"mask"} if "attn_mask" in call.wants else call.wants
     back = problem.backward(wants, _result(q, k, v))
-    names = ("query", "key", "value", "attn_mask")
-    return replace(back, out=call.gradients(*names))
+    return replace(back, out=call.gradients("query", "key", "value", "attn_mask"))
 
 
 def _result(q: TensorType, k: TensorType, v: TensorType) -> TensorType:
@@ -333,8 +325,7 @@ def _fitting(mask: TensorType | None, queries: Dim, keys: Dim) -> TensorType | N
     return mask.like((*mask.shape[:-1], 1)) if differ(seen, keys) else mask
 
 
-@rule("onnx.RotaryEmbedding", kind="elementwise")
-@takes("x cos_cache sin_cache position_ids?")
+@rule("onnx.RotaryEmbedding", kind="elementwise").takes("x cos_cache sin_cache position_ids?")
 def rotary_embedding(of: Operands, *, num_heads: int = 0, rotary_embedding_dim: int = 0) -> Estimate:
     """Two products and a sum per rotated element; of the caches, the rows of the positions given are read."""
     x, cache, places = of.x, of.cos_cache, of.position_ids

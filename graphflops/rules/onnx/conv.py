@@ -14,9 +14,9 @@ from graphflops.cost import Estimate
 from graphflops.dims import Dim, at_least, ceil_div, differ, prod
 from graphflops.rules import pool
 from graphflops.rules.conv import convolved, upsampled
-from graphflops.rules.onnx.entries import applied, fused, in_32_bits, require_scales, sizes, unknown
+from graphflops.rules.onnx.entries import fused, in_32_bits, require_scales, sizes, unknown
 from graphflops.rules.onnx.reduce import REDUCTIONS, Reduction
-from graphflops.rules.operands import Derived, Operands, takes
+from graphflops.rules.operands import Derived, Operands
 from graphflops.rules.pool import adaptive, outputs, windowed
 from graphflops.rules.reduce import indexed
 from graphflops.rules.registry import require, rule
@@ -89,8 +89,7 @@ def transposed_sizes(
     return tuple(size - before - after for size, (before, after) in zip(unpadded, padded, strict=True))
 
 
-@rule("onnx.Conv", product=("x", "w"))
-@takes("x w bias?")
+@rule("onnx.Conv", product=("x", "w")).takes("x w bias?")
 def convolution(of: Operands, *, group: int = 1, kernel_shape: Ints = (), **geometry: Any) -> Estimate:
     """Every output position times its window, per group."""
     x, w, bias = of
@@ -116,8 +115,7 @@ def spatial_sizes(x: TensorType, w: TensorType, group: int, kernel: Ints = ()) -
     return x.shape[2:]
 
 
-@rule("onnx.ConvInteger", product=("x", "w"))
-@takes("x w x_zero_point? w_zero_point?")
+@rule("onnx.ConvInteger", product=("x", "w")).takes("x w x_zero_point? w_zero_point?")
 def convolution_of_integers(of: Operands, **geometry: Any) -> Estimate:
     """As `Conv` in 32 bits, with a subtraction per element of an operand that has a zero point."""
     require_scales((), of.x_zero_point)
@@ -125,8 +123,7 @@ def convolution_of_integers(of: Operands, **geometry: Any) -> Estimate:
     return in_32_bits(convolution(of.x, of.w, **geometry), (of.x, of.x_zero_point), (of.w, of.w_zero_point))
 
 
-@rule("onnx.ConvTranspose", product=("x", "w"))
-@takes("x w bias?")
+@rule("onnx.ConvTranspose", product=("x", "w")).takes("x w bias?")
 def transposed_convolution(
     of: Operands, *, group: int = 1, kernel_shape: Ints = (), output_shape: Ints = (), **geometry: Any
 ) -> Estimate:
@@ -139,8 +136,7 @@ def transposed_convolution(
     return convolved(x, w, bias, output_shape or wanted, group, transposed=True)
 
 
-@rule("onnx.DeformConv", product=("x", "w"))
-@takes("x w offset bias? mask?")
+@rule("onnx.DeformConv", product=("x", "w")).takes("x w offset bias? mask?")
 def deformable_convolution(
     of: Operands, *, group: int = 1, kernel_shape: Ints = (), offset_group: int = 1, **geometry: Any
 ) -> Estimate:
@@ -154,8 +150,7 @@ def deformable_convolution(
     return deformed(of.x, of.w, of.offset, of.mask, of.bias, sizes, group)
 
 
-@rule("onnx.CausalConvWithState", product=("x", "w"))
-@takes("x w bias? past_state?")
+@rule("onnx.CausalConvWithState", product=("x", "w")).takes("x w bias? past_state?")
 def causal_convolution(of: Operands, *, activation: str = "none") -> Estimate:
     """A causal convolution of each channel, and an activation."""
     x, w, past = of.x, of.w, of.past_state
@@ -163,9 +158,8 @@ def causal_convolution(of: Operands, *, activation: str = "none") -> Estimate:
     kept = w.shape[2] - 1
     require(past is None or not differ(past.shape[2], kept), f"a state {past} of {kept} steps")
     product = convolved(x, w, of.bias, x.shape[2:], x.shape[1])
-    activated = applied(activation_named(activation), x)
-    out = (x.like(), x.like((*x.shape[:2], kept)))
-    return fused(out, product, activated, reads=(*of,))
+    activated = activation_named(activation).on(x.numel)
+    return fused((x.like(), x.like((*x.shape[:2], kept))), product, activated, reads=(*of,))
 
 
 MAXIMUM, AVERAGE = REDUCTIONS["ReduceMax"], REDUCTIONS["ReduceMean"]
@@ -191,10 +185,10 @@ def moving(x: TensorType, *, kernel_shape: Ints, kind: Reduction = AVERAGE, **ge
 
 
 average_pool, maxima = Derived(moving, kind=AVERAGE), Derived(moving, kind=MAXIMUM)
-rule("onnx.AveragePool")(average_pool)
+rule("onnx.AveragePool", "com.microsoft.nchwc.AveragePool")(average_pool)
 
 
-@rule("onnx.MaxPool")
+@rule("onnx.MaxPool", "com.microsoft.nchwc.MaxPool")
 def max_pool(x: TensorType, *, kernel_shape: Ints, **geometry: Any) -> Estimate:
     """One comparison per window element; the indices of the maxima cost no extra work."""
     return indexed(maxima(x, kernel_shape=kernel_shape, **geometry))
@@ -206,16 +200,14 @@ def lp_pool(x: TensorType, *, kernel_shape: Ints = (), p: float = 2, **geometry:
     return moving(x, kernel_shape=kernel_shape, kind=norm_of(p), **geometry)
 
 
-@rule("onnx.GlobalMaxPool")
-def global_max_pool(x: TensorType) -> Estimate:
-    """Adaptive pooling to a single maximum per channel: one comparison per element."""
-    return adaptive(x, one_window(x), spatial=x.rank - 2, final=0)
+def global_pool(x: TensorType, *, final: int) -> Estimate:
+    """Adaptive pooling to a single maximum or average per channel: one operation per element, a division for an average."""
+    return adaptive(x, one_window(x), spatial=x.rank - 2, final=final)
 
 
-@rule("onnx.GlobalAveragePool")
-def global_average_pool(x: TensorType) -> Estimate:
-    """Adaptive pooling to a single average per channel: one addition per element and a division per channel."""
-    return adaptive(x, one_window(x), spatial=x.rank - 2, final=1)
+global_average_pool = Derived(global_pool, final=1)
+rule("onnx.GlobalAveragePool", "com.microsoft.nchwc.GlobalAveragePool")(global_average_pool)
+rule("onnx.GlobalMaxPool", "com.microsoft.nchwc.GlobalMaxPool").derived(global_pool, final=0)
 
 
 @rule("onnx.GlobalLpPool", kind="pooling")
@@ -230,8 +222,7 @@ def one_window(x: TensorType) -> tuple[Dim, ...]:
     return (1,) * (x.rank - 2)
 
 
-@rule("onnx.MaxUnpool", kind="pooling")
-@takes("x indices output_shape?")
+@rule("onnx.MaxUnpool", kind="pooling").takes("x indices output_shape?")
 def max_unpool(of: Operands, *, kernel_shape: Ints, **geometry: Any) -> Estimate:
     """Writes values to their former positions and zeros elsewhere; no arithmetic."""
     x, indices, output_shape = of

@@ -11,7 +11,7 @@ from graphflops.cost import Estimate, Value, data_dependent, free
 from graphflops.dims import Dim, Expr, ceil_div
 from graphflops.errors import DimError
 from graphflops.rules import rearrange
-from graphflops.rules.creation import NORMAL, SCALED, UNIFORM, drawn, progression
+from graphflops.rules.creation import drawn, progression
 from graphflops.rules.creation import multinomial as draws
 from graphflops.rules.onnx import entries
 from graphflops.rules.onnx.values import (
@@ -29,6 +29,7 @@ from graphflops.rules.onnx.values import (
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import axis as place_of
 from graphflops.rules.shapes import larger, only_result, shown, tensors_of
+from graphflops.rules.work import WORK, Work
 from graphflops.tensor import FLOAT32, INT64, STRING, TensorType, UnknownType
 
 
@@ -36,21 +37,25 @@ def _like(x: TensorType, dtype: int | None) -> TensorType:
     return x.like(dtype=None if dtype is None else entries.onnx_dtype(dtype))
 
 
-def of_shape(*, shape: Sequence[Dim], dtype: int = 1, work: tuple[int, int]) -> Estimate:
+def of_shape(*, shape: Sequence[Dim], dtype: int = 1, work: Work) -> Estimate:
     """Random numbers in a new tensor."""
-    return drawn(TensorType(tuple(shape), entries.onnx_dtype(dtype)), *work)
+    return drawn(TensorType(tuple(shape), entries.onnx_dtype(dtype)), work)
 
 
-def of_shape_of(x: TensorType, *, dtype: int | None = None, work: tuple[int, int]) -> Estimate:
+def of_shape_of(x: TensorType, *, dtype: int | None = None, work: Work) -> Estimate:
     """Random numbers in a tensor of another one's shape, which is not read."""
-    return drawn(_like(x, dtype), *work)
+    return drawn(_like(x, dtype), work)
 
 
-_NORMAL = NORMAL[0] + SCALED, NORMAL[1]
 _SHIFTED, _LIKE = "Normal numbers, scaled and shifted", "of another tensor's shape, which is not read."
 for _name, _work, _says, _like_says in (
-    ("Uniform", UNIFORM, "Uniform numbers; scaling to bounds is not counted.", f"Uniform numbers {_LIKE}"),
-    ("Normal", _NORMAL, f"{_SHIFTED}.", f"{_SHIFTED}, {_LIKE}"),
+    (
+        "Uniform",
+        Work("uniform"),
+        "Uniform numbers; scaling to bounds is not counted.",
+        f"Uniform numbers {_LIKE}",
+    ),
+    ("Normal", WORK["moved_normal_number"], f"{_SHIFTED}.", f"{_SHIFTED}, {_LIKE}"),
 ):
     rule(f"onnx.Random{_name}").derived(of_shape, says=_says, work=_work)
     rule(f"onnx.Random{_name}Like").derived(of_shape_of, says=_like_says, work=_work)
@@ -59,7 +64,7 @@ for _name, _work, _says, _like_says in (
 @rule("onnx.Bernoulli")
 def bernoulli(x: TensorType, *, dtype: int | None = None) -> Estimate:
     """One comparison with its own probability per element."""
-    return drawn(_like(x, dtype), 1, 0, x)
+    return drawn(_like(x, dtype), Work("compared", 1), x)
 
 
 @rule("onnx.Multinomial")

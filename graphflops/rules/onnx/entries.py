@@ -16,8 +16,6 @@ from graphflops.errors import DimError
 from graphflops.rules.onnx.values import Number
 from graphflops.rules.registry import require, require_known
 from graphflops.rules.shapes import axes, only_result
-from graphflops.rules.work import Work
-from graphflops.rules.work import activation as activation_named
 from graphflops.tensor import DTYPES, INT8, INT32, DType, TensorType, UnknownType, flat
 
 # In the order of their numbers, from 1 on.
@@ -147,16 +145,6 @@ def work(vector: Dim, transcendentals: Dim = 0) -> Estimate:
 def is_wanted(outputs: Outputs, place: int) -> bool:
     """True if the result at that index is wanted."""
     return not outputs or (place < len(outputs) and outputs[place])
-
-
-def activation(name: str, x: TensorType) -> Estimate:
-    """The work on `x` of the activation that an attribute names; none for an empty name."""
-    return applied(activation_named(name), x)
-
-
-def applied(row: Work, x: TensorType) -> Estimate:
-    """The work of a function on every element of `x`."""
-    return work(row.flops * x.numel, row.transcendentals * x.numel)
 
 
 def arithmetic(x: TensorType) -> DType:

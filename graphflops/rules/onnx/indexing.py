@@ -186,7 +186,7 @@ def split_by(
     outputs: Outputs = (),
 ) -> Estimate:
     """Pieces of the given sizes, else equal ones of which the last may be shorter."""
-    place, count = place_of(axis, x.rank), num_outputs or len(outputs)
+    place, count = place_of(axis, x.rank), len(outputs) if num_outputs is None else num_outputs
     require(len(outputs) in (0, count), f"{count} pieces are asked for, but {len(outputs)} named")
     parts = pieces(x, place, split_lengths(x.shape[place], split, count))
     # only the wanted ones are read and written

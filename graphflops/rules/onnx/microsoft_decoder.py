@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, at_least, dim_min, prod
-from graphflops.rules.attention import Attention
+from graphflops.rules.attention import Attention, by_head
 from graphflops.rules.matmul import matmul
 from graphflops.rules.norm import MEAN_SQUARE, NORMALISE
 from graphflops.rules.onnx import attention
@@ -31,7 +31,7 @@ BUCKETED = 8  # a distance 1, its magnitude 1, a comparison 1, a ratio 1, a prod
 @takes("x positions cos_cache sin_cache")
 def rotary_embedding(of: Operands, *, num_heads: int = 0, rotary_embedding_dim: int = 0) -> Estimate:
     """The rotation of `x`, which reads a row of each table per position: the last two axes of `positions`, or one."""
-    by_heads = attention.by_head(of.x, num_heads) if of.x.rank == 3 and num_heads else of.x
+    by_heads = by_head(of.x, num_heads) if of.x.rank == 3 and num_heads else of.x
     places = of.positions.shape[-2:] if of.positions.rank > 1 else of.x.shape[-2:-1]
     rows = of.cos_cache.like((*places, of.cos_cache.shape[-1]))
     rotation = attention.rotated(by_heads, width=rotary_embedding_dim)
@@ -69,8 +69,9 @@ def relative_position_bias(table: TensorType, query_length: TensorType, key_leng
     return Estimate((out,), vector_flops=BUCKETED * distances, transcendentals=distances, reads=reads)
 
 
-@rule("com.microsoft.GatedRelativePositionBias", kind="other", product=("query", "weight"))
-@takes("query query_bias rel_pos weight bias eco_a token_offset?")
+@rule("com.microsoft.GatedRelativePositionBias", kind="other", product=("query", "weight")).takes(
+    "query query_bias rel_pos weight bias eco_a token_offset?"
+)
 def gated_relative_position_bias(of: Operands, *, num_heads: int) -> Estimate:
     """Queries of every head times a small weight, summed to two gates that scale the bias of every pair."""
     require(of.weight.rank == 2, f"a weight of {of.weight} is not a matrix")
@@ -84,8 +85,7 @@ def gated_relative_position_bias(of: Operands, *, num_heads: int) -> Estimate:
     return fused((out,), *parts, reads=(*of,))
 
 
-@rule("com.microsoft.DecoderMaskedSelfAttention", product=("x", "weights"))
-@takes(
+@rule("com.microsoft.DecoderMaskedSelfAttention", product=("x", "weights")).takes(
     "x weights bias? mask_index? past? attention_bias? past_sequence_length? beam_width? cache_indirection?"
 )
 def decoder_masked_self_attention(of: Operands, *, outputs: Outputs = (True,), **given: Any) -> Estimate:
@@ -96,8 +96,7 @@ def decoder_masked_self_attention(of: Operands, *, outputs: Outputs = (True,), *
     return estimate.plus(reads=(of.beam_width, of.cache_indirection))
 
 
-@rule("com.microsoft.DecoderMaskedMultiHeadAttention", product=("query", "key"))
-@takes(
+@rule("com.microsoft.DecoderMaskedMultiHeadAttention", product=("query", "key")).takes(
     "query key? value? mask_index? attention_bias? past_key? past_value? past_sequence_length? beam_width? "
     "cache_indirection? bias?"
 )
@@ -115,8 +114,7 @@ def decoder_masked_multi_head_attention(
     return estimate.plus(reads=(of.beam_width,))
 
 
-@rule("com.microsoft.DecoderAttention", product=("query", "q_weight"))
-@takes(
+@rule("com.microsoft.DecoderAttention", product=("query", "q_weight")).takes(
     "query key q_weight kv_weight bias key_padding_mask? key_cache? value_cache? static_kv? use_past? "
     "has_layer_state? has_key_padding_mask?"
 )
@@ -129,7 +127,7 @@ def decoder_attention(of: Operands, *, num_heads: int, outputs: Outputs = (True,
     rows, batch, hidden = of.query.shape
     crossed, cached = size(of.static_kv) == 1, of.key_cache is not None and size(of.use_past) != 0
     source = of.key if crossed else of.query
-    q = attention.by_head(of.query.like((batch, rows, hidden)), num_heads)
+    q = by_head(of.query.like((batch, rows, hidden)), num_heads)
     held = of.key_cache.shape[2] if cached else 0
     fresh = 0 if crossed and cached else source.shape[0]
     keys = held + fresh
@@ -174,8 +172,7 @@ def reshaped_scores(problem: Attention, softcap: float, sink: bool) -> Estimate:
     return work(CAPPED * capped + problem.rows * sink, capped + problem.rows * sink)
 
 
-@rule("com.microsoft.GroupQueryAttention", product=("query", "key"))
-@takes(
+@rule("com.microsoft.GroupQueryAttention", product=("query", "key")).takes(
     "query key? value? past_key? past_value? seqlens_k? total_sequence_length? cos_cache? sin_cache? position_ids? "
     "attention_bias? head_sink? k_scale? v_scale? q_norm_weight? k_norm_weight? query_seqlens?"
 )
@@ -230,10 +227,12 @@ def grouped(
 ) -> Estimate:
     """Attention of grouped heads over a cache, and the parts that go with it; `more` are further results."""
     q, k, v = given
+    # In place where the past is provably long enough, else it grows.
+    shared = [past is not None and at_least(past.shape[-2], keys) for past in pasts]
     return attention.attended(
         problem,
         attention.merged(q, v.shape[-1]),
-        tuple(state(past, x, keys) for past, x in zip(pasts, (k, v), strict=True)),
+        tuple(map(attention.Cache, pasts, (k, v), (keys, keys), shared)),
         *parts,
         reads=(*reads, *(table for part in parts for table in part.reads)),
         outputs=outputs,
@@ -250,13 +249,7 @@ def keys_in_all(past: TensorType | None, rows: Dim, length: TensorType | None, e
     return dim_min(said, held + rows) if evicting else said
 
 
-def state(past: TensorType | None, fresh: TensorType, keys: Dim) -> attention.Cache:
-    """The cache of keys or values: in place if it is provably long enough, else it grows."""
-    return attention.Cache(past, fresh, keys, past is not None and at_least(past.shape[-2], keys))
-
-
-@rule("com.microsoft.SparseAttention", product=("query", "key"))
-@takes(
+@rule("com.microsoft.SparseAttention", product=("query", "key")).takes(
     "query key? value? past_key past_value row_indices column_indices length lengths cos_cache? sin_cache?"
 )
 def sparse_attention(of: Operands, *, outputs: Outputs = (True,), **given: Any) -> Estimate:

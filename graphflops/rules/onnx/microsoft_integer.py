@@ -10,19 +10,20 @@ from typing import Any
 from msgspec.structs import replace
 
 from graphflops.cost import Estimate
+from graphflops.dims import meet
 from graphflops.rules.elementwise import elementwise
 from graphflops.rules.matmul import add_product, matmul, matmul_into
 from graphflops.rules.onnx.attention import Cache, attended, attention_to, merged, per_score, project, rotated
-from graphflops.rules.onnx.entries import Outputs, applied, fused, onnx_dtype, work
-from graphflops.rules.onnx.entries import activation as activated
+from graphflops.rules.onnx.entries import Outputs, fused, onnx_dtype, require_scales, work
 from graphflops.rules.onnx.microsoft_qlinear import quantized_product
 from graphflops.rules.onnx.reduce import gemm
-from graphflops.rules.operands import Operands, takes
+from graphflops.rules.operands import Operands
 from graphflops.rules.quantized import DEQUANTIZE, MIN_MAX, QUANTIZE, convert
 from graphflops.rules.reduce import reduction
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import only_result
 from graphflops.rules.work import WORK
+from graphflops.rules.work import activation as activation_named
 from graphflops.tensor import INT8, INT32, UINT8, UINT32, TensorType
 
 KIND = "product"
@@ -36,10 +37,21 @@ def zeroed(*pairs: tuple[TensorType, TensorType | None]) -> tuple[TensorType, ..
     return tuple(x for x, zero_point in pairs if zero_point is not None)
 
 
-@rule("com.microsoft.MatMulIntegerToFloat", product=("a", "b"))
-@takes("a b a_scale b_scale a_zero_point? b_zero_point? bias?")
+def require_features(of: Operands) -> None:
+    """Raises ShapeError for scales and a bias that are not those of the results' features."""
+    features = of.b.shape[-1]
+    require_scales((features,), of.b_scale, of.b_zero_point)
+    if of.bias is not None:
+        meet(of.bias.numel, features, f"a bias {of.bias} for {features} features")
+
+
+@rule("com.microsoft.MatMulIntegerToFloat", product=("a", "b")).takes(
+    "a b a_scale b_scale a_zero_point? b_zero_point? bias?"
+)
 def matmul_integer_to_float(of: Operands) -> Estimate:
     """A product of integers; each result is converted and scaled, and biased."""
+    require_scales((), of.a_scale, of.a_zero_point)
+    require_features(of)
     return quantized_product(
         matmul(of.a, of.b),
         *zeroed((of.a, of.a_zero_point), (of.b, of.b_zero_point)),
@@ -49,10 +61,10 @@ def matmul_integer_to_float(of: Operands) -> Estimate:
     )
 
 
-@rule("com.microsoft.DynamicQuantizeMatMul", product=("a", "b"))
-@takes("a b b_scale b_zero_point? bias?")
+@rule("com.microsoft.DynamicQuantizeMatMul", product=("a", "b")).takes("a b b_scale b_zero_point? bias?")
 def dynamic_quantize_matmul(of: Operands) -> Estimate:
     """Quantizes the first operand, eight operations per element; then as MatMulIntegerToFloat."""
+    require_features(of)
     narrow = of.a.like(dtype=UINT8)
     zeros = zeroed((narrow, narrow), (of.b, of.b_zero_point))
     per_result = TO_FLOAT + (of.bias is not None)
@@ -61,11 +73,14 @@ def dynamic_quantize_matmul(of: Operands) -> Estimate:
     return fused(product.out, product, quantizing, reads=(*of,), matrix_dtype=INT8)
 
 
-@rule("com.microsoft.QGemm", product=("a", "b"))
-@takes("a a_scale a_zero_point b b_scale b_zero_point c? y_scale? y_zero_point?")
+@rule("com.microsoft.QGemm", product=("a", "b")).takes(
+    "a a_scale a_zero_point b b_scale b_zero_point c? y_scale? y_zero_point?"
+)
 def qgemm(of: Operands, *, transA: int = 0, transB: int = 0) -> Estimate:
     """As Gemm of integers; results are quantized where they have a scale, else floating point."""
+    require_scales((), of.a_scale, of.a_zero_point, of.y_scale, of.y_zero_point)
     product = gemm(of.a, of.b, of.c, transA=transA, transB=transB)
+    require_scales(only_result(product).shape[-1:], of.b_scale, of.b_zero_point)
     product = replace(product, reads=(of.a, of.b, of.c))
     dtype = (of.a_scale if of.y_zero_point is None else of.y_zero_point).dtype
     per_result = TO_FLOAT if of.y_scale is None else QUANTIZE
@@ -89,8 +104,9 @@ def reduce_sum_integer(x: TensorType, *, axes: tuple[int, ...], keepdims: int) -
     return reduction(x, axes, bool(keepdims), UINT32 if x.dtype == UINT8 else INT32)
 
 
-@rule("com.microsoft.QAttention", product=("x", "weights"), kind="attention")
-@takes("x weights bias input_scale weight_scale mask_index? input_zero_point? weight_zero_point? past?")
+@rule("com.microsoft.QAttention", product=("x", "weights"), kind="attention").takes(
+    "x weights bias input_scale weight_scale mask_index? input_zero_point? weight_zero_point? past?"
+)
 def qattention(
     of: Operands,
     *,
@@ -122,20 +138,15 @@ def qattention(
 # Operands in the layouts of cuBLASLt, without zero points.
 
 
-@rule("com.microsoft.QuantizeWithOrder", kind="quantisation")
-def quantize_with_order(x: TensorType, scale: TensorType) -> Estimate:
-    """Five operations per element."""
-    return convert(x, INT8, FROM_FLOAT, scale)
-
-
 @rule("com.microsoft.DequantizeWithOrder", kind="quantisation")
 def dequantize_with_order(x: TensorType, scale: TensorType, *, to: int) -> Estimate:
     """Two operations per element."""
     return convert(x, onnx_dtype(to), TO_FLOAT, scale)
 
 
-@rule("com.microsoft.QOrderedMatMul", product=("a", "b"))
-@takes("a scale_a b scale_b scale_y bias? c? scale_c?")
+@rule("com.microsoft.QOrderedMatMul", product=("a", "b")).takes(
+    "a scale_a b scale_b scale_y bias? c? scale_c?"
+)
 def qordered_matmul(of: Operands) -> Estimate:
     """A product of integers; each result takes the bias, a scaled addend, and is quantized."""
     product = matmul(of.a, of.b)
@@ -143,15 +154,7 @@ def qordered_matmul(of: Operands) -> Estimate:
     return quantized_product(product, dtype=of.a.dtype, per_result=per_result, reads=of.but("a b"))
 
 
-@rule("com.microsoft.QOrderedGelu", kind="elementwise")
-def qordered_gelu(x: TensorType, scale_x: TensorType, scale_y: TensorType) -> Estimate:
-    """Gelu between a conversion from integers and one back."""
-    conversions = convert(x, x.dtype, TO_FLOAT + FROM_FLOAT, scale_x, scale_y)
-    return fused(conversions.out, conversions, applied(WORK["gelu"], x), reads=conversions.reads)
-
-
-@rule("com.microsoft.QOrderedAttention", product=("x", "q_weight"), kind="attention")
-@takes(
+@rule("com.microsoft.QOrderedAttention", product=("x", "q_weight"), kind="attention").takes(
     "x scale_input scale_q scale_k scale_v q_weight k_weight v_weight scale_q_weight scale_k_weight scale_v_weight "
     "q_bias k_bias v_bias scale_scores? scale_softmax? scale_values? mask_index? past? attention_bias?"
 )
@@ -207,7 +210,7 @@ def fused_matmul(
 def fused_matmul_activation(a: TensorType, b: TensorType, *, activation: str, **given: Any) -> Estimate:
     """As FusedMatMul, and an activation."""
     product = fused_matmul(a, b, **given)
-    return followed(product, activated(activation, only_result(product)))
+    return followed(product, activation_named(activation).on(only_result(product).numel))
 
 
 @rule("com.microsoft.FusedGemm", product=("a", "b"))
@@ -216,11 +219,10 @@ def fused_gemm(
 ) -> Estimate:
     """As Gemm, and an activation."""
     product = gemm(a, b, c, **given)
-    return followed(product, activated(activation, only_result(product)))
+    return followed(product, activation_named(activation).on(only_result(product).numel))
 
 
-@rule("com.microsoft.GemmFloat8", product=("a", "b"))
-@takes("a b c? scale_a? scale_b? scale_y?")
+@rule("com.microsoft.GemmFloat8", product=("a", "b")).takes("a b c? scale_a? scale_b? scale_y?")
 def gemm_float8(
     of: Operands, *, activation: str = "NONE", beta: float = 0.0, dtype: int = 1, **given: Any
 ) -> Estimate:
@@ -228,7 +230,9 @@ def gemm_float8(
     product = gemm(of.a, of.b, of.c, beta=beta, **given)
     scales = of.but("a b c")
     rescaled = work(only_result(product).numel * sum(scale is not None for scale in scales))
-    estimate = followed(product, rescaled, activated(activation, only_result(product)), reads=scales)
+    estimate = followed(
+        product, rescaled, activation_named(activation).on(only_result(product).numel), reads=scales
+    )
     return replace(estimate, out=(only_result(product).like(dtype=onnx_dtype(dtype)),))
 
 
@@ -237,7 +241,7 @@ def gemm_fast_gelu(x: TensorType, weight: TensorType, bias: TensorType | None = 
     """A product, its bias, and gelu by tanh."""
     product = matmul(x, weight)
     biased = product if bias is None else add_product(bias, product, 1, 1)
-    return followed(biased, applied(WORK["gelu_tanh"], only_result(product)))
+    return followed(biased, WORK["gelu_tanh"].on(only_result(product).numel))
 
 
 @rule("com.microsoft.MatMulInteger16", product=("a", "b"))

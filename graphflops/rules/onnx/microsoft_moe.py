@@ -11,14 +11,12 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from msgspec.structs import replace
-
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, dim_min, floor_div, meet, prod, same
 from graphflops.rules.lapack import n_log_n
 from graphflops.rules.norm import MEAN_SQUARE, normalised
-from graphflops.rules.onnx.entries import applied, fused, sizes, work
-from graphflops.rules.operands import Operands, takes
+from graphflops.rules.onnx.entries import fused, sizes, work
+from graphflops.rules.operands import Operands
 from graphflops.rules.quantized import DEQUANTIZE, MIN_MAX, QUANTIZE, weight_only
 from graphflops.rules.reduce import SOFTMAX
 from graphflops.rules.registry import require, rule
@@ -91,16 +89,16 @@ def mixture(
     return fused((x.like(),), *parts, reads=(x, router, *reads, *more))
 
 
-@rule("com.microsoft.MoE", product=("x", "fc1"))
-@takes("x router_probs fc1 fc1_bias? fc2 fc2_bias? fc3? fc3_bias?")
+@rule("com.microsoft.MoE", product=("x", "fc1")).takes(
+    "x router_probs fc1 fc1_bias? fc2 fc2_bias? fc3? fc3_bias?"
+)
 def moe(of: Operands, **given: Any) -> Estimate:
     """The layers of the chosen experts for every token."""
     stored = map(of.named, ("fc1 fc1_bias", "fc2 fc2_bias", "fc3 fc3_bias"))
     return mixture(of, tuple(ExpertLayer(*layer) for layer in stored if layer[0] is not None), **given)
 
 
-@rule("com.microsoft.QMoE", product=("x", "fc1"))
-@takes(
+@rule("com.microsoft.QMoE", product=("x", "fc1")).takes(
     "x router_probs fc1 fc1_scales? fc1_bias? fc2 fc2_scales? fc2_bias? fc3? fc3_scales? fc3_bias? fc1_zero_points? "
     "fc2_zero_points? fc3_zero_points? router_weights? fc1_global_scale? fc2_global_scale? fc1_act_scale? "
     "fc2_act_scale? fc1_act_block_scale? fc2_act_block_scale?"
@@ -146,18 +144,15 @@ def by_weight(
     """Rows of `inner` features times a packed weight, and a bias."""
     meet(x.shape[-1], inner, f"the input has {x.shape[-1]} features, the weight takes {inner}")
     product = weight_only(x, features, per_weight, *weight, bias)
-    biased = only_result(product).numel if bias is not None else 0
-    return product.plus(vector_flops=biased)
+    return product.plus(vector_flops=only_result(product).numel if bias is not None else 0)
 
 
 def narrowed(x: TensorType, product: Estimate, dtype: DType) -> Estimate:
     """The product in another type, to which the activations are quantized first."""
-    vector = product.vector_flops + (MIN_MAX + QUANTIZE) * x.numel
-    return replace(product, vector_flops=vector, matrix_dtype=dtype)
+    return product.plus(vector_flops=(MIN_MAX + QUANTIZE) * x.numel, matrix_dtype=dtype)
 
 
-@rule("com.microsoft.MatMulNBits")
-@takes("x weight scales zero_points? group_index? bias?")
+@rule("com.microsoft.MatMulNBits").takes("x weight scales zero_points? group_index? bias?")
 def matmul_nbits(
     of: Operands, *, K: int, N: int, block_size: int, bits: int = 4, accuracy_level: int = 0
 ) -> Estimate:
@@ -189,8 +184,7 @@ def matmul_fpq4(x: TensorType, weight: TensorType, shape: TensorType) -> Estimat
     return by_weight(x, inner, features, DEQUANTIZE, weight, bias=None)
 
 
-@rule("com.microsoft.MatMulBlockQuantizedFp4Weight")
-@takes("x weight scales global_scale input_scale? bias?")
+@rule("com.microsoft.MatMulBlockQuantizedFp4Weight").takes("x weight scales global_scale input_scale? bias?")
 def matmul_fp4(of: Operands) -> Estimate:
     """A conversion and a scale per weight; block scale and global scale are multiplied beforehand."""
     features, halved = of.weight.shape
@@ -198,8 +192,7 @@ def matmul_fp4(of: Operands) -> Estimate:
     return by_weight(of.x, 2 * halved, features, LOOKED_UP, *read, bias=of.bias)
 
 
-@rule("com.microsoft.MatMulBlockQuantizedFp8Weight")
-@takes("x weight scales input_scale? bias?")
+@rule("com.microsoft.MatMulBlockQuantizedFp8Weight").takes("x weight scales input_scale? bias?")
 def matmul_fp8(of: Operands) -> Estimate:
     """A conversion and a scale per weight; with an input scale the activations are float8 too."""
     features, inner = of.weight.shape
@@ -210,15 +203,6 @@ def matmul_fp8(of: Operands) -> Estimate:
 # Several products after one norm.
 
 
-def entering(x: TensorType, skip: TensorType | None, scale: TensorType | None) -> Estimate:
-    """The work of an optional addition of `skip` and of an optional RMS norm."""
-    added = x.numel if skip is not None else 0
-    if scale is None:
-        return work(added)
-    norm = normalised(x, prod(x.shape[:-1]), scale, statistics=MEAN_SQUARE)
-    return work(added + norm.vector_flops, norm.transcendentals)
-
-
 def several(
     of: Operands, products: tuple[Estimate, ...], out: tuple[TensorType, ...], *more: Estimate
 ) -> Estimate:
@@ -226,11 +210,14 @@ def several(
     x, skip, scale = of.named("x skip norm_scale")
     results = (*out, x.like() if skip is not None else None)
     reads = (x, skip, scale, *(read for product in products for read in product.reads[1:]))
-    return fused(results, entering(x, skip, scale), *products, *more, reads=reads)
+    added = work(x.numel if skip is not None else 0)
+    norm = Estimate() if scale is None else normalised(x, prod(x.shape[:-1]), scale, statistics=MEAN_SQUARE)
+    return fused(results, added, norm, *products, *more, reads=reads)
 
 
-@rule("com.microsoft.MatMulNBitsMlp")
-@takes("x skip? norm_scale? gate gate_scales gate_bias? up up_scales up_bias?")
+@rule("com.microsoft.MatMulNBitsMlp").takes(
+    "x skip? norm_scale? gate gate_scales gate_bias? up up_scales up_bias?"
+)
 def matmul_nbits_mlp(of: Operands, *, K: int, N: int, activation: str) -> Estimate:
     """Two products of one input; the first is activated and multiplied with the second."""
     products = tuple(
@@ -238,12 +225,13 @@ def matmul_nbits_mlp(of: Operands, *, K: int, N: int, activation: str) -> Estima
         for weight, scales, bias in map(of.named, ("gate gate_scales gate_bias", "up up_scales up_bias"))
     )
     out = only_result(products[0])
-    gating = applied(activation_named(activation).more(WORK["mul"].flops), out)
+    gating = activation_named(activation).more(WORK["mul"].flops).on(out.numel)
     return several(of, products, (out,), gating)
 
 
-@rule("com.microsoft.MatMulNBitsQkv")
-@takes("x skip? norm_scale q q_scales q_bias? k k_scales k_bias? v v_scales v_bias?")
+@rule("com.microsoft.MatMulNBitsQkv").takes(
+    "x skip? norm_scale q q_scales q_bias? k k_scales k_bias? v v_scales v_bias?"
+)
 def matmul_nbits_qkv(of: Operands, *, K: int, Nq: int, Nkv: int) -> Estimate:
     """Three products of one normalised input."""
     weights = map(of.named, ("q q_scales q_bias", "k k_scales k_bias", "v v_scales v_bias"))
@@ -254,8 +242,7 @@ def matmul_nbits_qkv(of: Operands, *, K: int, Nq: int, Nkv: int) -> Estimate:
     return several(of, products, tuple(map(only_result, products)))
 
 
-@rule("com.microsoft.GatherBlockQuantized")
-@takes("data indices scales zero_points?")
+@rule("com.microsoft.GatherBlockQuantized").takes("data indices scales zero_points?")
 def gather_block_quantized(of: Operands, *, bits: int = 4, gather_axis: int = 0) -> Estimate:
     """The rows returned, read at their packed width with their scales, and dequantized.
 

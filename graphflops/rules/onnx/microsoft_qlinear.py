@@ -18,7 +18,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from graphflops.cost import Estimate, data_dependent
-from graphflops.dims import differ, mod, same, total
+from graphflops.dims import ceil_div, differ, meet, mod, same, total
 from graphflops.rules.matmul import matmul
 from graphflops.rules.onnx import conv
 from graphflops.rules.onnx.activation import pointwise, rows_of
@@ -32,16 +32,16 @@ from graphflops.rules.onnx.entries import (
     unknown,
     work,
 )
-from graphflops.rules.onnx.entries import activation as activated
 from graphflops.rules.onnx.movement import joined
 from graphflops.rules.onnx.signal import resize_by_factors
 from graphflops.rules.operands import Derived, Operands, takes
-from graphflops.rules.quantized import DEQUANTIZE, MIN_MAX, QUANTIZE, convert
+from graphflops.rules.quantized import DEQUANTIZE, QUANTIZE, convert
 from graphflops.rules.reduce import SOFTMAX, reduction
 from graphflops.rules.registry import find, require, rule
 from graphflops.rules.shapes import axis as axis_of
-from graphflops.rules.shapes import only_result
+from graphflops.rules.shapes import only_result, replaced
 from graphflops.rules.work import WORK, Work
+from graphflops.rules.work import activation as activation_named
 from graphflops.tensor import UINT8, DType, TensorType
 
 
@@ -70,14 +70,15 @@ def either_way(price: Callable[[TensorType], Estimate], x: TensorType, channels_
 # Fused into a convolution: the sum with another tensor, and an activation.
 
 
-@rule("com.microsoft.FusedConv", "com.microsoft.nchwc.Conv", product=("x", "w"))
-@takes("x w bias? added?")
+@rule("com.microsoft.FusedConv", "com.microsoft.nchwc.Conv", product=("x", "w")).takes("x w bias? added?")
 def fused_convolution(of: Operands, *, activation: str = "", **geometry: Any) -> Estimate:
     """As Conv; then an optional addition and an activation."""
     product = conv.convolution(of.x, of.w, of.bias, **geometry)
     out = only_result(product)
     summed = work(out.numel if of.added is not None else 0)
-    return fused((out,), product, summed, activated(activation, out), reads=(*product.reads, of.added))
+    return fused(
+        (out,), product, summed, activation_named(activation).on(out.numel), reads=(*product.reads, of.added)
+    )
 
 
 @rule("com.microsoft.NhwcConv", "com.microsoft.NhwcFusedConv", product=("x", "w"))
@@ -89,8 +90,7 @@ def channels_last_convolution(
     return moved(fused_convolution(channels_first(x), channels_first(w) if turned else w, *operands, **named))
 
 
-@rule("com.microsoft.ConvTransposeWithDynamicPads", product=("x", "w"))
-@takes("x w pads? bias?")
+@rule("com.microsoft.ConvTransposeWithDynamicPads", product=("x", "w")).takes("x w pads? bias?")
 def transposed_convolution_with_pads(of: Operands, **geometry: Any) -> Estimate:
     """As ConvTranspose with pads as an operand; if they are unknown, so are the output sizes."""
     known = () if of.pads is None else literals(of.pads)
@@ -137,11 +137,6 @@ for _name in (
 
 BLOCK = 16  # the largest block: a multiple of it is never padded
 
-rule("com.microsoft.nchwc.MaxPool")(conv.max_pool)
-rule("com.microsoft.nchwc.AveragePool")(conv.average_pool)
-rule("com.microsoft.nchwc.GlobalMaxPool")(conv.global_max_pool)
-rule("com.microsoft.nchwc.GlobalAveragePool")(conv.global_average_pool)
-
 
 @rule("com.microsoft.nchwc.ReorderInput", kind="movement")
 def reorder_input(x: TensorType, *, channels_last: int = 0) -> Estimate:
@@ -178,30 +173,39 @@ def dequantizing(zero_point: TensorType | None) -> int:
     return DEQUANTIZE - (zero_point is None)
 
 
+def meet_parameters(of: Operands, axis: int, block_size: int) -> None:
+    """One scale and zero point for all elements, for each place of an axis, or for each block of places of it."""
+    x, *parameters = of
+    for each in parameters:
+        if each is None or not differ(each.numel, 1):
+            continue
+        place = axis_of(axis, x.rank)
+        own = x.shape[place : place + 1]
+        if block_size:
+            own = replaced(x.shape, place, ceil_div(x.shape[place], block_size))
+        problem = f"a scale or zero point {each} for axis {axis} of {x}"
+        require(each.rank == len(own), problem)
+        for size, there in zip(each.shape, own, strict=True):
+            meet(size, there, problem)
+
+
 @rule("onnx.QuantizeLinear", "com.microsoft.QuantizeLinear")
-def quantize_linear(
-    x: TensorType, y_scale: TensorType, y_zero_point: TensorType | None = None, *, output_dtype: int = 0
-) -> Estimate:
+@takes("x scale zero_point?")
+def quantize_linear(of: Operands, *, axis: int = 1, block_size: int = 0, output_dtype: int = 0) -> Estimate:
     """Six operations per element, five without a zero point, whatever shares a scale."""
+    meet_parameters(of, axis, block_size)
     named = onnx_dtype(output_dtype) if output_dtype else UINT8
-    dtype = named if y_zero_point is None else y_zero_point.dtype
-    return convert(x, dtype, quantizing(dtype, y_zero_point), y_scale, y_zero_point)
+    dtype = named if of.zero_point is None else of.zero_point.dtype
+    return convert(of.x, dtype, quantizing(dtype, of.zero_point), of.scale, of.zero_point)
 
 
 @rule("onnx.DequantizeLinear", "com.microsoft.DequantizeLinear")
-def dequantize_linear(
-    x: TensorType, x_scale: TensorType, x_zero_point: TensorType | None = None, *, output_dtype: int = 0
-) -> Estimate:
+@takes("x scale zero_point?")
+def dequantize_linear(of: Operands, *, axis: int = 1, block_size: int = 0, output_dtype: int = 0) -> Estimate:
     """Three operations per element, two without a zero point, whatever shares a scale."""
-    dtype = onnx_dtype(output_dtype) if output_dtype else x_scale.dtype
-    return convert(x, dtype, dequantizing(x_zero_point), x_scale, x_zero_point)
-
-
-@rule("onnx.DynamicQuantizeLinear")
-def dynamic_quantize_linear(x: TensorType) -> Estimate:
-    """The smallest and the largest element, then six operations on each; one scale and one zero point."""
-    out = (x.like(dtype=UINT8), x.like(()), x.like((), UINT8))
-    return Estimate(out, vector_flops=(MIN_MAX + QUANTIZE) * x.numel, reads=(x,))
+    meet_parameters(of, axis, block_size)
+    dtype = onnx_dtype(output_dtype) if output_dtype else of.scale.dtype
+    return convert(of.x, dtype, dequantizing(of.zero_point), of.scale, of.zero_point)
 
 
 def quantized_product(
@@ -214,8 +218,9 @@ def quantized_product(
     return product.plus(out=(out.like(dtype=dtype),), vector_flops=vector, reads=reads, matrix_dtype=kind)
 
 
-@rule("onnx.QLinearMatMul", product=("a", "b"))
-@takes("a a_scale a_zero_point b b_scale b_zero_point y_scale y_zero_point")
+@rule("onnx.QLinearMatMul", product=("a", "b")).takes(
+    "a a_scale a_zero_point b b_scale b_zero_point y_scale y_zero_point"
+)
 def qlinear_matmul(of: Operands) -> Estimate:
     """A product of integers; zero points taken off both operands, six operations to quantize each result."""
     require_scales(of.a.shape[-2:-1], of.a_scale, of.a_zero_point, of.y_scale, of.y_zero_point)
@@ -224,8 +229,9 @@ def qlinear_matmul(of: Operands) -> Estimate:
     return quantized_product(matmul(of.a, of.b), of.a, of.b, dtype=dtype, reads=of.but("a b"))
 
 
-@rule("onnx.QLinearConv", product=("x", "w"))
-@takes("x x_scale x_zero_point w w_scale w_zero_point y_scale y_zero_point bias?")
+@rule("onnx.QLinearConv", product=("x", "w")).takes(
+    "x x_scale x_zero_point w w_scale w_zero_point y_scale y_zero_point bias?"
+)
 def qlinear_conv(of: Operands, **geometry: Any) -> Estimate:
     """A convolution of integers; zero points taken off both operands, six operations to quantize each result."""
     product = conv.convolution(of.x, of.w, of.bias, **geometry)
@@ -310,8 +316,9 @@ rule("com.microsoft.QLinearAveragePool", kind="pooling")(Between(_average_pool))
 rule("com.microsoft.QLinearGlobalAveragePool")(Between(_global_average_pool))
 
 
-@rule("com.microsoft.QLinearWhere", kind="elementwise")
-@takes("condition x x_scale x_zero_point y y_scale y_zero_point z_scale z_zero_point")
+@rule("com.microsoft.QLinearWhere", kind="elementwise").takes(
+    "condition x x_scale x_zero_point y y_scale y_zero_point z_scale z_zero_point"
+)
 def qlinear_where(of: Operands) -> Estimate:
     """One selection per result, between conversions of the operands and of the result."""
     choice = pointwise(WORK["where"], of.condition, of.x, of.y)
@@ -329,8 +336,9 @@ def qlinear_concat(y_scale: TensorType, y_zero_point: TensorType, *inputs: Tenso
     return Estimate((out,), vector_flops=work, reads=(y_scale, y_zero_point, *inputs))
 
 
-@rule("com.microsoft.QLinearConv", product=("x", "w"))
-@takes("x x_scale x_zero_point w w_scale w_zero_point y_scale y_zero_point bias?")
+@rule("com.microsoft.QLinearConv", product=("x", "w")).takes(
+    "x x_scale x_zero_point w w_scale w_zero_point y_scale y_zero_point bias?"
+)
 def qlinear_conv_either_way(of: Operands, *, channels_last: int = 0, **geometry: Any) -> Estimate:
     """As QLinearConv, with channels first or last."""
     return either_way(lambda x: qlinear_conv(x, *of.but("x"), **geometry), of.x, channels_last)

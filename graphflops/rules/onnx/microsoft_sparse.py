@@ -14,12 +14,12 @@ from msgspec.structs import replace
 
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, Expr, dim_min, floor_div, prod
-from graphflops.rules.attention import Attention, lengths, pack
+from graphflops.rules.attention import Attention, by_head, lengths, pack
 from graphflops.rules.matmul import matmul
-from graphflops.rules.onnx.attention import Sizes, biased, by_head, separated
+from graphflops.rules.onnx.attention import Sizes, biased, separated
 from graphflops.rules.onnx.entries import Outputs, fused, work
 from graphflops.rules.onnx.microsoft_decoder import grouped, keys_in_all, prepared, reshaped_scores
-from graphflops.rules.operands import Operands, takes
+from graphflops.rules.operands import Operands
 from graphflops.rules.quantized import QUANTIZE
 from graphflops.rules.registry import rule
 from graphflops.rules.shapes import doubled_pairs
@@ -39,8 +39,9 @@ def within(q: TensorType, v: TensorType, padded: TensorType | None, offsets: Ten
     return pack(q, q, v, offsets, offsets, q.shape[0] if padded is None else padded.shape[-1])
 
 
-@rule("com.microsoft.PackedMultiHeadAttention", product=("query", "key"))
-@takes("query key? value? bias? token_offset? cumulative_sequence_length? attention_bias?")
+@rule("com.microsoft.PackedMultiHeadAttention", product=("query", "key")).takes(
+    "query key? value? bias? token_offset? cumulative_sequence_length? attention_bias?"
+)
 def packed_multi_head_attention(of: Operands, *, num_heads: int) -> Estimate:
     """The two products of attention, after the biases of the projections; a query of four axes holds all three operands."""
     tokens = of.query.shape[0]
@@ -52,8 +53,9 @@ def packed_multi_head_attention(of: Operands, *, num_heads: int) -> Estimate:
     return fused((out,), problem.forward(), work(biased), reads=(*of,))
 
 
-@rule("com.microsoft.PackedAttention", product=("x", "weights"))
-@takes("x weights bias? token_offset? cumulative_sequence_length? attention_bias?")
+@rule("com.microsoft.PackedAttention", product=("x", "weights")).takes(
+    "x weights bias? token_offset? cumulative_sequence_length? attention_bias?"
+)
 def packed_attention(of: Operands, *, num_heads: int, qkv_hidden_sizes: Sizes = ()) -> Estimate:
     """One projection of the packed rows, and attention within each sequence."""
     tokens, hidden = of.x.shape
@@ -66,8 +68,7 @@ def packed_attention(of: Operands, *, num_heads: int, qkv_hidden_sizes: Sizes = 
     return fused((of.x.like((tokens, wide_v)),), product, problem.forward(), reads=(*of,))
 
 
-@rule("com.microsoft.PagedAttention", product=("query", "key"))
-@takes(
+@rule("com.microsoft.PagedAttention", product=("query", "key")).takes(
     "query key? value? key_cache? value_cache? cumulative_sequence_length past_seqlens block_table cos_cache? sin_cache? "
     "slot_mapping? head_sink? q_norm_weight? k_norm_weight? k_scale? v_scale? attention_metadata?"
 )
@@ -127,8 +128,9 @@ def to_places(q: TensorType, v: TensorType, scores: Dim, visible: Dim | None = N
     return Attention(q, q, v, None, prod(q.shape[:-1]), scores, visible)
 
 
-@rule("com.microsoft.LongformerAttention", product=("x", "weight"))
-@takes("x weight bias mask global_weight global_bias global_flags")
+@rule("com.microsoft.LongformerAttention", product=("x", "weight")).takes(
+    "x weight bias mask global_weight global_bias global_flags"
+)
 def longformer_attention(of: Operands, *, num_heads: int, window: int) -> Estimate:
     """Every row attends to itself, `window` rows before and after it, and the global rows; these attend to all rows.
 
@@ -144,15 +146,13 @@ def longformer_attention(of: Operands, *, num_heads: int, window: int) -> Estima
     local = to_places(q, q, near, seen).forward()
     far = to_places(q, q, 2 * every * rows * chosen_rows).forward()
     projections = [matmul(of.x, given) for given in (of.weight, of.global_weight)]
-    masked = work(near)
-    return fused((of.x.like(),), local, far, masked, *map(biased, projections), reads=(*of,))
+    return fused((of.x.like(),), local, far, work(near), *map(biased, projections), reads=(*of,))
 
 
 _SCALES = "scale_x scale_weight scale_bias scale_qkv scale_global_weight scale_global scale_output"
 
 
-@rule("com.microsoft.QOrderedLongformerAttention", product=("x", "weight"))
-@takes(
+@rule("com.microsoft.QOrderedLongformerAttention", product=("x", "weight")).takes(
     "x scale_x weight scale_weight bias scale_bias scale_qkv mask global_weight scale_global_weight global_bias "
     "scale_global global_flags scale_output"
 )
@@ -160,12 +160,11 @@ def qordered_longformer_attention(of: Operands, *, num_heads: int, window: int) 
     """As LongformerAttention of integers: projections and results are quantized again."""
     estimate = longformer_attention(*of.but(_SCALES), num_heads=num_heads, window=window)
     wide = of.weight.shape[1] + of.global_weight.shape[1] + of.x.shape[2]
-    vector = estimate.vector_flops + (QUANTIZE - 1) * prod(of.x.shape[:2]) * wide
-    return replace(estimate, vector_flops=vector, reads=(*estimate.reads, *of.named(_SCALES)))
+    requantized = (QUANTIZE - 1) * prod(of.x.shape[:2]) * wide
+    return estimate.plus(vector_flops=requantized, reads=of.named(_SCALES))
 
 
-@rule("com.microsoft.DynamicSparseAttention", product=("query", "key"))
-@takes(
+@rule("com.microsoft.DynamicSparseAttention", product=("query", "key")).takes(
     "query key? value? past_key? past_value? auxiliary_key? auxiliary_value? selected_indices selected_counts? seqlens_k? "
     "total_sequence_length? cos_cache? sin_cache? position_ids? q_norm_weight? k_norm_weight? head_sink? "
     "committed_length? key_scale? value_scale?"
@@ -192,8 +191,7 @@ def dynamic_sparse_attention(
     return grouped(problem, (q, k, v), pasts, keys, parts, reads, outputs)
 
 
-@rule("com.microsoft.SparsePagedAttention", product=("query", "key"))
-@takes(
+@rule("com.microsoft.SparsePagedAttention", product=("query", "key")).takes(
     "query key? value? key_cache value_cache cumulative_sequence_length? past_seqlens? block_table? slot_mapping? "
     "selected_indices selected_counts? auxiliary_key? auxiliary_value? auxiliary_lengths? cos_cache? sin_cache? "
     "head_sink? q_norm_weight? k_norm_weight? k_scale? v_scale? attention_metadata?"

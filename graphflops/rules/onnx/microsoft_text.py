@@ -16,11 +16,11 @@ from msgspec.structs import replace
 from graphflops.cost import Estimate, Region, data_dependent
 from graphflops.dims import Dim, broadcast, prod
 from graphflops.rules.onnx.entries import said, work
-from graphflops.rules.operands import Operands, takes
+from graphflops.rules.operands import Operands
 from graphflops.rules.reduce import LOG_SOFTMAX
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import shown
-from graphflops.tensor import BOOL, FLOAT32, INT32, INT64, STRING, UINT8, TensorType
+from graphflops.tensor import FLOAT32, INT32, UINT8, TensorType
 
 KIND = "text"
 
@@ -48,8 +48,7 @@ def generated(
     return replace(work((LOG_SOFTMAX + 1) * scores, scores), regions=regions), words
 
 
-@rule("com.microsoft.GreedySearch", "com.microsoft.Sampling", kind="other")
-@takes(
+@rule("com.microsoft.GreedySearch", "com.microsoft.Sampling", kind="other").takes(
     "ids max_length min_length? repetition_penalty? vocab_mask? prefix_vocab_mask? attention_mask? presence_mask? seed?"
 )
 def greedy_search(of: Operands, **given: Any) -> Estimate:
@@ -62,8 +61,7 @@ def greedy_search(of: Operands, **given: Any) -> Estimate:
     return replace(search, out=(sequences, filtered), reads=reads)
 
 
-@rule("com.microsoft.BeamSearch", "com.microsoft.WhisperBeamSearch", kind="other")
-@takes(
+@rule("com.microsoft.BeamSearch", "com.microsoft.WhisperBeamSearch", kind="other").takes(
     "ids max_length min_length? num_beams? num_return_sequences? length_penalty? repetition_penalty? vocab_mask? "
     "prefix_vocab_mask? attention_mask? decoder_input_ids? logits_processor? cross_qk_layer_head? extra_decoding_ids? "
     "temperature?"
@@ -93,25 +91,12 @@ def string_concat(x: TensorType, y: TensorType) -> Estimate:
     return Estimate((x.like(broadcast(x.shape, y.shape)),), reads=(x, y))
 
 
-@rule("onnx.StringSplit")
-def string_split(x: TensorType) -> Estimate:
-    """Splits each string into parts, padded to the largest number of parts, and returns the number of parts."""
-    parts = x.like((*x.shape, data_dependent("string_split")))
-    return Estimate((parts, x.like(dtype=INT64)), reads=(x,))
-
-
 @rule("onnx.StringNormalizer")
 def string_normalizer(x: TensorType, *, stopwords: Sequence[str] | None = None) -> Estimate:
     """Strings in another case, without stop words; the number of remaining strings is data-dependent."""
     require(x.rank in (1, 2), f"{shown(x.shape)} is not a list of strings")
     kept: Dim = data_dependent("strings") if stopwords else x.shape[-1]
     return Estimate((x.like((*x.shape[:-1], kept)),), reads=(x,))
-
-
-@rule("onnx.RegexFullMatch")
-def regex_full_match(x: TensorType) -> Estimate:
-    """Whether each string matches a pattern."""
-    return Estimate((x.like(dtype=BOOL),), reads=(x,))
 
 
 @rule("onnx.TfIdfVectorizer")
@@ -141,21 +126,7 @@ def image_decoder(stream: TensorType, *, pixel_format: str = "RGB") -> Estimate:
     return Estimate((TensorType(shape, UINT8),), reads=(stream,))
 
 
-@rule("com.microsoft.Tokenizer")
-def tokenizer(x: TensorType) -> Estimate:
-    """Tokens of every string, padded to the longest; work on characters is not counted."""
-    return Estimate((x.like((*x.shape, data_dependent("tokens")), STRING),), reads=(x,))
-
-
-@rule("com.microsoft.NGramRepeatBlock")
-def ngram_repeat_block(ids: TensorType, scores: TensorType, *, ngram_size: int) -> Estimate:
-    """Compares the last tokens with every run of earlier tokens and overwrites scores that would repeat one."""
-    compared = ids.numel * (ngram_size - 1)
-    return Estimate((scores.like(),), vector_flops=compared, reads=(ids, scores))
-
-
-@rule("com.microsoft.BifurcationDetector")
-@takes("source current previous predicted?")
+@rule("com.microsoft.BifurcationDetector").takes("source current previous predicted?")
 def bifurcation_detector(of: Operands, *, max_ngram_size: int = 3, min_ngram_size: int = 1) -> Estimate:
     """Compares predicted tokens with the source, and the last n-grams with every position of it."""
     merged = of.current.shape[0] if of.predicted is None else data_dependent("tokens")
@@ -166,19 +137,6 @@ def bifurcation_detector(of: Operands, *, max_ngram_size: int = 3, min_ngram_siz
     compared += lengths * of.source.numel
     out = (of.current.like((merged,)), of.current.like(()))
     return Estimate(out, vector_flops=compared, reads=(*of,))
-
-
-@rule("com.microsoft.NGramHashMapping")
-@takes("ids multipliers vocabularies past_ids? head_offsets? eos_token_id? segment_ids?")
-def ngram_hash_mapping(of: Operands, *, max_ngram_size: int, n_head_per_ngram: int) -> Estimate:
-    """Per n-gram a product and an exclusive or for each token; per n-gram and head a remainder and an offset."""
-    heads = (max_ngram_size - 1) * n_head_per_ngram
-    out = of.ids.like((*of.ids.shape, heads))
-    # Each longer n-gram takes one more token than the one before.
-    mixed = (2 * max_ngram_size - 1) * of.ids.numel
-    vector = mixed + (1 + (of.head_offsets is not None)) * out.numel
-    present = of.ids.like((of.ids.shape[0], max_ngram_size - 1))
-    return Estimate((out, present), vector_flops=vector, reads=(*of,))
 
 
 @rule("com.microsoft.WordConvEmbedding", product=("chars", "weight"))

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from graphflops.cost import Estimate, data_dependent, free
-from graphflops.dims import Dim, ceil_div, floor_div, meet, prod
+from graphflops.dims import Dim, ceil_div, floor_div, prod
 from graphflops.rules import fourier, lapack, linalg
+from graphflops.rules.distance import euclidean_dist
 from graphflops.rules.embedding import embedding
-from graphflops.rules.lapack import n_log_n
 from graphflops.rules.onnx import entries
 from graphflops.rules.onnx.activation import pointwise, rows_of, swish
 from graphflops.rules.onnx.creation import range_ as onnx_range
@@ -20,11 +20,10 @@ from graphflops.rules.operands import Operands, takes
 from graphflops.rules.quantized import DEQUANTIZE, QUANTIZE
 from graphflops.rules.reduce import SOFTMAX
 from graphflops.rules.registry import require, rule
-from graphflops.rules.resample import OVERLAP
+from graphflops.rules.resample import suppression
 from graphflops.rules.shapes import axis as axis_of
 from graphflops.rules.shapes import replaced
 from graphflops.rules.work import WORK, Work
-from graphflops.rules.work import gelu as gelu_work
 from graphflops.tensor import BOOL, FLOAT32, INT32, INT64, STRING, UINT8, UINT32, TensorType
 
 rule("onnx.DynamicSlice")(slice_)
@@ -55,16 +54,7 @@ def unfold_tensor(x: TensorType, *, size: int, dim: int = -1, step: int = 1) -> 
     """Every window along an axis, as a new last axis: a copy."""
     place = axis_of(dim, x.rank)
     count = floor_div(x.shape[place] - size, step) + 1
-    out = x.like((*replaced(x.shape, place, count), size))
-    return Estimate((out,), reads=(x,))
-
-
-@rule("com.microsoft.Unique", kind="sort")
-def unique(x: TensorType) -> Estimate:
-    """The distinct elements in order of appearance, by one table look-up per element."""
-    distinct = data_dependent("unique")
-    out = (x.like((distinct,)), x.like(dtype=INT64), x.like((distinct,), INT64))
-    return Estimate(out, vector_flops=x.numel, reads=(x,))
+    return Estimate((x.like((*replaced(x.shape, place, count), size)),), reads=(x,))
 
 
 rule("com.microsoft.Inverse", kind="linear_algebra").derived(
@@ -74,17 +64,9 @@ rule("com.microsoft.Inverse", kind="linear_algebra").derived(
 
 @rule("com.microsoft.CDist", kind="distance")
 def cdist(a: TensorType, b: TensorType, *, metric: str = "sqeuclidean") -> Estimate:
-    """|a|^2 - 2ab + |b|^2, never below 0, as the kernel computes it: a product of matrices, and each row's sum of squares.
-
-    A root follows where the distance is not squared.
-    """
-    (rows, inner), (columns, width) = a.shape, b.shape
-    meet(inner, width, f"rows of {inner} and of {width} have no distance")
-    out = a.like((rows, columns))
-    squares = 2 * (a.numel + b.numel)
-    roots = 0 if metric == "sqeuclidean" else out.numel
-    product = 2 * out.numel * inner
-    return Estimate((out,), product, squares + 3 * out.numel, roots, reads=(a, b))
+    """|a|^2 - 2ab + |b|^2, never below 0, as the kernel computes it; a root follows where the distance is not squared."""
+    found = euclidean_dist(a, b)
+    return replace(found, transcendentals=0) if metric == "sqeuclidean" else found
 
 
 @rule("com.microsoft.Rfft", kind="fourier")
@@ -110,8 +92,7 @@ def irfft(x: TensorType, *, signal_ndim: int) -> Estimate:
     return _transformed(x, (*leading, n), n, (*leading, frequencies), signal_ndim)
 
 
-@rule("com.microsoft.CropAndResize", kind="boxes")
-@takes("x rois batch_indices crop_size")
+@rule("com.microsoft.CropAndResize", kind="boxes").takes("x rois batch_indices crop_size")
 def crop_and_resize(of: Operands, *, mode: str = "bilinear") -> Estimate:
     """Samples every region on a grid: four weighted neighbours per sample, or the nearest."""
     height, width = entries.sizes(of.crop_size) or (entries.unknown("crop", 0), entries.unknown("crop", 1))
@@ -121,18 +102,10 @@ def crop_and_resize(of: Operands, *, mode: str = "bilinear") -> Estimate:
     return Estimate((out,), vector_flops=sampled + positions, reads=(*of,))
 
 
-@rule("com.microsoft.DynamicTimeWarping")
-def dynamic_time_warping(x: TensorType) -> Estimate:
-    """Two comparisons and a sum per element; the length of the cheapest path is data-dependent."""
-    out = x.like((2, data_dependent("warping_path")), INT32)
-    return Estimate((out,), vector_flops=3 * x.numel, reads=(x,))
-
-
 @rule("com.microsoft.IsAllFinite", kind="reduction")
 def is_all_finite(*tensors: TensorType) -> Estimate:
     """A test and a conjunction per element."""
-    vector = 2 * sum(x.numel for x in tensors)
-    return Estimate((TensorType((), BOOL),), vector_flops=vector, reads=tensors)
+    return Estimate((TensorType((), BOOL),), vector_flops=2 * sum(x.numel for x in tensors), reads=tensors)
 
 
 @rule("com.microsoft.MurmurHash3", kind="elementwise")
@@ -172,12 +145,6 @@ def remove_padding(x: TensorType, counts: TensorType) -> Estimate:
     return Estimate((out, *places), vector_flops=batch, reads=(out, counts))
 
 
-@rule("com.microsoft.RestorePadding", kind="movement")
-def restore_padding(x: TensorType, token_offset: TensorType) -> Estimate:
-    """Puts the packed rows back, zeros elsewhere."""
-    return Estimate((x.like((*token_offset.shape, x.shape[-1])),), reads=(x, token_offset))
-
-
 # Experimental operators in files of ONNX's first years.
 
 
@@ -204,8 +171,7 @@ def given_tensor_fill(
 # Detection operators of TensorRT's plug-ins.
 
 
-@rule("onnx.EfficientNMS_TRT", "TRT.EfficientNMS_TRT", kind="boxes")
-@takes("boxes scores anchors?")
+@rule("onnx.EfficientNMS_TRT", "TRT.EfficientNMS_TRT", kind="boxes").takes("boxes scores anchors?")
 def efficient_nms(of: Operands, *, max_output_boxes: int, **attributes: object) -> Estimate:
     """Non-maximum suppression over every pair of boxes; results are padded to the maximum number of boxes."""
     boxes, scores, _ = of
@@ -213,27 +179,13 @@ def efficient_nms(of: Operands, *, max_output_boxes: int, **attributes: object) 
     kept = (batch, max_output_boxes)
     counts, labels = (scores.like(shape, INT32) for shape in ((batch, 1), kept))
     out = (counts, boxes.like((*kept, 4)), scores.like(kept), labels)
-    pairs = floor_div(candidates * (candidates - 1), 2)
-    work = batch * classes * (candidates + n_log_n(candidates) + OVERLAP * pairs)
+    work = batch * classes * (candidates + suppression(candidates))
     return Estimate(out, vector_flops=work, reads=(*of,))
 
 
 # Elementwise: activations after a bias, gated sums, dropout after bias and residual.
 
 KIND = "elementwise"
-
-
-@takes("x bias?")
-def biased(of: Operands, *, approximate: str) -> Estimate:
-    """An addition where there is a bias, one tanh and the arithmetic around it."""
-    row = gelu_work(approximate).more(0 if of.bias is None else WORK["add"].flops)
-    return entries.fused((of.x.like(),), entries.applied(row, of.x), reads=(*of,))
-
-
-rule("com.microsoft.FastGelu").derived(biased, approximate="tanh")
-rule("com.microsoft.BiasGelu").derived(
-    biased, says="An addition, one erf and the arithmetic around it.", approximate="none"
-)
 
 
 @rule("com.microsoft.QuickGelu")
@@ -245,24 +197,7 @@ def quick_gelu(x: TensorType, *, alpha: float = 1.702) -> Estimate:
 @rule("com.microsoft.ScaledSiLU")
 def scaled_silu(x: TensorType, scale: TensorType | None = None, *, alpha: float = 1.0) -> Estimate:
     """An optional scale, and a product with the sigmoid."""
-    estimate = swish(x, alpha=alpha if scale is None else 2.0)
-    return replace(estimate, reads=(x, scale))
-
-
-@rule("com.microsoft.BiasSplitGelu")
-def bias_split_gelu(x: TensorType, bias: TensorType) -> Estimate:
-    """An addition to every element, gelu of one half, and a product of both halves."""
-    out = x.like((*x.shape[:-1], floor_div(x.shape[-1], 2)))
-    parts = (
-        entries.applied(row, of) for row, of in ((WORK["add"], x), (WORK["gelu"], out), (WORK["mul"], out))
-    )
-    return entries.fused((out,), *parts, reads=(x, bias))
-
-
-@rule("com.microsoft.BiasAdd")
-def bias_add(x: TensorType, bias: TensorType, skip: TensorType) -> Estimate:
-    """Two additions per element."""
-    return entries.fused((x.like(),), entries.applied(WORK["add"].times(2), x), reads=(x, bias, skip))
+    return replace(swish(x, alpha=alpha if scale is None else 2.0), reads=(x, scale))
 
 
 @rule("com.microsoft.BiasSoftmax")
@@ -278,13 +213,12 @@ def gated_add(x: TensorType, y: TensorType, gate: TensorType) -> Estimate:
     return pointwise(WORK["mul"].more(WORK["add"].flops), x, y, gate)
 
 
-@rule("com.microsoft.LinearAttentionGate")
-@takes("a bias scale b?")
+@rule("com.microsoft.LinearAttentionGate").takes("a bias scale b?")
 def linear_attention_gate(of: Operands, *, outputs: entries.Outputs = (True,)) -> Estimate:
     """A sum, softplus and a product for the decay; a sigmoid for the update rate."""
-    decay = entries.applied(WORK["softplus"].more(WORK["add"].flops + WORK["mul"].flops), of.a)
+    decay = WORK["softplus"].more(WORK["add"].flops + WORK["mul"].flops).on(of.a.numel)
     sigmoid = of.b if entries.is_wanted(outputs, 1) else None
-    rate = entries.work(0) if sigmoid is None else entries.applied(WORK["sigmoid"], sigmoid)
+    rate = WORK["sigmoid"].on(0 if sigmoid is None else sigmoid.numel)
     out = (of.a.like(), None if of.b is None else of.b.like())
     return entries.fused(out, decay, rate, reads=(of.a, of.bias, of.scale, sigmoid))
 
@@ -298,8 +232,7 @@ def complex_mul(a: TensorType, b: TensorType) -> Estimate:
 # Dropout: active in training only; additions before and after it always count.
 
 
-@rule("com.microsoft.BitmaskDropout")
-@takes("x ratio? training_mode?")
+@rule("com.microsoft.BitmaskDropout").takes("x ratio? training_mode?")
 def bitmask_dropout(of: Operands, *, outputs: entries.Outputs = (True,)) -> Estimate:
     """As Dropout, its mask a bit per element in words of 32."""
     estimate = dropout(*of, outputs=outputs)

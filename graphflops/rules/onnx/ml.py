@@ -185,27 +185,19 @@ def normalizer(x: TensorType, *, norm: str = "MAX") -> Estimate:
     """The maximum, sum or root of the sum of squares of every row, and a division per element."""
     rows, _ = rows_and_features(x)
     squares = norm == "L2"
-    roots = rows if squares else 0
-    return Estimate((x.like(dtype=FLOAT32),), 0, (2 + squares) * x.numel, roots, reads=(x,))
+    return Estimate((x.like(dtype=FLOAT32),), 0, (2 + squares) * x.numel, rows if squares else 0, reads=(x,))
 
 
 @rule("ai.onnx.ml.OneHotEncoder")
 def one_hot_encoder(x: TensorType, *, cats_int64s: Ints = (), cats_strings: Strings = ()) -> Estimate:
     """A look-up per element; writes a row of zeros with at most one 1."""
     categories = len(cats_int64s or cats_strings)
-    out = x.like((*x.shape, categories), FLOAT32)
-    return Estimate((out,), vector_flops=x.numel, reads=(x,))
+    return Estimate((x.like((*x.shape, categories), FLOAT32),), vector_flops=x.numel, reads=(x,))
 
 
-def looked_up(x: TensorType, dtype: DType | None, each: int = 1) -> Estimate:
+def looked_up(x: TensorType, dtype: DType) -> Estimate:
     """One look-up per element."""
-    return Estimate((x.like(dtype=dtype),), vector_flops=each * x.numel, reads=(x,))
-
-
-rule("ai.onnx.ml.Binarizer").derived(looked_up, says="A comparison per element.", dtype=None, each=1)
-rule("ai.onnx.ml.Imputer").derived(
-    looked_up, says="A comparison and a choice per element.", dtype=None, each=2
-)
+    return Estimate((x.like(dtype=dtype),), vector_flops=x.numel, reads=(x,))
 
 
 @rule("ai.onnx.ml.CategoryMapper", "ai.onnx.ml.LabelEncoder.1")

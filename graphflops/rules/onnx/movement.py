@@ -19,15 +19,7 @@ from graphflops.rules.onnx.conv import window_counts
 from graphflops.rules.onnx.values import Number, Place, filled, known_contents, moved
 from graphflops.rules.rearrange import columns_to_image, repeated, triangle
 from graphflops.rules.registry import require, require_known, rule
-from graphflops.rules.shapes import (
-    axes,
-    end_to_end,
-    replaced,
-    resolved,
-    same_elements,
-    shown,
-    tensors_of,
-)
+from graphflops.rules.shapes import axes, end_to_end, replaced, resolved, same_elements, shown, tensors_of
 from graphflops.rules.shapes import axis as place_of
 from graphflops.tensor import DTYPES, INT64, DType, TensorType, UnknownType
 

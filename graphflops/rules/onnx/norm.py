@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from graphflops.cost import Estimate, free
-from graphflops.dims import Dim, broadcast, differ, floor_div, meet, mod, prod, total
+from graphflops.dims import broadcast, floor_div, meet, mod, prod, total
 from graphflops.errors import shown
 from graphflops.rules.creation import masked
 from graphflops.rules.loss_class import cross_entropy_loss, likelihood
 from graphflops.rules.norm import MEAN_SQUARE, STATISTICS, normalised, scaled, updated
+from graphflops.rules.norm import group_norm as of_groups
 from graphflops.rules.onnx.activation import only_value
-from graphflops.rules.onnx.entries import Outputs, applied, fused, is_wanted, onnx_dtype, work
+from graphflops.rules.onnx.entries import Outputs, fused, is_wanted, onnx_dtype, work
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.quantized import DEQUANTIZE, QUANTIZE
 from graphflops.rules.registry import require, require_known, rule
@@ -63,48 +64,40 @@ def instance_normalization(x: TensorType, scale: TensorType, bias: TensorType) -
     return normalised(x, prod(x.shape[:2]), scale, bias)
 
 
-@rule("onnx.GroupNormalization")
-def group_normalization(x: TensorType, scale: TensorType, bias: TensorType, *, num_groups: int) -> Estimate:
-    """Seven operations per element, a reciprocal root per group of each sample; scales of groups or of channels."""
-    require(x.rank >= 2 and num_groups > 0, f"{num_groups} groups of the channels of {x}")
-    channels = x.shape[1]
-    meet(mod(channels, num_groups), 0, f"{channels} channels do not make {num_groups} groups")
-    return normalised(x, x.shape[0] * num_groups, scale, bias)
+rule("onnx.GroupNormalization").derived(
+    of_groups,
+    says="Seven operations per element, a reciprocal root per group of each sample; scales of groups or of channels.",
+    order="x weight bias",
+)
 
 
-def require_parts(shape: tuple[Dim, ...], *parts: TensorType | None) -> None:
-    """Raises ShapeError for a scale or a bias that does not broadcast to what it scales."""
-    for part in parts:
-        wide = shape if part is None else broadcast(part.shape, shape)
-        fits = len(wide) == len(shape) and not any(map(differ, wide, shape))
-        require(fits, f"a scale or bias {part} for [{', '.join(map(str, shape))}]")
-
-
-def from_axis(x: TensorType, axis: int) -> tuple[int, tuple[Dim, ...]]:
-    """The first normalised axis, and the shape of the statistics."""
-    place = axis_of(axis, x.rank)
-    return place, (*x.shape[:place], *(1,) * (x.rank - place))
-
-
-@rule("onnx.LayerNormalization")
 @takes("x scale bias?")
-def layer_normalization(of: Operands, *, axis: int = -1, stash_type: int = 1) -> Estimate:
-    """Seven operations per element with a bias, a reciprocal root per row."""
+def by_rows(
+    of: Operands, *, axis: int = -1, stash_type: int = 1, statistics: int = STATISTICS, kept: int = 2
+) -> Estimate:
+    """Seven operations per element with a bias, four by the root mean square, a reciprocal root per row.
+
+    kept: how many statistics are results.
+    """
     x, scale, bias = of
-    place, kept = from_axis(x, axis)
-    require_parts(x.shape, scale, bias)
-    statistic = x.like(kept, onnx_dtype(stash_type))
-    estimate = normalised(x, prod(x.shape[:place]), scale, bias)
-    return replace(estimate, out=(x.like(), statistic, statistic))
+    rows = x.shape[: axis_of(axis, x.rank)]
+    for part in (scale, bias):
+        wide = x.shape if part is None else broadcast(part.shape, x.shape)
+        problem = f"a scale or bias {part} for [{', '.join(map(str, x.shape))}]"
+        require(len(wide) == x.rank, problem)
+        for whole, size in zip(wide, x.shape, strict=True):
+            meet(whole, size, problem)
+    statistic = x.like((*rows, *(1,) * (x.rank - len(rows))), onnx_dtype(stash_type))
+    out = x.like(dtype=None if statistics == STATISTICS else scale.dtype)
+    norm = normalised(x, prod(rows), scale, bias, statistics)
+    return replace(norm, out=(out, *(statistic,) * kept))
 
 
-@rule("onnx.RMSNormalization")
-def rms_normalization(x: TensorType, scale: TensorType, *, axis: int = -1) -> Estimate:
-    """Four operations per element, a reciprocal root per row."""
-    place, _ = from_axis(x, axis)
-    require_parts(x.shape, scale)
-    estimate = normalised(x, prod(x.shape[:place]), scale, statistics=MEAN_SQUARE)
-    return replace(estimate, out=(x.like(dtype=scale.dtype),))
+rule("onnx.LayerNormalization")(by_rows)
+rule("onnx.RMSNormalization").derived(by_rows, order="x scale", statistics=MEAN_SQUARE, kept=0)
+rule("onnx.SimplifiedLayerNormalization", "com.microsoft.SimplifiedLayerNormalization").derived(
+    by_rows, order="x scale", statistics=MEAN_SQUARE, kept=1
+)
 
 
 @rule("onnx.LpNormalization")
@@ -127,8 +120,7 @@ def local_response_normalization(x: TensorType, *, size: int) -> Estimate:
     return Estimate((x.like(),), vector_flops=(size + 4) * x.numel, transcendentals=x.numel, reads=(x,))
 
 
-@rule("onnx.Dropout")
-@takes("x ratio? training_mode?")
+@rule("onnx.Dropout").takes("x ratio? training_mode?")
 def dropout(of: Operands, *, outputs: Outputs = (True,)) -> Estimate:
     """In training three operations per element; an unknown mode counts as training."""
     mode = of.training_mode
@@ -170,8 +162,7 @@ def after_sum(x: TensorType, *added: TensorType | None, norm: Estimate, statisti
     return fused((x.like(), *kept, x.like()), norm, work(len(given) * x.numel), reads=(*norm.reads, *given))
 
 
-@rule("com.microsoft.SkipLayerNormalization")
-@takes("x skip gamma beta? bias?")
+@rule("com.microsoft.SkipLayerNormalization").takes("x skip gamma beta? bias?")
 def skip_layer_normalization(of: Operands, *, statistics: int = STATISTICS) -> Estimate:
     """One addition per element for `skip` and one for a bias, then as LayerNormalization over the last axis."""
     norm = normalised(of.x, prod(of.x.shape[:-1]), of.gamma, of.beta, statistics)
@@ -186,25 +177,14 @@ rule("com.microsoft.SkipSimplifiedLayerNormalization", "onnx.SkipSimplifiedLayer
 )
 
 
-@rule("onnx.SimplifiedLayerNormalization", "com.microsoft.SimplifiedLayerNormalization")
-def simplified_layer_normalization(
-    x: TensorType, scale: TensorType, *, axis: int = -1, stash_type: int = 1
-) -> Estimate:
-    """Four operations per element, a reciprocal root per row: the root mean square from the axis on."""
-    place, kept = from_axis(x, axis)
-    norm = normalised(x, prod(x.shape[:place]), scale, statistics=MEAN_SQUARE)
-    return replace(norm, out=(x.like(dtype=scale.dtype), x.like(kept, onnx_dtype(stash_type))))
-
-
-@rule("com.microsoft.GroupNorm")
-@takes("x gamma beta skip? bias?")
+@rule("com.microsoft.GroupNorm").takes("x gamma beta skip? bias?")
 def group_norm(of: Operands, *, activation: int, groups: int, channels_last: int = 1) -> Estimate:
     """Seven operations per element, of the sum with `skip` and a bias, a reciprocal root per group; and an optional silu."""
     channels = of.x.shape[-1 if channels_last else 1]
     meet(mod(channels, groups), 0, f"{channels} channels do not make {groups} groups")
     norm = normalised(of.x, of.x.shape[0] * groups, of.gamma, of.beta)
     after = WORK["silu" if activation else "identity"]
-    done = fused(norm.out, norm, applied(after, of.x), reads=norm.reads)
+    done = fused(norm.out, norm, after.on(of.x.numel), reads=norm.reads)
     if of.skip is None:
         return done
     return after_sum(of.x, of.skip, of.bias, norm=done, statistics=False)
@@ -230,12 +210,10 @@ def gated_rms_norm(
     return fused((x.like(),), norm, gated, reads=(x, scale, gate))
 
 
-@rule("com.microsoft.QOrderedLayerNormalization")
-@takes("x scale_x scale bias? scale_y")
+@rule("com.microsoft.QOrderedLayerNormalization").takes("x scale_x scale bias? scale_y")
 def qordered_layer_normalization(of: Operands, *, axis: int = -1) -> Estimate:
     """A layer norm between a conversion from integers and one back."""
-    place, _ = from_axis(of.x, axis)
-    norm = normalised(of.x, prod(of.x.shape[:place]), of.scale, of.bias)
+    norm = normalised(of.x, prod(of.x.shape[: axis_of(axis, of.x.rank)]), of.scale, of.bias)
     converting = work((DEQUANTIZE - 1 + QUANTIZE - 1) * of.x.numel)
     return fused((of.x.like(),), norm, converting, reads=(*of,))
 
@@ -257,15 +235,15 @@ def embedded(of: Operands, places: TensorType | None) -> Estimate:
     return fused((total, of.ids.like(of.ids.shape[:1], INT32), total), norm, work(sums), reads=reads)
 
 
-@rule("com.microsoft.EmbedLayerNormalization")
-@takes("ids segments? words positions of_segments? gamma beta mask? places?")
+@rule("com.microsoft.EmbedLayerNormalization").takes(
+    "ids segments? words positions of_segments? gamma beta mask? places?"
+)
 def embed_layer_normalization(of: Operands) -> Estimate:
     """Two or three embedding rows per token, summed, and a layer norm; the mask gives the sequence lengths."""
     return embedded(of, of.places)
 
 
-@rule("com.microsoft.QEmbedLayerNormalization")
-@takes(
+@rule("com.microsoft.QEmbedLayerNormalization").takes(
     "ids segments? words positions of_segments? gamma beta mask? words_scale? positions_scale? segments_scale? "
     "gamma_scale? beta_scale? words_zero? positions_zero? segments_zero? gamma_zero? beta_zero?"
 )
@@ -299,8 +277,7 @@ def negative_log_likelihood_loss(
     return likelihood(x, target, weight, code_of(reduction))
 
 
-@rule("onnx.SoftmaxCrossEntropyLoss")
-@takes("x target weight?")
+@rule("onnx.SoftmaxCrossEntropyLoss").takes("x target weight?")
 def softmax_cross_entropy_loss(of: Operands, *, reduction: str = "mean") -> Estimate:
     """The logarithm of the softmax, which may be a result of its own, then a pick."""
     loss = cross_entropy_loss(*of, reduction=code_of(reduction))
@@ -329,15 +306,10 @@ def optimized(
     groups = 2 + states
     require(len(tensors) % groups == 0, f"{len(tensors)} operands do not make {groups} for each tensor")
     many = len(tensors) // groups
-    elements: Dim = total(x.numel for x in tensors[:many])
     kept = (*tensors[:many], *tensors[2 * many :])
     regular = REGULARISED * (norm_coefficient != 0) + (norm_coefficient_post != 0)
-    return Estimate(
-        tuple(x.like() for x in kept),
-        vector_flops=(step.flops + regular) * elements,
-        transcendentals=step.transcendentals * elements,
-        reads=(rate, count, *tensors),
-    )
+    updated = Estimate(tuple(x.like() for x in kept), reads=(rate, count, *tensors))
+    return updated.plus(step.more(regular).on(total(x.numel for x in tensors[:many])))
 
 
 rule("ai.onnx.preview.training.Adagrad").derived(

@@ -13,9 +13,9 @@ from typing import Any
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, differ, dim_max, floor_div, meet, prod
 from graphflops.rules import recurrent as shared
+from graphflops.rules.attention import by_head
 from graphflops.rules.matmul import matmul
-from graphflops.rules.onnx.attention import by_head
-from graphflops.rules.onnx.entries import applied, fused, work
+from graphflops.rules.onnx.entries import fused, work
 from graphflops.rules.onnx.microsoft_decoder import NORMED
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.quantized import MIN_MAX, QUANTIZE
@@ -31,8 +31,9 @@ KIND = "recurrent"
 OPERANDS = "x w r bias? sequence_lens? initial_h? initial_c? peepholes?"
 
 
-@rule("com.microsoft.DynamicQuantizeLSTM", product=("x", "w", "r"))
-@takes(f"{OPERANDS} w_scale? w_zero_point? r_scale? r_zero_point?")
+@rule("com.microsoft.DynamicQuantizeLSTM", product=("x", "w", "r")).takes(
+    f"{OPERANDS} w_scale? w_zero_point? r_scale? r_zero_point?"
+)
 def dynamic_quantize_lstm(of: Operands, **attributes: Any) -> Estimate:
     """An LSTM with integer weights (directions, in, 4 * hidden); inputs and states are quantized at every step."""
     x, w, r, *others = of
@@ -43,8 +44,9 @@ def dynamic_quantize_lstm(of: Operands, **attributes: Any) -> Estimate:
     return estimate.plus(vector_flops=vector, reads=tuple(others[-4:]), matrix_dtype=INT8)
 
 
-@rule("com.microsoft.AttnLSTM", product=("x", "w", "r"))
-@takes(f"{OPERANDS} query_weight? memory_weight? score_weight? memory? memory_lens? narrowing?")
+@rule("com.microsoft.AttnLSTM", product=("x", "w", "r")).takes(
+    f"{OPERANDS} query_weight? memory_weight? score_weight? memory? memory_lens? narrowing?"
+)
 def attn_lstm(of: Operands, **attributes: Any) -> Estimate:
     """An LSTM whose input at every step is joined with a context: the previous state's attention to a memory.
 
@@ -108,8 +110,7 @@ def layer_backward(call: ForwardCall) -> Estimate:
     state = x.like((x.shape[0 if given.get("layout") else 1], r.shape[2]))
     groups = {"x": {"x"}, "hx": {"initial_h", "initial_c"}, "params": {"w", "r", "bias", "peepholes"}}
     wants = frozenset(name for name, members in groups.items() if members & call.wants)
-    work = recur_back(cell, x, state, [one] * r.shape[0], r.shape[0], wants)
-    return with_gradients(work, call)
+    return with_gradients(recur_back(cell, x, state, [one] * r.shape[0], r.shape[0], wants), call)
 
 
 @takes(OPERANDS)
@@ -168,8 +169,7 @@ def recurrence(rows: Dim, heads: Dim, width: Dim, depth: Dim, update_rule: str, 
     )
 
 
-@rule("com.microsoft.LinearAttention")
-@takes("query key value past_state? decay? beta?")
+@rule("com.microsoft.LinearAttention").takes("query key value past_state? decay? beta?")
 def linear_attention_of_rows(
     of: Operands,
     *,
@@ -191,8 +191,7 @@ def linear_attention_of_rows(
     return fused((out, state), part, Estimate(matrix_flops=more_reading), reads=(*of,))
 
 
-@rule("onnx.LinearAttention", kind="other")
-@takes("query key value past_state? decay? beta?")
+@rule("onnx.LinearAttention", kind="other").takes("query key value past_state? decay? beta?")
 def linear_attention(
     of: Operands, *, kv_num_heads: int, q_num_heads: int, update_rule: str = "gated_delta"
 ) -> Estimate:
@@ -213,8 +212,7 @@ def linear_attention(
     return estimate.plus(vector_flops=sharing)
 
 
-@rule("com.microsoft.GatedDeltaNet")
-@takes(
+@rule("com.microsoft.GatedDeltaNet").takes(
     "query key? value? cu_seqlens? decay? beta? initial_state? a_log? dt_bias? capture_count? state_update_active?"
 )
 def gated_delta_net(
@@ -236,8 +234,9 @@ def gated_delta_net(
         q_heads = floor_div(together - heads * depth, 2 * width)
     rows = prod(rows_shape)
     part = recurrence(rows, heads, width, depth, update_rule, decay.numel if decay else 0)
-    gates = activated("softplus", 2, decay if gate_activation != "none" else None)  # of a sum, and scaled
-    rates = activated("sigmoid", 0, of.beta if beta_activation != "none" else None)
+    # of a sum, and scaled
+    gates = WORK["softplus"].more(2).on(decay.numel if decay and gate_activation != "none" else 0)
+    rates = WORK["sigmoid"].on(of.beta.numel if of.beta and beta_activation != "none" else 0)
     normed = 2 * rows * q_heads * (qk_l2_norm != 0)
     norms = work(3 * width * normed, normed)
     sequences = begun.shape[0] if begun is not None else rows_shape[0] if len(rows_shape) > 1 else 1
@@ -250,19 +249,13 @@ def gated_delta_net(
     return fused(results, part, gates, rates, norms, reads=(*of,))
 
 
-def activated(name: str, more: int, x: TensorType | None) -> Estimate:
-    """A function of every element of a tensor that may be missing, with `more` operations on each."""
-    return work(0) if x is None else applied(WORK[name].more(more), x)
-
-
 def convolved(x: TensorType, weight: TensorType, bias: TensorType | None, activation: str) -> Estimate:
     """A depthwise convolution, a bias, and an activation."""
     after = activation_named(activation).more(bias is not None)
-    return replace(applied(after, x), matrix_flops=2 * prod(weight.shape[2:]) * x.numel)
+    return replace(after.on(x.numel), matrix_flops=2 * prod(weight.shape[2:]) * x.numel)
 
 
-@rule("com.microsoft.CausalConvWithState", product=("x", "weight"))
-@takes("x weight bias? past_state?")
+@rule("com.microsoft.CausalConvWithState", product=("x", "weight")).takes("x weight bias? past_state?")
 def causal_convolution(
     of: Operands,
     *,
@@ -278,8 +271,9 @@ def causal_convolution(
     return fused((x.like(), state), convolved(x, of.weight, of.bias, activation), reads=(*of,))
 
 
-@rule("com.microsoft.VarlenCausalConvWithState", product=("x", "weight"))
-@takes("x weight cumulative_sequence_length bias? initial_state capture_count? kernel_delta? previous_mask?")
+@rule("com.microsoft.VarlenCausalConvWithState", product=("x", "weight")).takes(
+    "x weight cumulative_sequence_length bias? initial_state capture_count? kernel_delta? previous_mask?"
+)
 def packed_causal_convolution(
     of: Operands, *, activation: str = "none", state_update_capacity: int = 0
 ) -> Estimate:
@@ -289,8 +283,7 @@ def packed_causal_convolution(
     return fused(results, convolved(of.x, of.weight, of.bias, activation), reads=(*of,))
 
 
-@rule("com.microsoft.EngramGate")
-@takes("key query value key_scale query_scale value_scale?")
+@rule("com.microsoft.EngramGate").takes("key query value key_scale query_scale value_scale?")
 def engram_gate(of: Operands) -> Estimate:
     """Root mean square norms of keys and queries, a dot product, a gate made of its root, and the gated value."""
     rows = prod(of.key.shape[:-1])
@@ -316,8 +309,7 @@ def hyper_connection_pre_mix(
     return Estimate((out,), vector_flops=vector, reads=(streams, pre_mix))
 
 
-@rule("com.microsoft.HyperConnectionPostMix")
-@takes("streams block post_mix stream_mix?")
+@rule("com.microsoft.HyperConnectionPostMix").takes("streams block post_mix stream_mix?")
 def hyper_connection_post_mix(of: Operands, *, num_branches: int = 0) -> Estimate:
     """Mixes the streams by a small matrix and adds a weighted block result to each."""
     _, branches, _ = grouped(of.streams, num_branches)

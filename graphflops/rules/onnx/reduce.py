@@ -11,17 +11,16 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from graphflops.cost import Estimate, data_dependent
-from graphflops.dims import Dim, Expr, at_least, compare, floor_div, meet
+from graphflops.dims import Dim, Expr, at_least, compare, meet
 from graphflops.rules import contraction, cumulative, lapack, linalg
 from graphflops.rules import matmul as products
 from graphflops.rules import reduce as shared
 from graphflops.rules.cumulative import distinct, nonzero
-from graphflops.rules.lapack import n_log_n
 from graphflops.rules.onnx import entries, values
 from graphflops.rules.onnx.values import filled, known_contents, moved
-from graphflops.rules.operands import Operands, takes
+from graphflops.rules.operands import Operands
 from graphflops.rules.registry import require, require_known, rule
-from graphflops.rules.resample import OVERLAP
+from graphflops.rules.resample import suppression
 from graphflops.rules.shapes import axes as axes_of
 from graphflops.rules.shapes import axis as place_of
 from graphflops.rules.shapes import only_result, replaced, same_elements, shown, tensors_of
@@ -74,8 +73,7 @@ rule("onnx.Det", kind="linear_algebra").derived(
 )
 
 
-@rule("onnx.MatMulInteger", product=("a", "b"))
-@takes("a b a_zero_point? b_zero_point?")
+@rule("onnx.MatMulInteger", product=("a", "b")).takes("a b a_zero_point? b_zero_point?")
 def matmul_of_integers(of: Operands) -> Estimate:
     """As `MatMul` in 32 bits, with a subtraction per element of an operand that has a zero point."""
     entries.require_scales(of.a.shape[-2:-1], of.a_zero_point)
@@ -83,8 +81,7 @@ def matmul_of_integers(of: Operands) -> Estimate:
     return entries.in_32_bits(products.matmul(of.a, of.b), (of.a, of.a_zero_point), (of.b, of.b_zero_point))
 
 
-@rule("onnx.Gemm", product=("a", "b"))
-@takes("a b c?")
+@rule("onnx.Gemm", product=("a", "b")).takes("a b c?")
 def gemm(
     of: Operands, *, alpha: float = 1.0, beta: float = 1.0, transA: int = 0, transB: int = 0, **others: object
 ) -> Estimate:
@@ -123,40 +120,41 @@ REDUCTIONS = {
 }
 
 
-def register(name: str, kind: Reduction) -> None:
-    """Register a reduction; its axes became an operand in version 18, of sums in version 13."""
-
-    @rule(f"onnx.{name}")
-    def reduction(
-        x: TensorType, axes: entries.Numbers = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0
-    ) -> Estimate:
-        """So many operations per element and per result."""
-        gone = entries.literals(axes) if axes is not None else ()
-        reads = (x, axes if isinstance(axes, TensorType) else None)
-        if gone is None:  # data-dependent axes: the remaining sizes are unknown
-            count = entries.many(axes)
-            require_known(count is not None or keepdims == 1, "neither the axes nor their number are known")
-            left = x.rank if keepdims == 1 or count is None else x.rank - count
-            out = x.like(entries.unknown("reduced", place) for place in range(left))
-            flops = kind.each * x.numel + kind.final * out.numel
-            functions = kind.evaluated * x.numel + kind.evaluated_final * out.numel
-            return Estimate((out,), vector_flops=flops, transcendentals=functions, reads=reads)
-        if not gone and noop_with_empty_axes == 1:  # as onnxruntime reads it
-            # a reduction over no axes: only the operations before and after the sum, maximum or product
-            sums = 2 if kind.evaluated else 1  # the sum, and where it is of exponentials their maximum
-            flops = (kind.each - sums + kind.final) * x.numel
-            functions = (kind.evaluated + kind.evaluated_final) * x.numel
-            same = x.like() if flops or functions else replace(x.like(), value=x.value)
-            return Estimate((same,), vector_flops=flops, transcendentals=functions, reads=(x,))
-        estimate = shared.reduction(x, gone, keepdims == 1, None, *kind[:4])
-        out = only_result(estimate)
-        if kind.fold is not None:
-            out = values.reduced(kind.fold, out, x, axes_of(gone or None, x.rank))
-        return replace(estimate, out=(out,), reads=reads)
+def reduction(
+    x: TensorType,
+    axes: entries.Numbers = None,
+    *,
+    keepdims: int = 1,
+    noop_with_empty_axes: int = 0,
+    kind: Reduction,
+) -> Estimate:
+    """So many operations per element and per result; the axes became an operand in version 18, of sums in version 13."""
+    gone = entries.literals(axes) if axes is not None else ()
+    reads = (x, axes if isinstance(axes, TensorType) else None)
+    if gone is None:  # data-dependent axes: the remaining sizes are unknown
+        count = entries.many(axes)
+        require_known(count is not None or keepdims == 1, "neither the axes nor their number are known")
+        left = x.rank if keepdims == 1 or count is None else x.rank - count
+        out = x.like(entries.unknown("reduced", place) for place in range(left))
+        flops = kind.each * x.numel + kind.final * out.numel
+        functions = kind.evaluated * x.numel + kind.evaluated_final * out.numel
+        return Estimate((out,), vector_flops=flops, transcendentals=functions, reads=reads)
+    if not gone and noop_with_empty_axes == 1:  # as onnxruntime reads it
+        # a reduction over no axes: only the operations before and after the sum, maximum or product
+        sums = 2 if kind.evaluated else 1  # the sum, and where it is of exponentials their maximum
+        flops = (kind.each - sums + kind.final) * x.numel
+        functions = (kind.evaluated + kind.evaluated_final) * x.numel
+        same = x.like() if flops or functions else replace(x.like(), value=x.value)
+        return Estimate((same,), vector_flops=flops, transcendentals=functions, reads=(x,))
+    estimate = shared.reduction(x, gone, keepdims == 1, None, *kind[:4])
+    out = only_result(estimate)
+    if kind.fold is not None:
+        out = values.reduced(kind.fold, out, x, axes_of(gone or None, x.rank))
+    return replace(estimate, out=(out,), reads=reads)
 
 
 for _name, _kind in REDUCTIONS.items():
-    register(_name, _kind)
+    rule(f"onnx.{_name}").derived(reduction, kind=_kind)
 
 
 @rule("onnx.ArgMax", "onnx.ArgMin")
@@ -213,8 +211,9 @@ def unique(x: TensorType, *, axis: int | None = None, sorted: int = 1) -> Estima
     return replace(apart, out=(values, counts.like(), inverse, counts))
 
 
-@rule("onnx.NonMaxSuppression", kind="sort")
-@takes("boxes scores max_output_boxes_per_class? iou_threshold? score_threshold?")
+@rule("onnx.NonMaxSuppression", kind="sort").takes(
+    "boxes scores max_output_boxes_per_class? iou_threshold? score_threshold?"
+)
 def non_max_suppression(of: Operands) -> Estimate:
     """Upper bound per class: boxes are sorted by score, and the overlap of every pair is computed."""
     boxes, scores, limit, *_ = of
@@ -226,5 +225,5 @@ def non_max_suppression(of: Operands) -> Estimate:
     out = TensorType((kept, 3), INT64)
     if most == 0:
         return Estimate((out,))
-    work = n_log_n(n) + OVERLAP * floor_div(n * (n - 1), 2)
-    return Estimate((out,), vector_flops=batch * classes * (n + work), reads=(boxes, scores))
+    work = batch * classes * (n + suppression(n))
+    return Estimate((out,), vector_flops=work, reads=(boxes, scores))

@@ -31,7 +31,7 @@ from graphflops.rules.onnx.entries import (
     unknown,
 )
 from graphflops.rules.onnx.values import Number, converted, floor, multiply, subtract
-from graphflops.rules.operands import Operands, takes
+from graphflops.rules.operands import Operands
 from graphflops.rules.registry import require, require_known, rule
 from graphflops.rules.resample import resized, separated
 from graphflops.rules.shapes import axis as axis_of
@@ -81,8 +81,7 @@ def _known(x: TensorType, what: str) -> Dim:
     return unknown(what, 0) if held is None else held
 
 
-@rule("onnx.STFT")
-@takes("signal frame_step window? frame_length?")
+@rule("onnx.STFT").takes("signal frame_step window? frame_length?")
 def stft(of: Operands, *, onesided: int = 1) -> Estimate:
     """A product with the window and a transform per frame."""
     require(of.signal.rank in (2, 3), f"a batch of signals has two or three axes, not {of.signal.rank}")
@@ -112,8 +111,7 @@ rule("onnx.HannWindow", "onnx.HammingWindow").derived(window, flops=3, cosines=1
 rule("onnx.BlackmanWindow").derived(window, flops=6, cosines=2)
 
 
-@rule("onnx.MelWeightMatrix")
-@takes("num_mel_bins dft_length sample_rate lower_edge_hertz upper_edge_hertz")
+@rule("onnx.MelWeightMatrix").takes("num_mel_bins dft_length sample_rate lower_edge_hertz upper_edge_hertz")
 def mel_weight_matrix(of: Operands, *, output_datatype: int = 1) -> Estimate:
     """Per weight two slopes, their minimum and a clamp at zero; per edge of a triangle a power."""
     bins, length = _known(of.num_mel_bins, "mel"), _known(of.dft_length, "dft")
@@ -143,8 +141,7 @@ def affine_grid(theta: TensorType, size: TensorType) -> Estimate:
     return replace(estimate, reads=(theta, size))
 
 
-@rule("onnx.RoiAlign")
-@takes("x rois batch_indices")
+@rule("onnx.RoiAlign").takes("x rois batch_indices")
 def roi_align(
     of: Operands, *, output_height: int = 1, output_width: int = 1, sampling_ratio: int = 0
 ) -> Estimate:

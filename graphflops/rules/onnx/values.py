@@ -173,7 +173,7 @@ def _sizes(*numbers: Number) -> list[Dim]:
     return [numerator for numerator, _ in fractions]
 
 
-def _of(exact: Callable[..., float], symbolic: Callable[..., Number]) -> Callable[..., Number]:
+def _of(exact: Callable[..., Number], symbolic: Callable[..., Number]) -> Callable[..., Number]:
     """A function of numbers: `exact` of plain ones, `symbolic` if one of them is a formula."""
 
     def function(*numbers: Number) -> Number:
@@ -183,29 +183,34 @@ def _of(exact: Callable[..., float], symbolic: Callable[..., Number]) -> Callabl
     return function
 
 
-def _of_sizes(exact: Callable[..., float], symbolic: Callable[..., Dim]) -> Callable[..., Number]:
+def _of_sizes(exact: Callable[..., Number], symbolic: Callable[..., Dim]) -> Callable[..., Number]:
     return _of(exact, lambda *numbers: symbolic(*_sizes(*numbers)))
 
 
-def _of_fractions(exact: Callable[..., float], symbolic: Callable[..., Number]) -> Callable[..., Number]:
+def _of_fractions(exact: Callable[..., Number], symbolic: Callable[..., Number]) -> Callable[..., Number]:
     """symbolic: of numerator and denominator of the first number, and of the second."""
     return _of(exact, lambda a, b: symbolic(*fraction(a), *fraction(b)))
 
 
 # Functions of single elements.
 
-add = _of_fractions(lambda a, b: sum((a, b)), lambda p, q, r, s: quotient(p * s + r * q, q * s))
-multiply = _of_fractions(lambda a, b: math.prod((a, b)), lambda p, q, r, s: quotient(p * r, q * s))
+add = _of_fractions(operator.add, lambda p, q, r, s: quotient(p * s + r * q, q * s))
+multiply = _of_fractions(operator.mul, lambda p, q, r, s: quotient(p * r, q * s))
 divide = _of_fractions(operator.truediv, lambda p, q, r, s: quotient(p * s, q * r))
 remainder = _of_sizes(operator.mod, mod)  # with the divisor's sign
 # With the dividend's sign; onnxruntime too computes that of integers in double precision.
 remainder_of_dividend = _of_sizes(math.fmod, shapes.remainder_of_dividend)
 power = _of_sizes(math.pow, lambda a, b: call("pow", a, b))
 square_root = _of_sizes(math.sqrt, lambda a: call("sqrt", a))  # of a size need not be whole
+negate = _of(operator.neg, lambda a: multiply(a, -1))
+subtract = _of_fractions(operator.sub, lambda p, q, r, s: quotient(p * s - r * q, q * s))
+divide_whole = _of_sizes(shapes.divided, shapes.divided)  # towards zero
 floor = _of(math.floor, lambda a: floor_div(*fraction(a)))
+ceil = _of(math.ceil, lambda a: negate(floor(negate(a))))
 nearest = _of(round, lambda a: a if fraction(a)[1] == 1 else call("round", a))  # halves to the even number
 smallest = _of_sizes(lambda *numbers: min(numbers), dim_min)
 largest = _of_sizes(lambda *numbers: max(numbers), dim_max)
+magnitude = _of(abs, lambda a: a if at_least(a, 0) else largest(a, negate(a)))
 
 
 def compared(relation: str, a: Number, b: Number) -> Number:
@@ -219,42 +224,12 @@ def compared(relation: str, a: Number, b: Number) -> Number:
 
 def total(numbers: Sequence[Number]) -> Number:
     """A sum of any number of terms."""
-    zero: Number = 0
-    return reduce(add, numbers, zero)
+    return reduce(add, (0, *numbers))
 
 
 def product_of(numbers: Sequence[Number]) -> Number:
     """A product of any number of factors."""
-    one: Number = 1
-    return reduce(multiply, numbers, one)
-
-
-def negate(a: Number) -> Number:
-    """The opposite number."""
-    if isinstance(a, Expr):
-        p, q = fraction(a)
-        return quotient(-p, q)
-    return -a
-
-
-def subtract(a: Number, b: Number) -> Number:
-    """A difference."""
-    return add(a, negate(b))
-
-
-def divide_whole(a: Number, b: Number) -> Number:
-    """A quotient of integers, towards zero."""
-    return shapes.divided(*_sizes(a, b))
-
-
-def ceil(a: Number) -> Number:
-    """Rounded up."""
-    return negate(floor(negate(a)))
-
-
-def magnitude(a: Number) -> Number:
-    """Without its sign."""
-    return a if isinstance(a, Expr) and at_least(a, 0) else largest(a, negate(a))
+    return reduce(multiply, (1, *numbers))
 
 
 def sign(a: Number) -> Number:

@@ -146,7 +146,7 @@ class _Writer:
 
     def node(self, node: Node) -> None:
         op, arguments = node.operator, node.arguments()
-        name = result_of(node)
+        name, view = result_of(node), self.view(arguments.get("x"))
         if op.name == "flat_apply":  # indexing as torch's tracer records it inside a score function
             if len(node.args) < 5 or not str(node.args[2]).endswith("ModIndex"):
                 raise self.unknown(node)
@@ -155,9 +155,9 @@ class _Writer:
             self.known[name] = self.indexed(arguments["x"], arguments["index"])
         elif op.name == "select":
             self.known[name] = self.selected(node)
-        elif op.name in ("t", "transpose", "permute"):
-            self.known[name] = self.permuted(node)
-        elif passes(op) and isinstance(self.view(arguments.get("x")), _View):
+        elif isinstance(view, _View) and (order := op.turned(arguments, len(view.axes))) is not None:
+            self.known[name] = replace(view, axes=tuple([view.axes[axis] for axis in order]))
+        elif passes(op) and isinstance(view, _View):
             self.known[name] = self.viewed(node)
         else:
             value = lowered(node, self.type_of(name), self.operand)
@@ -188,21 +188,6 @@ class _Writer:
         value = self.loaded(f"{name}_whole", view)
         kind = self.type_of(name)
         return Value(self.assign(name, value.cast(kind)), kind, value.natural)
-
-    def permuted(self, node: Node) -> _Known:
-        arguments = node.arguments()
-        view = self.view(arguments["x"])
-        if not isinstance(view, _View):
-            raise self.unknown(node)
-        given, axes = arguments.get("order"), list(view.axes)
-        if isinstance(given, tuple):
-            axes = [view.axes[axis] for axis in given if isinstance(axis, int)]
-        else:
-            first, second = arguments.get("axis0", 0), arguments.get("axis1", -1)
-            assert isinstance(first, int)
-            assert isinstance(second, int)
-            axes[first], axes[second] = axes[second], axes[first]
-        return replace(view, axes=tuple(axes))
 
     def indexed(self, source: Argument, indices: Argument) -> _Known:
         view = self.view(source)
