@@ -68,11 +68,6 @@ def pretended() -> Iterator[FakeTensorMode]:
 
 def _instead() -> Iterator[tuple[Any, str, Any]]:
     """Functions that need data, other ranks or a GPU, by where they are, with what does as well."""
-    fsdp = "torch.distributed.fsdp."
-    shards, flat, whole = (
-        import_module(fsdp + name)
-        for name in ("_fully_shard._fsdp_param", "_flat_param", "fully_sharded_data_parallel")
-    )
     yield from (
         (ddp, "_verify_param_shape_across_processes", _nothing),
         (ddp, "_sync_module_states", _nothing),
@@ -80,12 +75,14 @@ def _instead() -> Iterator[tuple[Any, str, Any]]:
         (ddp.DistributedDataParallel, "_pre_forward", _summing),
         (ddp.DistributedDataParallel, "_check_comm_hook", _nothing),
         (ddp.DistributedDataParallel, "_passing_sync_batchnorm_handle", _nothing),
-        (flat.FlatParamHandle, "_all_gather_flat_param", _gathered),
-        (whole, "_init_device_handle", _on_any_device),
         (torch.nn.SyncBatchNorm, "forward", _over_ranks),
         (torch.cuda, "get_rng_state", lambda *_: None),
         (torch.cuda, "set_rng_state", _nothing),
         (dist, "all_reduce", _with_future(dist.all_reduce)),
+        (dist, "all_gather_object", _told_by_all),
+        (dist, "broadcast_object_list", _nothing),
+        # On one GPU it is the module.
+        (import_module("torch.nn.parallel.data_parallel"), "_get_available_device_type", _nothing),
         (dist.Reducer, "_rebuild_buckets", _nothing),  # which reads data of ranks
         (dist, "Reducer", _with_buckets),
         # Converting a module swaps its parameters, which torch refuses where weak references exist, as here.
@@ -93,13 +90,29 @@ def _instead() -> Iterator[tuple[Any, str, Any]]:
         # It draws again until no number is out of bounds, which it reads: the tensor stays as it is.
         (torch.nn.init, "_no_grad_trunc_normal_", lambda tensor, *_, **__: tensor),
     )
-    if hasattr(shards, "_chunk_with_empty"):
-        yield shards, "_chunk_with_empty", _Chunks
+    yield from _of_fsdp()
     yield from ((place, name, _outside(getattr(place, name))) for place, name in _with_real_tensors())
     name = "_get_capturable_supported_devices"  # which each optimizer has from their common module
     for path, module in [*sys.modules.items()]:
         if path.startswith("torch.optim.") and hasattr(module, name):
             yield module, name, lambda **_: ["cpu"]
+
+
+def _of_fsdp() -> Iterator[tuple[Any, str, Any]]:
+    """The same of both ways to shard parameters."""
+    parts = ("_fully_shard._fsdp_param", "_flat_param", "_init_utils", "fully_sharded_data_parallel")
+    shards, flat, set_up, whole = (import_module(f"torch.distributed.fsdp.{name}") for name in parts)
+    if hasattr(shards, "_chunk_with_empty"):
+        yield shards, "_chunk_with_empty", _Chunks
+    yield flat.FlatParamHandle, "_all_gather_flat_param", _gathered
+    yield whole, "_init_device_handle", _on_any_device
+    yield (
+        set_up,
+        "_get_device_from_device_id",
+        lambda device, *_: None if device is None else torch.device("cpu"),
+    )
+    yield set_up, "_check_module_states_for_sync_module_states", _nothing
+    yield set_up, "_sync_module_params_and_buffers", _nothing
 
 
 @contextlib.contextmanager
@@ -238,6 +251,11 @@ def _with_future(function: Callable[..., Any]) -> Callable[..., Any]:
         return work and mock.Mock(wait=work.wait, is_completed=work.is_completed, get_future=lambda: future)
 
     return called
+
+
+def _told_by_all(objects: list[Any], own: Any, *_: Any, **__: Any) -> None:
+    """Takes all ranks to have the same object."""
+    objects[:] = [own] * len(objects)
 
 
 def _nothing(*_: Any, **__: Any) -> None:

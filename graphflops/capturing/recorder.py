@@ -34,6 +34,7 @@ from graphflops.ops import operator
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter, torch._subclasses.FakeTensor)
 _NO_CALLS = frozenset({"prim", "profiler"})  # namespaces of queries and marks
+_QUERIES = (torch.ops.aten.lift_fresh.default, torch.ops.aten._has_same_storage_numel.default)
 _SENDING = (
     (torch.ops.c10d.send.default, torch.ops.c10d.barrier.default) if torch.distributed.is_available() else ()
 )
@@ -95,9 +96,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             if results is None:
                 raise
             self.guesses = True
-        is_noted = (
-            self.keeps and func.namespace not in _NO_CALLS and func is not torch.ops.aten.lift_fresh.default
-        )
+        is_noted = self.keeps and func.namespace not in _NO_CALLS and func not in _QUERIES
         # `transpose_` makes its operand another view of its memory, as which the next call finds it.
         if is_noted and torch.Tag.inplace_view not in func.tags:
             self.hooked += is_of_a_mode(sys._getframe(1))

@@ -1,16 +1,18 @@
-"""Streams and events that a step names itself: they are pretended, for the machine has no GPU."""
+"""What `torch.cuda` says of a GPU that the machine lacks, and streams and events, of which a step names its own."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
 from itertools import count
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
 import torch
+from torch import distributed as dist
 
-from graphflops.devices import HOPPER
+from graphflops.devices import HOPPER, device
 
 
 class Stream:
@@ -59,7 +61,7 @@ def _set(stream: Stream) -> None:
 
 @contextlib.contextmanager
 def streams() -> Iterator[None]:
-    """Within it torch.cuda has streams, the first of which calls are in."""
+    """Within it torch.cuda has an H200 for each rank, and streams, the first of which calls are in."""
     Stream.numbers = count()
     default = Stream()
     Stream.running = [default]
@@ -68,7 +70,21 @@ def streams() -> Iterator[None]:
     instead |= {"default_stream": lambda *_: default, "current_stream": lambda *_: Stream.running[-1]}
     doing_nothing = ("synchronize", "set_device", "reset_peak_memory_stats")
     instead |= dict.fromkeys(doing_nothing, default.synchronize)
-    instead |= {"current_device": lambda: 0, "get_device_capability": lambda *_: HOPPER.capability}
-    used = mock.patch.object(torch.Tensor, "record_stream", Stream.synchronize)
-    with mock.patch.multiple(torch.cuda, **instead), used:
+    facts = {"total_memory": device("h200").memory_bytes, "multi_processor_count": HOPPER.multiprocessors}
+    major, minor = HOPPER.capability
+    gpu = SimpleNamespace(name="NVIDIA H200", major=major, minor=minor, **facts)
+    instead |= {"is_available": lambda: True, "device_count": _ranks, "current_device": lambda: 0}
+    instead |= {"get_device_capability": lambda *_: HOPPER.capability, "get_device_name": lambda *_: gpu.name}
+    instead |= {"get_device_properties": lambda *_: gpu, "mem_get_info": lambda *_: (gpu.total_memory,) * 2}
+    instead |= {"device": lambda *_: contextlib.nullcontext(), "is_current_stream_capturing": lambda: False}
+    with (
+        mock.patch.multiple(torch.cuda, **instead),
+        mock.patch.object(torch.Tensor, "record_stream", Stream.synchronize),
+        mock.patch.object(torch.cuda.nvtx, "_nvtx", mock.Mock()),
+        mock.patch.object(torch.cuda.amp.common, "amp_definitely_not_available", return_value=True),
+    ):
         yield
+
+
+def _ranks() -> int:
+    return dist.get_world_size() if dist.is_initialized() else 1

@@ -245,3 +245,48 @@ def test_what_cannot_be_recorded_says_what_to_do() -> None:
 
     with pytest.raises(ModelError, match="use scaled_dot_product_attention"):
         record(attention)
+
+
+def test_a_script_asks_for_its_gpu() -> None:
+    """What scripts do with a GPU beside computing: they look for one, name it, measure, and tell other ranks."""
+
+    def factory(mesh: Any) -> Any:
+        assert torch.cuda.is_available()
+        rank = torch.distributed.get_rank() % torch.cuda.device_count()
+        own = torch.device(rank)
+        assert torch.cuda.get_device_properties(own).total_memory > 2**30
+        layer = nn.Linear(WIDTH, WIDTH).to(own)
+        optimizer = torch.optim.AdamW(layer.parameters(), capturable=True)
+        scaler, x = torch.amp.GradScaler("cuda"), torch.randn(BATCH, WIDTH, device=own)
+
+        def step() -> None:
+            with torch.cuda.device(own), torch.cuda.amp.autocast(enabled=False):
+                torch.cuda.nvtx.range_push("forward")
+                loss = layer(x).sum()
+                torch.cuda.nvtx.range_pop()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            optimizer.zero_grad()
+            told = [None] * mesh.size()
+            torch.distributed.all_gather_object(told, torch.cuda.mem_get_info()[0])
+            assert told.count(told[0]) == mesh.size()
+
+        return step
+
+    report = analyze(record(factory, mesh={"dp": 2}))
+    assert report.totals.cost.matrix_flops == FORWARD + WEIGHT
+    numbers = (WIDTH + 1) * WIDTH
+    # The device has the counters of a capturable optimizer.
+    assert report.memory_use[0].optimizer == 2 * numbers * 4 + 2 * 4
+
+
+def test_derivatives_along_a_direction() -> None:
+    """The queries that they make are no calls; torch multiplies a tangent of zeros with the input of each layer, too."""
+
+    def factory() -> Any:
+        layer, x = nn.Linear(WIDTH, WIDTH).cuda(), torch.randn(BATCH, WIDTH, device="cuda")
+        return lambda: torch.func.jvp(layer, (x,), (x,))
+
+    report = analyze(record(factory))
+    assert not report.coverage.unknown
+    assert report.totals.cost.matrix_flops == 3 * FORWARD

@@ -16,6 +16,7 @@ from torch import nn
 from torch.nn import functional
 
 from graphflops import analyze, record
+from graphflops.errors import ModelError
 
 WIDTH, HIDDEN, BATCH, WORDS, LENGTH, LAYERS, MICRO = 64, 128, 16, 512, 64, 3, 8
 EACH = 2 * WIDTH * HIDDEN  # parameters of a layer
@@ -81,6 +82,54 @@ def copied(mesh: Any, hook: str = "", **options: Any) -> Any:
     if hook:
         model.register_comm_hook(group, getattr(default_hooks, hook))
     return trained(model)
+
+
+def flat(mesh: Any, strategy: str, **options: Any) -> Any:
+    """FullyShardedDataParallel: a flat parameter for each layer. Its norm of gradients is clipped."""
+    from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
+    from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+
+    model = FullyShardedDataParallel(
+        layers(),
+        device_mesh=mesh["copies", "shards"] if "HYBRID" in strategy else mesh["shards"],
+        sharding_strategy=ShardingStrategy[strategy],
+        auto_wrap_policy=ModuleWrapPolicy({Mlp}),
+        sync_module_states=True,
+        **options,
+    )
+    optimizer, x = torch.optim.AdamW(model.parameters()), torch.zeros(BATCH, WIDTH)
+
+    def step() -> None:
+        model(x).float().sum().backward()
+        model.clip_grad_norm_(1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def flat_cases() -> Any:
+    from torch.distributed.fsdp import MixedPrecision
+
+    half = MixedPrecision(*(torch.bfloat16,) * 3)
+    for strategy, options, size, gathers in (
+        ("FULL_SHARD", {"device_id": 0, "use_orig_params": True}, FLOAT, ("forward", "backward")),
+        ("FULL_SHARD", {}, FLOAT, ("forward", "backward")),
+        (
+            "SHARD_GRAD_OP",
+            {"device_id": torch.device("cuda", 0), "mixed_precision": half},
+            HALF,
+            ("forward",),
+        ),
+        ("HYBRID_SHARD", {}, FLOAT, ("forward", "backward")),
+    ):
+        copies = 2 if "HYBRID" in strategy else 1
+        found: Found = {("shards", "allgather_base", way): (LAYERS, 3 * size * ALL // 4) for way in gathers}
+        found["shards", "reduce_scatter_base", "backward"] = LAYERS, 3 * size * ALL // 4
+        found["shards", "allreduce", "optimizer"] = 1, 2 * 3 * FLOAT // 4  # of the norm
+        if copies > 1:
+            found["copies", "allreduce", "backward"] = LAYERS, size * ALL // 4
+        yield partial(flat, strategy=strategy, **options), {"copies": copies, "shards": 4}, found
 
 
 def split(mesh: Any, *, rows: bool) -> Any:
@@ -189,6 +238,7 @@ CASES: list[tuple[Callable[..., Any], dict[str, int], Found]] = [
         )
         for scatters, times in ((False, 1), (True, 3))
     ),
+    *flat_cases(),
     (partial(copied, static_graph=True), {"dp": 4}, summed(FLOAT * ALL, 4)),
     (partial(copied, bucket_cap_mb=0.04), {"dp": 4}, summed(FLOAT * ALL, 4, 3)),  # two weights of 32 KiB each
     (partial(copied, hook="fp16_compress_hook"), {"dp": 4}, summed(HALF * ALL, 4)),
@@ -284,3 +334,11 @@ def test_it_equals_a_recording_of_another_mesh(
     found, there = analyze(file, mesh=other), analyze(record(factory, mesh=other))
     assert (found.totals, found.exchanges) == (there.totals, there.exchanges)
     assert found.memory_use[0].requested_peak == there.memory_use[0].requested_peak
+
+
+def test_parameters_of_fsdp_on_the_cpu_are_refused() -> None:
+    from torch.distributed.fsdp import CPUOffload
+
+    factory = partial(flat, strategy="FULL_SHARD", cpu_offload=CPUOffload(offload_params=True))
+    with pytest.raises(ModelError, match="take fully_shard with CPUOffloadPolicy"):
+        record(factory, mesh={"shards": 4})
