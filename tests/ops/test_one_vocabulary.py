@@ -46,7 +46,6 @@ COLLECTIONS = {
     "attention/elementwise.py": MASKS,
     "attention/flex.py": MASKS,
     "attention/intervals.py": MASKS,
-    "attention/program.py": "knows the fused attentions by canonical name",
     "attention/scopes.py": "operators that run a graph once, by canonical name",
     "attention/structure.py": MASKS,
     "attention/index_propagation.py": MASKS,
