@@ -209,6 +209,9 @@ def multi_head_attention(
     problem = attention_to(
         q, num_heads, keys, v.shape[-1], of.attention_bias, causal=causal, bottom_right=aligned
     )
+    if of.bias is not None:
+        widths = num_heads * sum(x.shape[-1] for x in (q, k, v))
+        meet(of.bias.numel, widths, f"a bias {of.bias} for {widths} features of queries, keys and values")
     biased = sum(x.numel for x in (q, k, v)) if of.bias is not None else 0
     return attended(
         problem,

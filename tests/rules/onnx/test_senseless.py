@@ -89,7 +89,7 @@ def test_windows_and_groups(call, said) -> None:
 
 OPEN = (
     "g (float[n, s, h] x, int8[n, s, h] i, int8[7, 5] w, float a, float[7] b, float[9] c, float[5] d, "
-    "float[5, 9] m, int8[9] z) => (y) { y ="
+    "float[5, 9] m, int8[9] z, float[n, s, 8] q) => (y) { y ="
 )
 
 
@@ -99,6 +99,10 @@ OPEN = (
         ("LayerNormalization(x, b, c)", "sizes 9 and 7 do not broadcast"),
         ("com.microsoft.SkipLayerNormalization(x, x, b, c)", "[n, s, 7], [n, s, 7], [7], [9]"),
         ("com.microsoft.Attention<num_heads = 1>(x, m, b)", "[n, s, h], [5, 9], [7]"),
+        (
+            "com.microsoft.MultiHeadAttention<num_heads = 2>(q, q, q, b)",
+            "float32[7] for 24 features of queries",
+        ),
         ("DequantizeLinear(w, d)", ""),
         ("DequantizeLinear<axis = 0>(w, d)", "a scale or zero point float32[5] for axis 0 of int8[7, 5]"),
         ("DequantizeLinear<axis = 0>(w, b, z)", "a scale or zero point int8[9] for axis 0 of int8[7, 5]"),
