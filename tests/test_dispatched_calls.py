@@ -351,6 +351,7 @@ DIFFERENT = {
         "backward bytes",
         "gradients of one tensor are added in place, not under a mode",
     ),
+    "index": ("backward bytes", "sorts lists of its indices on CUDA: Indexing.cu"),
     "index_reduce:prod": ("backward kernels", IN_PLACE),
     "scatter_reduce": (
         "forward kernels",

@@ -24,6 +24,7 @@ from graphflops.execution.composites import (
     kernel_calls,
 )
 from graphflops.execution.strides import size_hint
+from graphflops.tensor import DTYPES
 
 __all__ = ["GRADIENTS", "composed_losses", "gradient_calls", "kernel_calls"]  # with all of them registered
 
@@ -273,6 +274,15 @@ def filled(t: Calls, x: Operand, indices: tuple[Given, ...], number: Operand, *h
     after = (1,) * (x.rank - place - mask.rank)
     own = x if t.of.node.operator.mutates else t.clone(x)
     return t.masked_fill_(own, t.view(mask, (*(1,) * place, *mask.shape, *after)), 0)
+
+
+@kernel("index")
+def long_indices(t: Calls, x: Operand, indices: tuple[Given, ...]) -> Operand:
+    """Indices of 32 bits are converted first (`make_info` in TensorAdvancedIndexing.cpp)."""
+    if all(index is None or index.type.dtype.name != "int32" for index in indices):
+        raise RuleError("indices are read as they are")
+    longer = [index and t._to_copy(index, dtype=DTYPES["int64"]) for index in indices]
+    return t.call("aten.index.Tensor", x, tuple(longer))
 
 
 @gradient("index_put", "index_put_")

@@ -9,7 +9,7 @@ attention results as their query, and everything else in row-major order.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from graphflops.attention.kernel import Choice, Operand, Problem, attention_kernel
 from graphflops.devices import Platform
@@ -185,6 +185,8 @@ class Layouts:
         if operator.kind == "recurrent" and arguments.get(_BATCH_FIRST) is True:
             is_sequence = out.rank == len(_STEPS_FIRST) and name == call.node.outputs[0]
             return row_major(out.shape, _STEPS_FIRST) if is_sequence else None
+        if operator.name == "index" and len(call.uses) > 1:
+            return self.indexed(call, x, out)
         is_copy = operator.name in _COPIED_IN_ORDER and not operator.mutates
         if operator.kind not in _ELEMENTWISE or is_copy:
             return None
@@ -225,16 +227,22 @@ class Layouts:
             value = self.values.get(name)
             if isinstance(value, TensorType) and value.rank <= out.rank:
                 operands.append([*map(size_hint, repeated(value.shape, self.of(name), out.shape))])
-        inner_first = [*reversed(range(out.rank))]
-        for place in range(1, out.rank):
-            for before in reversed(range(place)):
-                order = _compared(inner_first[before], inner_first[place], operands, out.shape)
-                if order < 0:
-                    break
-                if order > 0:
-                    inner_first[before], inner_first[place] = inner_first[place], inner_first[before]
-                    place = before
-        return row_major(out.shape, inner_first[::-1])
+        return _ordered(operands, out.shape)
+
+    def indexed(self, call: PricedCall, x: str, out: TensorType) -> Strides | None:
+        """As an elementwise call of the table, repeated along the axes of the indices, and of these (`restride_src`)."""
+        strides, indices = self.of(x), cast("tuple[object, ...]", call.node.args[1])
+        names = [index.name if isinstance(index, Ref) else "" for index in indices]
+        first, last = names.index(call.uses[1]), len(names) - names[::-1].index(call.uses[-1]) - 1
+        shape = out.shape[first : out.rank - len(strides) + last + 1]
+        before, after = (0,) * first, (0,) * (len(strides) - last - 1)
+        operands: list[Strides] = [(*strides[:first], *[0] * len(shape), *strides[last + 1 :])]
+        for name in names[first : last + 1]:
+            value = self.values.get(name)
+            if not isinstance(value, TensorType) or value.dtype.name == "bool" or value.rank > len(shape):
+                return None  # axes of the indices come first, or how many there are is in the data
+            operands.append((*before, *repeated(value.shape, self.of(name), shape), *after))
+        return _ordered([[*map(size_hint, each)] for each in operands], out.shape)
 
     def as_operand(self, name: str, out: TensorType) -> Strides | None:
         """Without gaps, the axes in the order of an operand of the same rank and shape."""
@@ -243,6 +251,20 @@ class Layouts:
         if not is_alike or self.typed(name).shape[:-1] != out.shape[:-1]:
             return None
         return row_major(out.shape, order_of(self.of(name)))
+
+
+def _ordered(operands: Sequence[Sequence[int]], shape: Sequence[Dim]) -> Strides:
+    """The strides of a result whose axes are in the order of operands with these strides."""
+    inner_first = [*reversed(range(len(shape)))]
+    for place in range(1, len(shape)):
+        for before in reversed(range(place)):
+            order = _compared(inner_first[before], inner_first[place], operands, shape)
+            if order < 0:
+                break
+            if order > 0:
+                inner_first[before], inner_first[place] = inner_first[place], inner_first[before]
+                place = before
+    return row_major(shape, inner_first[::-1])
 
 
 def _compared(inner: int, outer: int, operands: Sequence[Sequence[int]], shape: Sequence[Dim]) -> int:

@@ -7,6 +7,7 @@ requested bytes during an operator and the larger of the bytes before and after 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 from msgspec.structs import replace
@@ -16,7 +17,7 @@ from graphflops.cost import Value
 from graphflops.dims import Dim, dim_max, prod, total
 from graphflops.execution.composed_gradients import gradient_calls, kernel_calls
 from graphflops.execution.layouts import Layouts
-from graphflops.execution.strides import channels_last, row_major
+from graphflops.execution.strides import channels_last, row_major, size_hint
 from graphflops.graph import tensor_type
 from graphflops.kernels import cudnn
 from graphflops.kernels.beside import (
@@ -27,6 +28,7 @@ from graphflops.kernels.beside import (
     reduction_buffers,
     reduction_bytes,
 )
+from graphflops.kernels.choices import limits
 from graphflops.kernels.convolution import Convolution, Layout
 from graphflops.kernels.gradient_formulas import axes_of, gradient_kernels, temporary_bytes
 from graphflops.kernels.kernel import FLOAT_BYTES, INDEX_BYTES
@@ -42,6 +44,9 @@ _SUMMED = frozenset({"sum", "mean", "prod", "vector_norm", *_PARTIAL_BYTES})
 _TWO = 2
 _IN_ORDER = ("addcmul", "addcdiv")  # of `self`, `tensor1` and `tensor2`
 _READ_RESULTS = ("leaky_relu", "elu", "celu", "selu")  # run in place, their gradients read the result instead
+# Lists of indices of 64 bits while these are sorted: read and written ones, places, and what the sort writes in between.
+_LISTS_OF_INDICES = {"index": 6, "embedding": 5}
+_SORTED_BY_BLOCK, _SORTED_ALONE = limits("aten_2", "sort", "block", "alone")
 # The operand of which autograd keeps the whole, though only its shape is needed, by operator (derivatives.yaml of PyTorch).
 _KEPT_OPERAND = {
     **dict.fromkeys(("max_pool", "adaptive_max_pool", "adaptive_avg_pool", "pad", "masked_select"), 0),
@@ -72,6 +77,8 @@ def forward_bytes(call: PricedCall, layouts: Layouts) -> Dim:
         return 0 if out is None or call.gradient is not None else KINDS[name].around * out.nbytes
     if kind == "loss":
         return loss_bytes(call, layouts)
+    if name in ("sort", "argsort"):
+        return _sorting(call, values)
     return _reduction(call, layouts) if name in _SUMMED or kind == "pooling" else 0
 
 
@@ -92,6 +99,8 @@ def backward_bytes(call: PricedCall, layouts: Layouts, has_other_gradient: bool)
         return total(formula_tensors(call, layouts))
     if name == "roll":
         return _rolled(call, values)
+    if name in _LISTS_OF_INDICES:
+        return _sorted_indices(call, layouts)
     bias = tensor_type(call.node.arguments().get("bias"), values)
     if kind == "product" and bias is not None and bias.requires_grad and out.rank:
         return total(column_sum_buffers(prod(out.shape[:-1]), out.shape[-1], layouts.platform))
@@ -204,6 +213,29 @@ def _sums(call: PricedCall, out: TensorType, layouts: Layouts) -> list[tuple[Dim
     strides = layouts.of(call.node.outputs[0] or "")
     axes = [each.axes for each in _gradients(call, out, layouts).values() if each.axes]
     return [reduction_buffers(out.shape, strides, each, FLOAT_BYTES, layouts.platform) for each in axes]
+
+
+def _sorted_indices(call: PricedCall, layouts: Layouts) -> Dim:
+    """Lists of indices that are sorted before gradients are added; those of an embedding come before its gradient."""
+    table, *indices = map(layouts.typed, call.tensors(layouts.values))
+    if any(index.dtype.name == "bool" for index in indices):
+        return 0  # how many there are is in the data
+    shapes = zip_longest(*[index.shape[::-1] for index in indices], fillvalue=1)
+    count = prod([dim_max(*sizes) for sizes in shapes])
+    later = table.like().nbytes if call.node.operator.name == "embedding" else 0
+    return dim_max(0, _LISTS_OF_INDICES[call.node.operator.name] * INDEX_BYTES * count - later)
+
+
+def _sorting(call: PricedCall, values: Mapping[str, Value]) -> Dim:
+    """What a radix sort of long rows reads and writes in turn: values and places, and the numbers of the rows."""
+    x = tensor_type(call.uses[0], values)
+    axis = call.node.arguments().get("axis", -1)
+    if x is None or not x.rank or not isinstance(axis, int) or size_hint(x.shape[axis]) <= _SORTED_BY_BLOCK:
+        return 0
+    longest, each = x.shape[axis], x.dtype.bits // 8
+    if size_hint(x.numel) == size_hint(longest) or size_hint(longest) >= _SORTED_ALONE:
+        return longest * (each + 2 * INDEX_BYTES)
+    return x.numel * (2 * each + 3 * INDEX_BYTES)
 
 
 def _rolled(call: PricedCall, values: Mapping[str, Value]) -> Dim:

@@ -41,10 +41,7 @@ def gathered(call: ConcreteCall, _: Tensor, out: Tensor) -> list[Kernel]:
         if is_first and is_contiguous(inside, table.strides[1:]) and index.is_contiguous:
             kernel = replace(kernel, sizes=_blocks(index.numel, prod(inside), out.bits), variant=name)
             return [each if prod(inside) * out.bits // 8 % _ALIGNED else kernel]
-        is_row = (
-            len(indices) == 1 and not is_first and out.rank and out.shape[-1] * out.bits // 8 % _ALIGNED == 0
-        )
-        return [*_copied_indices(indices), kernel if is_row else each]
+        return [*_copied_indices(indices), each]
     if name == "embedding_bag":  # a thread adds the entries of its bag one after the other
         bags, count = call.results[0].numel // max(table.shape[-1], 1), indices[0].numel
         return [replace(kernel, sizes=Rows(bags, -(-count // max(bags, 1))))]
@@ -117,7 +114,8 @@ def added_sorted(call: ConcreteCall, table: Tensor, out: Tensor) -> list[Kernel]
     if is_index:
         most = int(repeats + _DEVIATIONS * repeats**0.5)  # of one row
         most = most if columns > _WARP else most // _NARROW
-        return [order, replace(added, sizes=Rows(1, most), written_bytes=size, variant="repeated")]
+        written = min(size, table.full_bytes)
+        return [order, replace(added, sizes=Rows(1, most), written_bytes=written, variant="repeated")]
     if rows <= _AT_ONCE:
         converted = [copy(table)] if table.bits < 32 else []  # they are added up in float32
         return [order, replace(added, sizes=Rows(count, int(repeats)), variant="at_once"), *converted]

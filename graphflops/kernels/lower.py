@@ -15,6 +15,7 @@ from graphflops.kernels import attention, cudnn, foreach, gathered, images, move
 from graphflops.kernels.beside import reduced_axes
 from graphflops.kernels.call import ConcreteCall, Tensor
 from graphflops.kernels.choices import chosen, library, limits
+from graphflops.kernels.convolution import power_of_two
 from graphflops.kernels.kernel import IMAGE_RANK, INDEX_BYTES, Kernel, Rows
 from graphflops.ops.operator import by_name
 from graphflops.passes.program import PricedCall
@@ -150,15 +151,27 @@ def _sorted(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     longest = kernel.sizes.columns if isinstance(kernel.sizes, Rows) else 0
     if name == "topk":
         return [replace(kernel, variant=chosen(library("aten_2").choices[name].tree, kernel.sizes))]
+    if (edges := call.operand("edges")) is not None:
+        steps = edges.shape[-1].bit_length()  # of a thread for each value, one load after the other
+        return [replace(kernel, sizes=Rows(out.numel, steps), variant="search")]
     if name not in _SORTING:
         return [kernel]
+    rows = x.numel // max(longest, 1)
     if longest > _SORTED_BY_BLOCK:
-        return [replace(kernel, variant="sort")]
+        is_joined = (
+            rows > 1 and longest < _SORTED_ALONE
+        )  # all rows are sorted together, and then by their numbers
+        passes, sorts = x.bits // _RADIX + (3 if is_joined else 1), 1 if is_joined else rows
+        kernel = replace(kernel, vector_flops=0, read_bytes=passes * x.full_bytes, written_bytes=0)
+        return [replace(kernel, sizes=Rows(sorts * passes, x.numel // max(sorts, 1)), variant="radix")]
     # In place: a copy of the values, and places that are counted, repeated for each row and copied.
     places = replace(x, dtype="int64", bits=8 * INDEX_BYTES, nbytes=INDEX_BYTES * x.numel)
     counted = moved.fill(replace(places, shape=(longest,)))
     before = [moved.copy(x), counted, moved.copy(places), moved.copy(places)]
-    return [*before, replace(kernel, variant="warp" if longest <= _SORTED_BY_WARP else "block")]
+    if longest <= _SORTED_BY_WARP:
+        return [*before, replace(kernel, variant="warp")]
+    work = rows * max(power_of_two(longest), _LEAST_SORTED) * x.bits
+    return [*before, replace(kernel, vector_flops=work, sizes=Rows(1, x.bits), variant="block")]
 
 
 @moved.on_operand
@@ -218,7 +231,9 @@ def _dropout(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
 
 
 _SORTING = frozenset({"sort", "argsort"})
-_SORTED_BY_WARP, _SORTED_BY_BLOCK = limits("aten_2", "sort", "warp", "block")
+_SORTED_BY_WARP, _LEAST_SORTED, _SORTED_BY_BLOCK, _SORTED_ALONE, _RADIX = limits(
+    *("aten_2", "sort", "warp", "least", "block", "alone", "radix")
+)
 (_ALIGNED,) = limits("aten_2", "copy", "aligned")
 (_SECTOR,) = limits("aten_2", "strided", "sector")
 _TRANSCENDENTAL = 3  # arithmetic operations that one takes as long as

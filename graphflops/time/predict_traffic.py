@@ -27,6 +27,7 @@ _MIX_OF_CHUNKS = 1.5
 _TILE = limits("cudnn_9", "tiled", "positions", "filters")
 # Filters that have kernels of their own, without and with channels innermost.
 _OWN_KERNELS = {False: ((1, 1), (3, 3), (5, 5)), True: ((1, 1), (3, 3))}
+_LARGE = 28  # positions along each axis of an image: of 31 weight gradients of depthwise windows on an H200
 # Kernels whose blocks wait for memory one load after the other, or to add to an element, while others go on.
 _LATENCY_BESIDE = frozenset(
     {
@@ -130,7 +131,10 @@ def _elements(kernel: Kernel, width: float, rates: Rates) -> float:
             # Depthwise: a thread for each result. Some square filters have kernels of their own.
             result = sizes.image if sizes.phase == "input_gradient" else sizes.result
             taps = prod(_inside(*axis) for axis in zip(sizes.image, result, sizes.filter, strict=True))
-            is_own = "own" in rates and sizes.filter in _OWN_KERNELS[sizes.channels_last]
+            own = _OWN_KERNELS[sizes.channels_last]
+            if sizes.channels_last and sizes.phase == "weight_gradient":
+                own = _OWN_KERNELS[False] if min(sizes.image) >= _LARGE else ()  # on matrix units
+            is_own = "own" in rates and sizes.filter in own
             count = sizes.batch * sizes.channels * prod(result)
             return count * (each + taps * rates["own" if is_own else "position"])
         case _:

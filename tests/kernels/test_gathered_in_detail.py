@@ -38,7 +38,7 @@ def each(count: int, indices: int, variant: str = "elements") -> Made:
             "index.Tensor",  # rows of 32 bytes behind another axis
             (t(10, 7, 8), (None, t(5, **LONG))),
             {},
-            [gather("index", 4 * 400 + 8 * 5, 4 * 400, Rows(50, 8))],
+            [each(400, 5)],
         ),
         ("index.Tensor", (t(10, 7, 6), (None, t(5, **LONG))), {}, [each(300, 5)]),  # 24 bytes
         ("index.Tensor", (t(10, 8), (t(4, **LONG),)), {"1_0": (2,)}, [each(32, 4)]),  # every second index
@@ -151,7 +151,7 @@ def zeros(nbytes: int) -> Made:
             [
                 zeros(4 * 6400),
                 sorts("index", 4000),
-                ("scatter", "repeated", 0, 4 * 4000 * 64, 4 * 4000 * 64, Rows(1, 58)),
+                ("scatter", "repeated", 0, 4 * 4000 * 64, 4 * 6400, Rows(1, 58)),
             ],
         ),
         (
@@ -160,7 +160,7 @@ def zeros(nbytes: int) -> Made:
             [
                 zeros(4 * 3200),
                 sorts("index", 4000),
-                ("scatter", "repeated", 0, 4 * 4000 * 32, 4 * 4000 * 32, Rows(1, 19)),
+                ("scatter", "repeated", 0, 4 * 4000 * 32, 4 * 3200, Rows(1, 19)),
             ],
         ),
         (
@@ -169,7 +169,7 @@ def zeros(nbytes: int) -> Made:
             [
                 zeros(4 * 480),
                 sorts("few", 1200),
-                ("scatter", "repeated", 0, 4 * 1200 * 6, 4 * 1200 * 6, Rows(1, 26 // 3)),
+                ("scatter", "repeated", 0, 4 * 1200 * 6, 4 * 480, Rows(1, 26 // 3)),
             ],
         ),
     ],

@@ -69,7 +69,7 @@ def spread(read: int) -> Made:
         # A row is all that lies behind the first axis; a block copies 4,096 bytes of it.
         ("index.Tensor", (t(10, 2, 4), (INDEX,)), [("gather", "index", 0, W + 32, W, Rows(4, 8))]),
         ("index.Tensor", (t(10, 2, 1024), (INDEX,)), [("gather", "index", 0, 32768 + 32, 32768, Rows(8, 1024))]),
-        ("index.Tensor", (t(10, 7), (None, INDEX)), [("gather", "index", 0, 160 + 32, 160, Rows(10, 4))]),
+        ("index.Tensor", (t(10, 7), (None, INDEX)), [("gather", "elements", 0, 160 + 32, 160, Strided(40, 2, 3))]),
         # cuFFT has a kernel for each axis, that of real numbers first or last; it may overwrite what it makes real.
         ("_fft_r2c.default", (X, (1,), 0, True), [("fft", "", 4 * 60, W, 4 * 5 * 8, None)]),
         (

@@ -187,7 +187,8 @@ def test_scans_and_sorts_work_on_rows_along_an_axis(shape: tuple[int, ...], axis
         (32, -1, "warp"),
         (33, -1, "block"),
         (128, -1, "block"),
-        (129, -1, "sort"),
+        (4096, -1, "block"),
+        (4097, -1, "radix"),
         (128, 0, "warp"),  # of four elements along the first axis
     ],
 )
