@@ -191,7 +191,7 @@ class Runs:
     def say_assumed(self, program: PricedProgram, memory: MemoryUse) -> None:
         """Keep a note where it matters that the lines of code do not say how long Python holds a result."""
         examples = program.binding.examples
-        for run in dict.fromkeys(self.known.values()):
+        for run in self.known.values():
             if "lifetimes" in vars(run) and run.eager is not None:
                 text = "what eager execution holds is as a run of the module recorded it"
                 program.notes.say("GF129", "", text)

@@ -39,7 +39,7 @@ class Repeated(nn.Module):
 
 def priced(module: nn.Module, *inputs: torch.Tensor) -> PricedProgram:
     graph = analysis.as_graph(torch.export.export(module, inputs))
-    return analysis._priced(graph, {}, analysis._Asked({}, {}, None, {}, None, None), None)
+    return analysis._priced(graph, {}, analysis.Asked({}, {}, None, {}, None, None), None)
 
 
 def test_equal_layers_have_one_form_and_layouts_another() -> None:
