@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Literal, Union
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from typing import Any, Literal, TypeVar, Union
 
 from msgspec.structs import replace
 
@@ -12,6 +12,8 @@ from graphflops.dims import Dim, Expr, dim_min, prod
 from graphflops.errors import DimError
 
 Kind = Literal["bool", "uint", "int", "float", "complex", "other"]
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
 
 
 class DType(Record, frozen=True, eq=False):
@@ -225,3 +227,11 @@ def flat(values: Iterable[Any]) -> Iterator[Any]:
 def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
     """The value, or each in nested tuples, changed."""
     return tuple([mapped(item, change) for item in value]) if isinstance(value, tuple) else change(value)
+
+
+def grouped(pairs: Iterable[tuple[Key, Value]]) -> dict[Key, list[Value]]:
+    """The values of each key, keys and values in the order in which they come."""
+    found: dict[Key, list[Value]] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return found

@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from graphflops.attention.kernel import last_refusal, remedy
 from graphflops.base import units
 from graphflops.base.files import opened
-from graphflops.base.groups import grouped
 from graphflops.base.record import Record
 from graphflops.base.units import starred
 from graphflops.devices import Device, complete, device
@@ -25,6 +24,7 @@ from graphflops.onnx_audit.registry import Check
 from graphflops.ops import operator
 from graphflops.report import Execution, Report, Row
 from graphflops.report.findings import Finding, ModelFindings, RuleInfo, Severity, with_neighbours
+from graphflops.tensor import grouped
 from graphflops.time.predict import fused_seconds, predict, seconds_of
 
 Progress = Callable[[int, int], None]

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
-from graphflops.base.groups import grouped
 from graphflops.dims import Dim, Expr
 from graphflops.graph import Graph, Input, Node, Ref
-from graphflops.tensor import TensorType, flat
+from graphflops.tensor import TensorType, flat, grouped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Union
 
-from graphflops.base.groups import grouped
 from graphflops.base.limits import Limits, left, limit_process, next_analysis
 from graphflops.base.record import Record
 from graphflops.base.rendered import Rendered
@@ -20,6 +19,7 @@ from graphflops.budget.measure import Measures
 from graphflops.errors import FileError, GraphflopsError, OptionError, shown
 from graphflops.loading import Model, analyze, import_rules, saved_report
 from graphflops.report.findings import Finding, Findings, LimitResult, ModelFindings
+from graphflops.tensor import grouped
 from graphflops.versions.git import tracked
 from graphflops.versions.revisions import changed, file_at, resolved
 

@@ -7,14 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, get_args
 
 from graphflops.base.aligned import matching_blocks
-from graphflops.base.groups import grouped
 from graphflops.base.units import numbered, unnumbered
 from graphflops.comparison.align import Pairs
 from graphflops.comparison.result import Fact, FactKind
 from graphflops.comparison.sizes import JointSizes
 from graphflops.ops import operator
 from graphflops.report import Report, Row
-from graphflops.tensor import TensorType
+from graphflops.tensor import TensorType, grouped
 
 _ORDER = get_args(FactKind)  # facts of one call are listed in this order
 

@@ -12,7 +12,6 @@ from fractions import Fraction
 from itertools import takewhile
 from math import prod
 
-from graphflops.base.groups import grouped
 from graphflops.base.units import is_index, runs_of
 from graphflops.comparison.result import (
     Cause,
@@ -27,6 +26,7 @@ from graphflops.comparison.result import (
 )
 from graphflops.dims import Dim, Expr, evaluate, total
 from graphflops.dims.solving import first_from
+from graphflops.tensor import grouped
 
 _SIZED = frozenset({"shape", "heads", "parameters"})  # facts that a changed size explains
 _AXES = re.compile(r"[^,]+")

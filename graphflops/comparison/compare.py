@@ -9,7 +9,6 @@ from functools import cache, partial
 from itertools import starmap
 from typing import Any, TypeVar
 
-from graphflops.base.groups import grouped
 from graphflops.comparison.align import align
 from graphflops.comparison.calls import Rewired, aligned, rewired, told
 from graphflops.comparison.causes import causes, crossings, folded, growth
@@ -35,7 +34,7 @@ from graphflops.dims import Dim, evaluate, total
 from graphflops.ops import operator
 from graphflops.report import HELD, Report, Row, Totals
 from graphflops.report.contradictions import contradicted
-from graphflops.tensor import DTYPES
+from graphflops.tensor import DTYPES, grouped
 
 Ranked = TypeVar("Ranked", ModuleChange, GroupChange, Fold, Cause)
 _PARTS = tuple(q.name for q in REPORTED if q.part_of)

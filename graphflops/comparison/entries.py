@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from graphflops.base.groups import grouped
 from graphflops.base.record import Record
 from graphflops.comparison.align import Pairs, differ, out_of_order
 from graphflops.comparison.calls import Numbers, RowPair, different, facts, ordered, own_name
@@ -13,6 +12,7 @@ from graphflops.comparison.result import CallChange, Fact, Figure, GroupChange, 
 from graphflops.comparison.sizes import JointSizes
 from graphflops.comparison.tree import ComparedModule, Counts, InternedCalls, counted
 from graphflops.report import Report
+from graphflops.tensor import grouped
 
 # By module, then by parameter as the module calls it: the other modules with it.
 Shared = dict[str, dict[str, set[str]]]

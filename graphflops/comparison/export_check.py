@@ -11,7 +11,6 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from dataclasses import replace
 from typing import get_args
 
-from graphflops.base.groups import grouped
 from graphflops.base.patterns import modules_around
 from graphflops.base.record import Record
 from graphflops.comparison.result import InputChange, LedgerEntry, LedgerKind, LedgerStatus, UnknownChange
@@ -21,6 +20,7 @@ from graphflops.cost import Cost
 from graphflops.dims import Dim, evaluate, total
 from graphflops.ops import operator
 from graphflops.report import Report, Row
+from graphflops.tensor import grouped
 
 _FEW = 4  # a prefix leads to more than one in so many names: optimizers of graphs rename many
 

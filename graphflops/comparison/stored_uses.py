@@ -15,14 +15,13 @@ from functools import lru_cache
 
 from msgspec import Struct
 
-from graphflops.base.groups import grouped
 from graphflops.base.record import Record
 from graphflops.comparison.result import LedgerEntry, LedgerKind, LedgerStatus
 from graphflops.dims import Dim, prod
 from graphflops.exporters.sources import unquantized
 from graphflops.ops import operator
 from graphflops.report import Row
-from graphflops.tensor import DType
+from graphflops.tensor import DType, grouped
 
 _NO_WORD = re.compile(r"\W", re.ASCII)
 _PARAMETER, STORED = "p_", ("p_", "b_", "c_")  # how torch.export begins the names of what it lifts to inputs

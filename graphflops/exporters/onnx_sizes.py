@@ -41,7 +41,7 @@ class Sizes:
         self.symbols: dict[str, list[str]] = {}
         self._read: dict[str, Dim] = {}
         self._names: dict[str, str] = {}  # by the file's text of a size
-        self._taken: dict[str, int] = {}  # by name: the last number put behind it
+        self._taken: dict[str, int] = {}  # by name: the next number to put behind it
 
     def of_input(self, dim: Any, name: str, axis: int) -> Dim:
         """A size of a program input; a size without number or name gets a new name."""

@@ -9,7 +9,6 @@ from typing import Any
 from msgspec import structs
 
 from graphflops.analysis import analyze
-from graphflops.base.groups import grouped
 from graphflops.base.record import Record
 from graphflops.base.rendered import Rendered
 from graphflops.budget.amounts import amount
@@ -26,6 +25,7 @@ from graphflops.memory.ledger import at_sizes, on_device
 from graphflops.open_sizes import of_report
 from graphflops.report import PhaseMemory, Report
 from graphflops.report.contradictions import contradicted
+from graphflops.tensor import grouped
 from graphflops.training import Training, training_of
 
 _READING = ("args", "kwargs", "dynamic_shapes", "model_name")  # options of how a model is read

@@ -15,13 +15,12 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any
 
-from graphflops.base.groups import grouped
 from graphflops.errors import shown
 from graphflops.exporters.onnx_proto import DROPPED, EXTERNAL
 from graphflops.exporters.onnx_scope import domain_of
 from graphflops.onnx_audit.registry import File, Model, Observation, check
 from graphflops.ops.onnx_attributes import NEWEST
-from graphflops.tensor import flat
+from graphflops.tensor import flat, grouped
 
 _ABSURD_BYTES = 2**40
 _ABSURD_TRIPS = 10**8

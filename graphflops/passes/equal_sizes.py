@@ -10,7 +10,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from graphflops.base.groups import grouped
 from graphflops.dims import Dim, Expr, Meeting, evaluate, symbol
 from graphflops.dims.terms import has_even_atom
 from graphflops.errors import DimError, shown
@@ -21,6 +20,7 @@ from graphflops.passes.price import Fact, FindFact
 from graphflops.passes.price_call import put_in
 from graphflops.report.contradictions import diagnostic
 from graphflops.report.size_names import collapsed, named
+from graphflops.tensor import grouped
 from graphflops.view import nested_graphs
 
 _MOST_EQUAL = 12  # equal sizes listed

@@ -14,7 +14,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from graphflops.base.groups import grouped
 from graphflops.base.patterns import modules_around
 from graphflops.base.record import Record
 from graphflops.cost import MATRIX_QUANTITIES, Cost, Estimate, Value
@@ -22,7 +21,7 @@ from graphflops.graph import Argument, Graph, Node, Output, Ref
 from graphflops.passes.program import Backward, PricedCall, owners
 from graphflops.report import Row
 from graphflops.rules.registry import ForwardCall, Rule, find_backward
-from graphflops.tensor import PartType, TensorType, flat
+from graphflops.tensor import PartType, TensorType, flat, grouped
 from graphflops.training import matched
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Mapping, Sequence
 from functools import partial
 
-from graphflops.base.groups import grouped
 from graphflops.dims import Dim, total
 from graphflops.errors import DimError
 from graphflops.passes.gradients import Checkpoint, checkpoints
@@ -20,7 +19,7 @@ from graphflops.passes.meter import AGAIN, Meter, Reverse
 from graphflops.passes.optimizer import trained_inputs
 from graphflops.passes.program import CallByCall, MemoryUse, Peak, PricedCall, PricedGraph, PricedProgram
 from graphflops.report import Timeline
-from graphflops.tensor import TensorType
+from graphflops.tensor import TensorType, grouped
 
 _FIRST = "first "  # before the place of what a call saves that is allocated before its results
 

@@ -10,14 +10,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-from graphflops.base.groups import grouped
 from graphflops.base.record import Record
 from graphflops.cost import Cost
 from graphflops.dims import Dim, dim_max, dim_min, prod, total
 from graphflops.passes.gradients import wants
 from graphflops.passes.program import PricedProgram
 from graphflops.rules.work import WORK, Work
-from graphflops.tensor import BFLOAT16, TensorType
+from graphflops.tensor import BFLOAT16, TensorType, grouped
 from graphflops.training import Training
 
 _STEP_BYTES = 4  # the number of steps done; a fused update keeps it on the device, for each parameter

@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
-from graphflops.base.groups import grouped
 from graphflops.dims import Dim, prod
 from graphflops.graph import Graph, Node, Ref
-from graphflops.tensor import TensorType
+from graphflops.tensor import TensorType, grouped
 
 INDIVISIBLE = "does not divide"
 _FEW = 1024  # columns of a product that each device may run whole

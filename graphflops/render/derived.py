@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from graphflops.base.docstrings import docstring
-from graphflops.base.groups import grouped
 from graphflops.base.json_form import Formula
 from graphflops.base.units import interval, measured, memory, number, parameters, percent, rate, seconds
 from graphflops.cost import REPORTED
@@ -28,6 +27,7 @@ from graphflops.report import Report
 from graphflops.report.as_json import Tool
 from graphflops.report.timeline import PhaseTime
 from graphflops.rules import Rule, find, known
+from graphflops.tensor import grouped
 from graphflops.version import __version__
 from graphflops.versions.revisions import QUANTITIES as TOTALS
 from graphflops.versions.revisions import History, HistoryPoint

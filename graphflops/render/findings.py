@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from graphflops.base.groups import grouped
 from graphflops.base.units import in_parentheses, measured, memory, number, numbered, percent, unnumbered
 from graphflops.dims import Dim, evaluate, total
 from graphflops.render import formats
@@ -22,6 +21,7 @@ from graphflops.render.table import Page
 from graphflops.render.tables import Entry, TextTable
 from graphflops.render.text import assumptions, count_of, inert, safe
 from graphflops.report.findings import SEVERITIES, Finding, Findings, LimitResult, ModelFindings
+from graphflops.tensor import grouped
 
 if TYPE_CHECKING:
     from graphflops.onnx_fix.fix import Fixed, Saving

@@ -13,7 +13,6 @@ from itertools import groupby
 from math import prod
 from typing import Any
 
-from graphflops.base.groups import grouped
 from graphflops.base.units import numbered, seconds, unnumbered
 from graphflops.derived.items import outside_of_calls
 from graphflops.dims import Dim, total
@@ -25,6 +24,7 @@ from graphflops.render import summary
 from graphflops.render.text import Numbers, count_of, listed, operator_name, safe
 from graphflops.render.time import LEAST_SHARE, communication, limits, rates
 from graphflops.report import ENTRIES, LASTING, Exchange, Held, HeldKind, PhaseMemory, Report, Timeline
+from graphflops.tensor import grouped
 from graphflops.training import Training
 
 _LARGEST = 10
@@ -120,19 +120,20 @@ def at_peak(
     Parameters are one line, and so are equal results of layers that differ in their number.
     """
     alive = [held for held in folded(entry.timeline).held if is_alive(held, moment)]
-    named = {held.name for held in alive}
-    makers = {out.name: row for row in report.rows for out in row.outputs if out.name in named}
+    calls = {held.name: summary.user_call(held.name) for held in alive}
+    makers = {row.node: row for row in report.rows if row.node in calls.values()}
+    makers |= {out.name: row for row in report.rows for out in row.outputs if out.name in calls}
     alike: dict[tuple[str, ...], list[Held]] = {}
     for held in alive:
-        row = makers.get(held.name)
+        row = makers.get(calls[held.name])
         made = () if row is None else (row.op, unnumbered(row.module or row.source), str(held.bytes))
         alike.setdefault((held.kind, *(made or (held.name,))), []).append(held)
     groups = [(total(one.bytes for one in group), group) for group in alike.values()]
     groups.sort(key=lambda item: -(numbers.value(item[0]) or 0))
     for size, group in groups[:_LARGEST]:
-        names = [one.name for one in sorted(group, key=lambda one: one.first)]
+        names = [calls[one.name] for one in sorted(group, key=lambda one: one.first)]
         rows = [makers[name] for name in names if name in makers]
-        more = f" and {len(group) - 1:,} more" if len({*names}) > 1 else f" (x{len(group)})"
+        more = f" and {len({*names}) - 1:,} more" if len({*names}) > 1 else f" (x{len(group)})"
         place = numbered([row.module or row.source for row in rows]) if rows else ""
         name = safe(names[0]) + (more if len(group) > 1 else "")
         yield name, _KINDS.get(group[0].kind, ""), safe(place), numbers.memory(size)

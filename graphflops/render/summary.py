@@ -272,11 +272,16 @@ def _peak(report: Report, numbers: Numbers) -> str:
     return " + ".join(parts) + (f"    at {place}" if place else "") + how
 
 
+def user_call(name: str) -> str:
+    """The call that the user wrote: `cdist` of `cdist/3`, a call that it is made of, or of its result `cdist/3.0`."""
+    outer, _, inner = name.rpartition("/")
+    return outer if inner.partition(".")[0].isdigit() else name
+
+
 def located(report: Report, node: str) -> str:
     """Where the user finds a node, or a call that it is made of: its module and source line, else its own name."""
-    outer, _, number = node.rpartition("/")
-    names = (node, outer) if number.isdigit() else (node,)
-    row = next((row for name in names for row in report.rows if row.node == name), None) if node else None
+    names = (node, user_call(node)) if node else ()
+    row = next((row for name in names for row in report.rows if row.node == name), None)
     if row is not None and report.origin.format == "recorded":
         source = f" ({safe(row.source, 80)})" if row.source else ""
         return f"{safe(row.module or row.op, 80)} of the {row.phase}{source}"

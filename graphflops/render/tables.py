@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from graphflops.attention import AttentionUse
-from graphflops.base.groups import grouped
 from graphflops.base.patterns import DEEPEST, is_within, modules_around
 from graphflops.base.record import Record
 from graphflops.base.units import numbered, parameters, seconds
@@ -20,7 +19,7 @@ from graphflops.render.ledger import Group, Ledger, Tree, traffic
 from graphflops.render.text import Numbers, operator_name, safe, short_type
 from graphflops.report import Cut, PhaseMemory, Report, Row
 from graphflops.report.size_names import named
-from graphflops.tensor import TensorType
+from graphflops.tensor import TensorType, grouped
 
 
 class Listing(Record, frozen=True):

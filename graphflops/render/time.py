@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Literal, NamedTuple
 
-from graphflops.base.groups import grouped
 from graphflops.base.units import interval, number, percent, rate, seconds, starred
 from graphflops.derived.items import cost_per_million, outside_of_calls, throughput
 from graphflops.devices import Device, complete, device, disturbance
 from graphflops.render.text import operator_name, safe
 from graphflops.report import Cut, Report, Row
 from graphflops.report.timeline import CallTime, PhaseTime
+from graphflops.tensor import grouped
 
 _LINES = 12
 _MOSTLY = 0.5  # of the time

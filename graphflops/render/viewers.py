@@ -15,7 +15,6 @@ import msgspec
 from msgspec import Struct, field
 
 from graphflops.base.aligned import equal_at_start
-from graphflops.base.groups import grouped
 from graphflops.base.units import exact, interval, is_index, spans
 from graphflops.budget.measure import TOP, Measures
 from graphflops.cost import QUANTITIES, REPORTED, Cost
@@ -29,6 +28,7 @@ from graphflops.render.text import count_of, inert, operator_name, safe, short_t
 from graphflops.report import Report
 from graphflops.report.contradictions import contradictions
 from graphflops.report.size_names import collapsed, named
+from graphflops.tensor import grouped
 from graphflops.version import __version__
 
 _MICROSECONDS = 1e6

@@ -8,7 +8,6 @@ from typing import Any, Literal, NamedTuple, get_args
 from msgspec import field, structs
 
 from graphflops.attention.attention_use import AttentionUse
-from graphflops.base.groups import grouped
 from graphflops.base.lazy import imported
 from graphflops.base.record import Record
 from graphflops.base.rendered import Rendered
@@ -23,7 +22,7 @@ from graphflops.report.timeline import CallTime, PhaseTime
 from graphflops.report.timeline import Held as Held
 from graphflops.report.timeline import HeldKind as HeldKind
 from graphflops.report.timeline import Timeline as Timeline
-from graphflops.tensor import TensorType
+from graphflops.tensor import TensorType, grouped
 from graphflops.training import Training
 
 State = Literal["counted", "free", "unknown"]

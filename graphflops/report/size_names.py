@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from itertools import repeat
 
-from graphflops.base.groups import grouped
 from graphflops.errors import elided
+from graphflops.tensor import grouped
 
 AXIS = re.compile(r"(.+)\[(\d{1,4})\]")
 _MADE_UP_WORD = re.compile(r"\b[su]\d+\b")

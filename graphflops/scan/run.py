@@ -22,11 +22,11 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
-from graphflops.base.groups import grouped
 from graphflops.errors import GraphflopsError, OptionError, shown
 from graphflops.scan import store
 from graphflops.scan.jobs import Job, Result, is_url
 from graphflops.scan.worker import Ended, TableName, Task, ended_at_exit, failed, isolated, state_of
+from graphflops.tensor import grouped
 from graphflops.version import tool
 
 _ATTEMPTS = 2  # a process may also have been killed by someone else

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from graphflops.base.groups import grouped
 from graphflops.base.patterns import matches_op
 from graphflops.base.record import Record
 from graphflops.base.units import measured, memory, number, parameters, percent
@@ -28,6 +27,7 @@ from graphflops.report import HELD
 from graphflops.report.findings import Finding, Findings, ModelFindings
 from graphflops.scan import store
 from graphflops.scan.worker import COSTS, RESULTS, Row
+from graphflops.tensor import grouped
 
 _COMPARED = ("status", "matrix_flops", "parameters", "read_bytes", "written_bytes", "peak_bytes", "unknown")
 _LINES = 40

@@ -12,10 +12,10 @@ from typing import Any, Literal, NamedTuple
 
 import networkx
 
-from graphflops.base.groups import grouped
 from graphflops.base.patterns import matches_module, modules_around
 from graphflops.errors import ModelError, OptionError, shown
 from graphflops.ops import operator
+from graphflops.tensor import grouped
 
 Quantity = Literal["flops", "bytes", "time"]
 

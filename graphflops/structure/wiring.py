@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct, field
 
-from graphflops.base.groups import grouped
 from graphflops.graph import Graph, Input, Node, Output, Ref
 from graphflops.report import Report, Row
-from graphflops.tensor import TensorType, flat
+from graphflops.tensor import TensorType, flat, grouped
 from graphflops.view import nested_graphs
 
 if TYPE_CHECKING:

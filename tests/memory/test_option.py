@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 import graphflops
 from graphflops import cli
-from graphflops.errors import ModelError, OptionError
+from graphflops.errors import OptionError
 
 SAMPLE = Path(__file__).parents[2] / "samples" / "gqa_transformer.pt2"
 
@@ -55,7 +55,7 @@ def test_without_a_device_its_context_is_not_in_the_memory() -> None:
 
 
 def test_an_execution_that_does_not_exist() -> None:
-    with pytest.raises(ModelError, match="no execution is called fast: graph, eager and compiled are"):
+    with pytest.raises(OptionError, match="execution: no 'fast'; there are graph, compiled, eager"):
         graphflops.analyze(SAMPLE, execution="fast")  # type: ignore[arg-type]
 
 

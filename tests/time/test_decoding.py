@@ -114,12 +114,12 @@ def test_as_many_experts_are_read_as_rows_fall_to_on_average(tokens: int, read: 
     assert kernel.read_bytes == pytest.approx(beside + read * 2 * 64 * 32)
 
 
-@pytest.mark.parametrize("length, variant", [(32, "warp"), (33, "block"), (128, "block"), (129, "sort")])
+@pytest.mark.parametrize("length, variant", [(32, "warp"), (33, "block"), (4096, "block"), (4097, "radix")])
 def test_short_rows_are_sorted_by_kernels_of_their_own(length: int, variant: str) -> None:
     *before, kernel = forward("aten.argsort.default", t(length, dtype="int64"))
     assert kernel.variant == variant
     # In place: values are copied, and places counted, repeated and copied.
-    assert [each.written_bytes for each in before] == ([] if length > 128 else [8 * length] * 4)
+    assert [each.written_bytes for each in before] == ([] if length > 4096 else [8 * length] * 4)
 
 
 @pytest.mark.parametrize("n, k", [(4096, 4096), (1024, 4096), (14336, 4096), (4096, 14336), (128256, 4096)])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from graphflops.base.groups import grouped
 from graphflops.base.units import measured
 from graphflops.comparison.causes import added, summed
 from graphflops.comparison.result import WORK, Comparison, Figure, GroupChange
@@ -14,6 +13,7 @@ from graphflops.render.formats import UNLIMITED
 from graphflops.render.tables import Entry, TextTable
 from graphflops.render.text import formula, safe, shortened
 from graphflops.report import HELD, Grouping
+from graphflops.tensor import grouped
 
 LINES = 25  # default number of lines of a table
 _FORMULA = 60

@@ -10,7 +10,6 @@ import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 
-from graphflops.base.groups import grouped
 from graphflops.base.record import Record
 from graphflops.base.units import memory, number, seconds
 from graphflops.derived.resize import Point, Sweep
@@ -25,6 +24,7 @@ from graphflops.render.tables import listing
 from graphflops.render.text import count_of, safe
 from graphflops.report import Report
 from graphflops.serving.plan import Serving
+from graphflops.tensor import grouped
 
 
 def html(report: Report, given: str = "") -> str:

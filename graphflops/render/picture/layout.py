@@ -16,7 +16,7 @@ from itertools import pairwise
 from math import inf
 from typing import NamedTuple
 
-from graphflops.base.groups import grouped
+from graphflops.tensor import grouped
 
 Pair = tuple[int, int]
 

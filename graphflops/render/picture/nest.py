@@ -14,11 +14,11 @@ import networkx
 from msgspec import Struct
 
 from graphflops.base.aligned import equal_at_start
-from graphflops.base.groups import grouped
 from graphflops.base.units import numbered, unnumbered
 from graphflops.render.text import count_of, short_type
 from graphflops.structure.build import Program, marks
 from graphflops.structure.wiring import Fold, Part, Turn
+from graphflops.tensor import grouped
 
 if TYPE_CHECKING:
     from graphflops.comparison.result import Comparison
