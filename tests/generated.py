@@ -10,6 +10,7 @@ import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
+from inspect import cleandoc
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +154,9 @@ def json_schema(name: str) -> str:
     """The JSON Schema of a document, made from the type that writes it."""
     kind, title, number = _DOCUMENTS[name]
     made: dict[str, Any] = msgspec.json.schema(kind())
+    for defined in made["$defs"].values():
+        if "description" in defined:  # the docstring, indented or not, as the release of Python keeps it
+            defined["description"] = cleandoc(defined["description"])
     about = f"schema {number}, described in docs/{name}.md"
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title, "description": about}
     return msgspec.json.format(msgspec.json.encode({**head, **made}), indent=2).decode() + "\n"
