@@ -79,6 +79,8 @@ def streams() -> Iterator[None]:
     instead |= {"device": lambda *_: contextlib.nullcontext(), "is_current_stream_capturing": lambda: False}
     with (
         mock.patch.multiple(torch.cuda, **instead),
+        # Of any accelerator torch asks the driver, which may be missing: whether its stream captures a graph.
+        mock.patch.object(torch.accelerator, "is_available", return_value=False),
         mock.patch.object(torch.Tensor, "record_stream", Stream.synchronize),
         mock.patch.object(torch.cuda.nvtx, "_nvtx", mock.Mock()),
         mock.patch.object(torch.cuda.amp.common, "amp_definitely_not_available", return_value=True),
