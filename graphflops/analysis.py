@@ -38,9 +38,8 @@ class Asked(Record, frozen=True):
     """What is asked of a program: options of `graphflops.analyze`, and what saves time where not all is wanted."""
 
     dims: Mapping[str, int] | None = None
-    inputs: Mapping[str, Sequence[int]] | None = (
-        None  # whole shapes, from which a static program is propagated again
-    )
+    # Whole shapes, from which a static program is propagated again.
+    inputs: Mapping[str, Sequence[int]] | None = None
     masks: Mapping[str, str] | None = None
     names: Mapping[str, str] | None = None
     execution: Execution | None = None

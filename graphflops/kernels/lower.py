@@ -158,9 +158,8 @@ def _sorted(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
         return [kernel]
     rows = x.numel // max(longest, 1)
     if longest > _SORTED_BY_BLOCK:
-        is_joined = (
-            rows > 1 and longest < _SORTED_ALONE
-        )  # all rows are sorted together, and then by their numbers
+        # All rows are sorted together, and then by their numbers; or each by itself.
+        is_joined = rows > 1 and longest < _SORTED_ALONE
         passes, sorts = x.bits // _RADIX + (3 if is_joined else 1), 1 if is_joined else rows
         kernel = replace(kernel, vector_flops=0, read_bytes=passes * x.full_bytes, written_bytes=0)
         return [replace(kernel, sizes=Rows(sorts * passes, x.numel // max(sorts, 1)), variant="radix")]

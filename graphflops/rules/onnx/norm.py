@@ -257,9 +257,6 @@ def qembed_layer_normalization(of: Operands) -> Estimate:
     return fused(results, made, work(DEQUANTIZE * used), reads=(*made.reads, *parameters))
 
 
-KIND = "optimizer"
-
-
 REDUCTIONS = {"none": 0, "mean": 1, "sum": 2}
 
 
@@ -283,6 +280,8 @@ def softmax_cross_entropy_loss(of: Operands, *, reduction: str = "mean") -> Esti
     loss = cross_entropy_loss(*of, reduction=code_of(reduction))
     return replace(loss, out=(only_result(loss), of.x.like()))
 
+
+KIND = "optimizer"
 
 REGULARISED = WORK["l2_penalty"].flops
 # v = a * v + b * g; x -= rate * v, or rate * (g + a * v)
