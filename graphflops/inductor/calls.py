@@ -9,7 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from graphflops.dims import Dim, prod
-from graphflops.graph import Graph
+from graphflops.graph import Graph, Ref
 from graphflops.inductor import library_calls, rowwise
 from graphflops.inductor.lowering import GradientLowering, JointGraph, Lowered, Lowering, users_of
 from graphflops.kernels.kernel import FLOAT_BYTES, IMAGE_RANK, INDEX_BYTES, SINGLE
@@ -103,6 +103,10 @@ class ForwardLowering(Lowering):
             twice = operator.has("gate") or any(len(way) > 1 for way in ways)
             more = {"recomputable": again or operator.has("computed_again"), "reads_twice": twice}
             self.add(of, "pointwise", of.made, of.operands, is_random=operator.kind == "random", **more)
+            if operator.name == "masked_fill" and not isinstance(
+                value := of.call.node.arguments().get("value"), Ref
+            ):
+                self.joint.constants.setdefault(f"{value} {dtype.name}", []).append(self.joint.ops[-1])
 
     def resampling(self, of: Lowered) -> None:
         """An interpolation; of half precision it is one in float32, of which operand and result are converted."""

@@ -86,6 +86,9 @@ class JointGraph(Struct):
     turned: set[str] = set()  # tensors that inductor stores with another axis innermost
     lies_in: dict[str, str] = {}  # by part of a tensor that is written by itself, the tensor
     numbers: dict[Dim, int] = {}
+    constants: dict[
+        str, list[Op]
+    ] = {}  # by number that calls fill in, with its type: one operator makes it for all of them
 
     def number(self, size: Dim) -> int:
         """A size as a number: open sizes are taken at their example, or at some size."""

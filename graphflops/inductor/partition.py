@@ -84,7 +84,7 @@ class Partition:
 
     def _ban_far_apart(self, banned: set[str]) -> None:
         """Not computed again: what reads a tensor behind the first kernel of its own that follows other readers."""
-        for name, users in self.users.items():
+        for name, users in (*self.users.items(), *self.joint.constants.items()):
             inside = [user for user in users if self._is_forward(user)]
             if len(inside) < 2:
                 continue
@@ -92,7 +92,7 @@ class Partition:
             most = max(self.place[id(user)] for user in inside)
             first = self._first_unfusible(inside, most)
             for user in inside:
-                is_fused = maker is not None and _fuses(maker, user)
+                is_fused = name in self.joint.constants if maker is None else _fuses(maker, user)
                 if is_fused and self.place[id(user)] > first and not user.must_recompute:
                     banned.update(user.outputs)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import zip_longest
-from math import exp, prod
+from math import prod
 from typing import Any
 
 from msgspec.structs import replace
@@ -25,6 +25,7 @@ _FEW, _COPIED = limits("aten_2", "gather", "few", "block")
 _AT_ONCE, _PART = limits("aten_2", "embedding", "at_once", "part")
 _ONE_BLOCK, _DEVIATIONS, _NARROW = limits("aten_2", "index", "one_block", "deviations", "narrow")
 _WARP = 32  # threads
+_START = 3.3  # warps in whose time a block starts
 _ROWS = frozenset({"embedding", "index_select"})  # they take rows of a table
 _ELEMENTS, _EACH = "elements", "gather"  # variants: of `index`, and of a table's rows
 
@@ -119,8 +120,8 @@ def added_sorted(call: ConcreteCall, table: Tensor, out: Tensor) -> list[Kernel]
     if rows <= _AT_ONCE:
         converted = [copy(table)] if table.bits < 32 else []  # they are added up in float32
         return [order, replace(added, sizes=Rows(count, int(repeats)), variant="at_once"), *converted]
-    seen = rows * (1 - exp(-repeats))
-    parts = max(seen, count / _PART + seen / 2)
-    sums, warps = int(2 * 4 * columns * parts), -(-columns // _WARP)  # written and read in float32
-    blocks = Rows(int((parts + seen) * warps), 1)
+    most = min(count, rows)  # rows that may be seen, for each of which there is a block
+    parts = count // _PART + most
+    sums = 2 * 4 * columns * parts  # written and read in float32
+    blocks = Rows(int((parts + most) * max(-(-columns // _WARP), _START)), 1)
     return [order, replace(added, read_bytes=size + sums, sizes=blocks, variant="parts")]

@@ -6,7 +6,7 @@ images; at the same size it is a copy.
 
 from __future__ import annotations
 
-from math import log2, prod
+from math import prod
 
 from graphflops.kernels.beside import is_mean, largest_power
 from graphflops.kernels.call import ConcreteCall, Tensor
@@ -64,8 +64,6 @@ _AT_GRID = "grid_sample"
 # The mode of a grid, and how often its threads wait for loads where others do once.
 _CUBIC, _CUBIC_TURNS = 2, 8
 _LEAST_CHANNELS = 4  # for which kernels with channels innermost run
-# Time of an image's loads, how much less for each octave of positions that share them, the part in which a warp waits.
-_UNSHARED, _SHARED, _WAIT = constants("aten_2", "interpolation", "unshared", "shared", "wait")
 # Of a cubic one: a further line that a warp loads, and an image of the same size, by the time of an image; additions.
 _FURTHER, _SAME, _ADDS = constants("aten_2", "interpolation", "line", "same", "adds")
 _THREADS, _BLOCK, _RESIDENT = limits("aten_2", "interpolation", "threads", "block", "resident")
@@ -106,7 +104,7 @@ def interpolation(call: ConcreteCall) -> list[Kernel]:
         down = largest_power(height, _BLOCK // across)
         sizes = Windows(prod(out.shape[:2]) * up(width, across) * up(height, down), 0)
     else:
-        sizes = _of_positions(out, _turns(x, out))
+        sizes = _of_positions(out, prod(out.shape[:2]))  # all of an image load at once
     return [*before, Kernel("pool", out.dtype, 0, work, *call.cost.moved, sizes, variant=variant)]
 
 
@@ -162,14 +160,6 @@ def _is_copied(call: ConcreteCall, x: Tensor, out: Tensor) -> bool:
 def _of_positions(out: Tensor, turns: int) -> Rows:
     """A thread for each position, which takes so many turns for the images of batch and channels."""
     return Rows(prod(out.shape[2:]), turns, is_inner=False)
-
-
-def _turns(x: Tensor, out: Tensor) -> int:
-    """Loads of an image are shared by positions near one another; a block's warps wait together, and take turns to load."""
-    larger = log2(max(out.numel / max(x.numel, 1), 1))
-    unshared = 1.0 if is_last(x) else max(_UNSHARED - _SHARED * larger, 1.0)
-    busy = min(prod(out.shape[2:]) / _THREADS, 1.0)
-    return int(prod(out.shape[:2]) * (_WAIT + (unshared - _WAIT) * busy))
 
 
 (_SHARED_PATCHES,) = constants("aten_2", "patches", "shared")

@@ -123,6 +123,11 @@ def _rolled(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     return [Kernel("copy", x.dtype, 0, 0, x.full_bytes, x.full_bytes, variant="roll")] * count
 
 
+# Of a mean and squares, or a value and its place: a thread's elements wait for one another (SharedReduceOps.h of ATen).
+_OF_PAIRS = frozenset({"var", "std", "argmax", "argmin"})
+_PAIRS = {"": "pairs", "outer": "outer_pairs"}
+
+
 @moved.on_operand
 def _reduced(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     reduced = reduced_axes(call.arguments.get("axes"), x.rank)
@@ -132,6 +137,8 @@ def _reduced(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     else:  # the arguments do not tell
         is_inner = not out.rank or out.shape[-1] != x.shape[-1] or out.rank == x.rank == 1
         kernel = moved.reduction(x, out.numel, is_inner=is_inner, bits=out.bits)
+    if call.operator.name in _OF_PAIRS or len(call.estimate.out) > 1:
+        kernel = replace(kernel, variant=_PAIRS.get(kernel.variant, kernel.variant))
     return [kernel]
 
 

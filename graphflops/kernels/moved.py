@@ -243,8 +243,22 @@ def scatter(call: ConcreteCall) -> list[Kernel]:
     kernel = scattered(x, elements, name) if is_along_rows else added_rows(x, elements)
     if name in _BY_ELEMENT and not is_along_rows:
         kernel = replace(kernel, variant=_ELEMENT_VARIANT)
-    copies = 0 if call.operator.mutates else 2 if name == "scatter_reduce" else 1
-    return [*[copy(x)] * copies, kernel]
+    if name == "scatter_reduce":
+        return [copy(x)] * (2 - 2 * call.operator.mutates) + _reduced(call, x, source, kernel)
+    return [copy(x)] * (not call.operator.mutates) + [kernel]
+
+
+def _reduced(call: ConcreteCall, x: Tensor, source: Tensor, added: Kernel) -> list[Kernel]:
+    """What `scatter_reduce` runs: without the operand itself, its elements are overwritten first; a mean counts its terms.
+
+    Extremes and products load an element and exchange it in a loop, as long as two additions (TensorAdvancedIndexing.cpp).
+    """
+    how = call.own.get("reduce")
+    before = [] if call.own.get("include_self", True) else [added]
+    if how not in ("sum", "mean"):
+        added = replace(added, read_bytes=2 * added.read_bytes, written_bytes=2 * added.written_bytes)
+    counted = [fill(source), fill(x), added, *[elementwise(x, x.nbytes, x.full_bytes)] * 3]
+    return [*before, added, *(counted if how == "mean" else ())]
 
 
 def _written_rows(kernel: Kernel, x: Tensor) -> Rows:

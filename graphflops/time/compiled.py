@@ -26,6 +26,7 @@ from graphflops.time.schedule import Costs, recurrent_seconds
 
 # Families that inductor writes of the kernels of a convolution or attention: what adds a bias, a softmax.
 _WRITTEN = ("elementwise", "reduction", "softmax")
+_FACTORS = 2  # of a product
 
 
 class CompiledLauncher(Launcher):
@@ -113,6 +114,10 @@ class CompiledLauncher(Launcher):
         kind = call.node.operator.kind
         if kind == "product":
             own = [kernel for kernel in kernels if kernel.family == "matmul"]
+            if (
+                call.node.operator.name == "linear" and len(op.reads) == _FACTORS
+            ):  # its bias, if any, is added elsewhere
+                own = [replace(kernel, variant="") for kernel in own]
             return _padded(own) if op.is_padded else tuple(own)
         if kind == "attention":
             return tuple([kernel for kernel in kernels if kernel.family not in (*_WRITTEN, "copy")])

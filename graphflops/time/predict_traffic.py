@@ -34,7 +34,7 @@ _LATENCY_BESIDE = frozenset(
         *("batch_norm", "batch_norm_moments", "batch_norm_backward"),
         *("batch_norm_training", "batch_norm_training_once"),
         *("batch_norm_training_backward", "batch_norm_training_backward_once"),
-        *("index_add", "elements"),
+        *("index_add", "elements", "im2col", "linear"),
     }
 )
 _TENSORS_AROUND = 3  # of the size of its own, which the cache holds too while such a kernel runs

@@ -115,15 +115,15 @@ def test_forwards(op: str, given: tuple[Any, ...], expected: list[Made]) -> None
         ("sum.dim_IntList", (X, (0,), True), Rows(8, 4, False), "outer"),
         ("sum.dim_IntList", (X, (-2,)), Rows(8, 4, False), "outer"),
         ("sum.dim_IntList", (X, (1,), True), Rows(4, 8), ""),
-        ("argmax.default", (X, 0), Rows(8, 4, False), "outer"),
-        ("argmax.default", (X, 1), Rows(4, 8), ""),
-        ("argmax.default", (X, -1), Rows(4, 8), ""),
-        ("argmax.default", (X,), Rows(1, N), ""),
-        ("var.correction", (X, (0,)), Rows(8, 4, False), "outer"),
-        ("var.correction", (X, (-1,)), Rows(4, 8), ""),
-        ("var_mean.correction", (X, (-1,)), Rows(4, 8), ""),
+        ("argmax.default", (X, 0), Rows(8, 4, False), "outer_pairs"),
+        ("argmax.default", (X, 1), Rows(4, 8), "pairs"),
+        ("argmax.default", (X, -1), Rows(4, 8), "pairs"),
+        ("argmax.default", (X,), Rows(1, N), "pairs"),
+        ("var.correction", (X, (0,)), Rows(8, 4, False), "outer_pairs"),
+        ("var.correction", (X, (-1,)), Rows(4, 8), "pairs"),
+        ("var_mean.correction", (X, (-1,)), Rows(4, 8), "pairs"),
         ("max.default", (X,), Rows(1, N), ""),
-        ("max.dim", (X, 1), Rows(4, 8), ""),
+        ("max.dim", (X, 1), Rows(4, 8), "pairs"),
         ("amax.default", (X, (1,)), Rows(4, 8), ""),
         ("max.default", (t(8),), Rows(1, 8), ""),
         ("any.dim", (MASK, 1), Rows(4, 8), ""),
@@ -134,6 +134,7 @@ def test_forwards(op: str, given: tuple[Any, ...], expected: list[Made]) -> None
     ],
 )
 def test_rows_of_reductions(op: str, given: tuple[Any, ...], rows: Rows, variant: str) -> None:
+    """pairs: of a mean and squares, or a value and its place, where each element waits for the one before."""
     (kernel,) = forward(f"aten.{op}", *given)
     assert (kernel.family, kernel.sizes, kernel.variant) == ("reduction", rows, variant)
 
@@ -160,21 +161,37 @@ def test_layouts_that_copy(
 
 
 @pytest.mark.parametrize(
-    ("op", "given", "images", "loads"),
+    ("op", "given", "images"),
     [
-        # Images times 2.2, less 0.18 for each octave of positions; the part of a warp that waits, 0.65, is always there.
-        ("upsample_linear1d.vec", (t(64, 32, 512), None, False, (2.0,)), 64 * 32, 2.2 - 0.18),
-        ("upsample_bilinear2d.vec", (t(64, 32, 16, 16), None, False, (2.0, 2.0)), 64 * 32, 2.2 - 2 * 0.18),
-        ("upsample_bilinear2d.vec", (t(64, 32, 64, 64), None, False, (0.5, 0.5)), 64 * 32, 2.2),
-        ("upsample_trilinear3d.vec", (t(64, 32, 8, 8, 8), None, False, (2.0, 2.0, 2.0)), 64 * 32, 2.2 - 3 * 0.18),
-        ("upsample_bilinear2d.vec", (t(64, 1, 2, 2), None, False, (256.0, 256.0)), 64, 1.0),  # at least one
+        ("upsample_linear1d.vec", (t(64, 32, 512), None, False, (2.0,)), 64 * 32),
+        ("upsample_bilinear2d.vec", (t(64, 32, 64, 64), None, False, (0.5, 0.5)), 64 * 32),
+        ("upsample_trilinear3d.vec", (t(64, 32, 8, 8, 8), None, False, (2.0, 2.0, 2.0)), 64 * 32),
+        ("upsample_bilinear2d.vec", (t(64, 1, 2, 2), None, False, (256.0, 256.0)), 64),
     ],
-)  # fmt: skip
-def test_loads_of_interpolation(op: str, given: Any, images: int, loads: float) -> None:
+)
+def test_loads_of_interpolation(op: str, given: Any, images: int) -> None:
+    """A thread for each position takes one image after the other."""
     (kernel,) = forward(f"aten.{op}", *given)
     assert isinstance(kernel.sizes, Rows)
-    assert kernel.sizes.columns == int(images * loads) or abs(kernel.sizes.columns - images * loads) <= 1
-    assert (kernel.variant, kernel.sizes.is_inner) == ("linear", False)
+    assert (kernel.variant, kernel.sizes.columns, kernel.sizes.is_inner) == ("linear", images, False)
+
+
+@pytest.mark.parametrize(
+    ("how", "own", "times"),
+    [
+        ("sum", True, [2]),
+        ("sum", False, [2, 2]),
+        ("amax", False, [2, 4]),
+        ("prod", True, [4]),
+        ("mean", True, [2, 2]),
+    ],
+)
+def test_elements_of_scatter_reduce(how: str, own: bool, times: list[int]) -> None:
+    """Without the operand itself places are overwritten first; extremes load and exchange; a mean counts its terms too."""
+    given = t(100, 8), 0, t(500, 8, dtype="int64"), t(500, 8), how
+    made_of = forward("aten.scatter_reduce.two", *given, include_self=own)
+    added = [kernel.read_bytes for kernel in made_of if kernel.family == "scatter"]
+    assert added == [each * 4 * 500 * 8 for each in times]
 
 
 def test_interpolation_without_arithmetic_has_a_thread_for_each_result() -> None:

@@ -21,15 +21,12 @@ def microseconds(shape: tuple[int, ...]) -> float:
     return row.time.seconds * 1e6
 
 
-@pytest.mark.parametrize(("shape", "measured"), [((4, 256, 16, 16), 388), ((4, 128, 32, 32), 200)])
-def test_full_blocks_take_as_long_as_in_u_net(shape: tuple[int, ...], measured: float) -> None:
+@pytest.mark.parametrize(
+    ("shape", "measured"), [((4, 256, 16, 16), 216), ((4, 128, 32, 32), 111), ((4, 256, 7, 7), 185)]
+)
+def test_images_take_as_long_as_after_a_convolution(shape: tuple[int, ...], measured: float) -> None:
+    """Where the image comes from the memory it takes twice as long (390, 199 and 330)."""
     assert microseconds(shape) == pytest.approx(measured, rel=0.15)
-
-
-def test_few_threads_wait_for_the_cache_but_not_for_one_another() -> None:
-    full, few = microseconds((4, 256, 16, 16)), microseconds((4, 256, 7, 7))
-    assert few < full / 1.5
-    assert few > 1024 * 0.12  # about what one access of the L2 cache takes, for each image
 
 
 class LargerCubic(torch.nn.Module):
