@@ -106,7 +106,7 @@ def test_batch_norms_wait_for_memory_one_load_after_another() -> None:
 
 
 def test_threads_of_a_softmax_along_an_outer_axis_take_turns() -> None:
-    """A third as fast where each load goes to memory; two blocks of 1,024 threads run at once on each of 4 multiprocessors."""
+    """A third as fast where each load goes to memory; two blocks of 1,024 threads run at once on each of 4 processors."""
     known = with_rates("softmax.outer", {**TRAFFIC, "column": 1e6}, bandwidth=1e15)
     kernel = Kernel("softmax", "float32", 0, 0, 500, 500, Rows(8, 5, False), variant="outer")
     assert seconds(kernel, known) == pytest.approx(3 * 5e-3)
