@@ -112,22 +112,6 @@ def product_kind(sizes: Product, width: float) -> str:
     return "batched" if sizes.batch > 1 else sizes.layout
 
 
-def uneven_kind(sizes: Product, dtype: str) -> str:
-    """The kind of few rows in 16 bits some of which begin at an odd element: nvjet, which loads whole lines, takes none.
-
-    A batch of single rows is multiplied without matrix units (gemvx), few rows element by element of k (gemmSN, magma), more
-    rows of one product by kernels of older GPUs.
-    """
-    if dtype not in ("bfloat16", "float16") or sizes.layout not in ("tn", "nn"):
-        return ""
-    if _alignment_of(sizes, _NARROW) > _NARROW:
-        return ""
-    if sizes.batch > 1:
-        return "batched.vector" if sizes.m == 1 else "batched.uneven" if sizes.m <= _FEW_OF_BATCH else ""
-    least = _FEW if dtype == "bfloat16" else _FEW_OF_BATCH
-    return "uneven" if least <= sizes.m <= _FEW_ROWS else ""
-
-
 def _is_vector(rows: int, batch: int, width: float, alignment: int) -> bool:
     return rows == batch == 1 and (width != _NARROW or alignment <= _NARROW)
 
