@@ -363,19 +363,25 @@ class BackwardLowering(GradientLowering):
             self.pointwise(of)
 
     def sum_into_zeros(self, of: Lowered, tables: int, indices: Sequence[str]) -> None:
-        """Add the gradients to so many tables of zeros in float32, at places that indices tell, which are then converted."""
-        rows = self.forward.elements(of.call.node.outputs[0])
+        """Add the gradients to so many tables of zeros, at places that indices tell.
+
+        One table of float32, or for an index, is the gradient; others are in float32, and added up or converted in the end.
+        """
+        rows, is_index = self.forward.elements(of.call.node.outputs[0]), of.call.node.operator.name == "index"
         for place, tensor in of.fresh.items():
-            name = of.names[place]
-            count, size = self.forward.elements(name), prod(self.forward.typed(name).shape) * FLOAT_BYTES
+            name, dtype = of.names[place], self.forward.typed(of.names[place]).dtype
+            is_own = tables == 1 and (is_index or dtype.bits >= SINGLE)
+            each = dtype.bits // 8 if is_own else FLOAT_BYTES
+            count, size = self.forward.elements(name), prod(self.forward.typed(name).shape) * each
             zeros = [self.new(name, size) for _ in range(tables)]
-            summed = self.new(name, 0)  # the same memory
+            summed = tensor if is_own else self.new(name, 0)  # the same memory
             for table in zeros:
                 self.add(of, "pointwise", (table,), (), count, is_alone=True)
-            parts = {table: {summed: rows * FLOAT_BYTES} for table in zeros}
+            parts = {table: {summed: rows * each} for table in zeros}
             reads = (*zeros, *of.incoming, *indices)
             self.add(of, "pointwise", (summed,), reads, rows, adds=True, parts=parts)
-            self.add(of, "pointwise", (tensor,), (*zeros, summed), count)
+            if not is_own:
+                self.add(of, "pointwise", (tensor,), (*zeros, summed), count)
 
 
 _BACKWARD: Mapping[str, Callable[[BackwardLowering, Lowered], None]] = {

@@ -20,7 +20,7 @@ from graphflops.inductor.plan import Plan, Plans
 from graphflops.passes.attention import facts_of
 from graphflops.passes.bind import bind
 from graphflops.passes.price import price
-from tests.inductor.one_call import made, plan_of
+from tests.inductor.one_call import plan_of
 from tests.one_call import g, program_of
 from tests.support import t
 
@@ -199,13 +199,21 @@ def test_a_row_of_ones_and_zeros_is_computed_where_it_is_read() -> None:
     assert (op.kind, op.elements, op.recomputable) == ("pointwise", 80, True)
 
 
-def test_sums_into_a_table_are_part_of_what_computes_them() -> None:
-    """Nothing that reads the table is: the sums are complete when the kernel is over."""
-    plan = plan_of("aten.embedding.default", g(100, 64), t(4, 5, dtype="int64"))
+@pytest.mark.parametrize(
+    ("op", "dtype", "converted"),
+    [
+        ("embedding.default", "float32", 0),
+        ("embedding.default", "bfloat16", 1),
+        ("index.Tensor", "bfloat16", 0),
+    ],
+)
+def test_sums_into_a_table_are_part_of_what_computes_them(op: str, dtype: str, converted: int) -> None:
+    """Nothing that reads the table is: the sums are complete when the kernel is over. An embedding's are in float32."""
+    indices = t(4, 5, dtype="int64")
+    plan = plan_of(f"aten.{op}", g(100, 64, dtype=dtype), (indices,) if op == "index.Tensor" else indices)
     assert plan.backward is not None
     kernels = [[op.adds for op in kernel.members] for kernel in plan.backward.kernels]
-    assert kernels == [[False], [True], [False]]
-    assert [kind for kind, *_ in made(plan)] == ["pointwise"] * 4
+    assert kernels == [[False], [True], *[[False]] * converted]
 
 
 class Halves(nn.Module):
