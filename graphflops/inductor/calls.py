@@ -95,6 +95,8 @@ class ForwardLowering(Lowering):
             self.extern(of)
         elif operator.kind == "movement" and len(of.operands) > _MOST_JOINED:
             self.concatenated(of)
+        elif operator.name == "im2col":
+            library_calls.patches(self, of)
         else:
             again = operator.kind in _AGAIN and operator.name != "embedding"
             # Calls by way of which it reads each tensor; the parts of a split are one.

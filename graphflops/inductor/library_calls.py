@@ -21,6 +21,7 @@ from graphflops.tensor import TensorType
 _ALIGNED = 8  # elements that tensor cores load at once in half precision
 _IN_PLACE = ("all_reduce", "broadcast")
 _OF_LIBRARIES = frozenset({"product", "convolution", "attention"})  # kinds
+_PADDING = "#3"  # of windows, an argument by place
 
 
 def product(low: Lowering, of: Lowered) -> None:
@@ -112,6 +113,19 @@ def _reshaped(low: Lowering, of: Lowered, reads: Sequence[str]) -> frozenset[str
     most = 2 if of.call.node.operator.name == "linear" else 3
     pairs = zip(reads, of.names, strict=True)
     return frozenset(tensor for tensor, name in pairs if low.typed(name).rank > most)
+
+
+def patches(low: Lowering, of: Lowered) -> None:
+    """Windows of an image: the image with its padding, which is not computed again, and its elements by their places."""
+    x, padding = low.typed(of.names[0]), of.call.node.arguments().get(_PADDING)
+    rows, columns = padding if isinstance(padding, tuple) else (0, 0)
+    image, reads = f"{of.call.node.name} padded", tuple(of.operands)
+    if rows or columns:
+        count = prod((*x.shape[:-2], x.shape[-2] + 2 * rows, x.shape[-1] + 2 * columns))
+        more: dict[str, Any] = {"recomputable": False, "instructions": 1}
+        low.add(of, "pointwise", {image: count * x.dtype.bits // 8}, reads, low.joint.number(count), **more)
+        reads = (image,)
+    low.add(of, "pointwise", of.made, reads, moved=frozenset(reads))
 
 
 def convolution(low: Lowering, of: Lowered) -> None:

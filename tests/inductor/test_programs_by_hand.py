@@ -199,6 +199,18 @@ def test_a_row_of_ones_and_zeros_is_computed_where_it_is_read() -> None:
     assert (op.kind, op.elements, op.recomputable) == ("pointwise", 80, True)
 
 
+@pytest.mark.parametrize(("padding", "padded"), [(1, [4 * 2 * 8 * 8 * 8]), (0, [])])
+def test_windows_are_taken_again_from_a_padded_image(padding: int, padded: list[int]) -> None:
+    """Images of 6 x 6 with a border of one are 8 x 8."""
+    given = t(2, 8, 6, 6), (3, 3), (1, 1), (padding, padding), (1, 1)
+    joint = plan_of("aten.im2col.default", *given).joint
+    *images, windows = joint.ops
+    assert [(joint.bytes(image.outputs[0]), image.recomputable) for image in images] == [
+        (size, False) for size in padded
+    ]
+    assert windows.recomputable
+
+
 @pytest.mark.parametrize(
     ("op", "dtype", "converted"),
     [
