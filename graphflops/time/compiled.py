@@ -204,7 +204,10 @@ class Written:
         try:
             inside, shares = self._inside(planned, computed_again)
             loads, read = self._reads(planned, shares)
-            written = sum(self.sizes(part.get(name) or sizes.get(name, 0)) for name in planned.outputs)
+            # Another kernel writes the zeros that gradients are added to; the copy of an operand is part of this one.
+            summed = {name for op in adding if op.is_gradient for name in op.outputs}
+            whole = [name for name in planned.outputs if name not in summed]
+            written = sum(self.sizes(part.get(name) or sizes.get(name, 0)) for name in whole)
             written += sum(
                 self.sizes(size) for op in adding for part in op.parts.values() for size in part.values()
             )
