@@ -117,8 +117,10 @@ def _reshaped(low: Lowering, of: Lowered, reads: Sequence[str]) -> frozenset[str
 
 def patches(low: Lowering, of: Lowered) -> None:
     """Windows of an image: the image with its padding, which is not computed again, and its elements by their places."""
-    x, padding = low.typed(of.names[0]), of.call.node.arguments().get(_PADDING)
-    rows, columns = padding if isinstance(padding, tuple) else (0, 0)
+    x, given = low.typed(of.names[0]), of.call.node.arguments().get(_PADDING)
+    rows, columns = [
+        each if isinstance(each, int) else 0 for each in (given if isinstance(given, tuple) else (0, 0))
+    ]
     image, reads = f"{of.call.node.name} padded", tuple(of.operands)
     if rows or columns:
         count = prod((*x.shape[:-2], x.shape[-2] + 2 * rows, x.shape[-1] + 2 * columns))
