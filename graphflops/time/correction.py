@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from math import dist, exp, log, log2, prod, sqrt
 from operator import itemgetter, mul
-from typing import NamedTuple
 
 from graphflops.base.record import Record
 from graphflops.devices import Calibration, Device
@@ -64,7 +63,7 @@ _COLUMNS = {
 _TRAFFIC = Columns(("bytes", "rows", "columns"), (3.0, 3.0, 3.0), 0.2, 0.08)
 
 
-class Correction(NamedTuple):
+class Correction(Record, frozen=True):
     """A factor of the time, and the standard deviation of its logarithm."""
 
     factor: float
