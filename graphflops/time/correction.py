@@ -72,7 +72,8 @@ class Correction(Record, frozen=True):
 
 def correction(kernel: Kernel, device: Device) -> Correction | None:
     """The correction by the points of the kernel's family, variant and element type, or of those most like it."""
-    known = {(points.family, points.variant, points.dtype): points for points in device.calibration}
+    family = [points for points in device.calibration if points.family == kernel.family]
+    known = {(points.variant, points.dtype): points for points in family}
     variant, sizes = variant_of(kernel), columns_of(kernel)
     variants = (variant, f"{variant}.alone", "tn.alone") if kernel.family == "matmul" else (variant,)
     if isinstance(kernel.sizes, Product) and not kernel.is_alone:
@@ -81,7 +82,7 @@ def correction(kernel: Kernel, device: Device) -> Correction | None:
             variants = (variant,)  # points of another layout do not correct constants of this one alone
     for name in variants:
         for dtype in (kernel.dtype, _ALIKE.get(kernel.dtype, "")):
-            points = known.get((kernel.family, name, dtype))
+            points = known.get((name, dtype))
             if (
                 points is not None
                 and points.columns[: len(sizes)] == _COLUMNS.get(points.family, _TRAFFIC).names[: len(sizes)]
