@@ -172,7 +172,7 @@ def differentiate(work: Work, *parameters: str) -> Backward:
         numbers = numbers_of(each for each in given if not isinstance(each[1], TensorType))
         found: dict[str, Gradient | None] = {}
         for name, formula in zip(names, work.formulas, strict=False):
-            gradient = formula and gradient_of(formula, numbers)
+            gradient = None if formula is None else gradient_of(formula, numbers)
             found[name] = gradient and gradient._replace(
                 reads=" ".join(letters.get(name, name) for name in gradient.reads.split())
             )
