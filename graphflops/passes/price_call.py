@@ -119,6 +119,8 @@ def _completed(
     if in_place and tensors:
         target = next(value for value in flat(arguments.values()) if isinstance(value, TensorType))
         written = target if is_free(estimate) else target.view(target.shape)
+        if operator(op).stops_gradients:
+            written = without_gradient(written)
         estimate = replace(estimate, out=(written, *estimate.out[1:]), alias=True)
     back = backward_of(rule, arguments, estimate, tensors) if training else None
     if any(tensor.mapped for tensor in tensors) and not rule.key.startswith(MARKS):

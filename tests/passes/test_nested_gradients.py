@@ -1,4 +1,4 @@
-"""Which results of a nested graph want a gradient: those that have one in torch's own backward."""
+"""Which results of a nested graph, or of a call in place, want a gradient: those that have one in torch's own backward."""
 
 from __future__ import annotations
 
@@ -48,10 +48,26 @@ def half_detached(x: Tensor) -> tuple[Tensor, ...]:
         return x.detach() * 2, x * 2
 
 
+def detached_in_place(x: Tensor) -> tuple[Tensor, ...]:
+    return ((x * 2).detach_(),)
+
+
+def zeros_in_place(x: Tensor) -> tuple[Tensor, ...]:
+    return (x.clone().zero_(),)
+
+
 # The gradient of the first weight and, by result, that of the last one; then those of the results that want one.
 @pytest.mark.parametrize(
     ("between", "backward"),
-    [(unconverted, 1 + 2 + 1), (undropped, 1 + 2 + 1), (in_place, 1 + 1 + 1), (half_detached, 1 + 2 + 1)],
+    [
+        *(
+            (unconverted, 1 + 2 + 1),
+            (undropped, 1 + 2 + 1),
+            (in_place, 1 + 1 + 1),
+            (half_detached, 1 + 2 + 1),
+        ),
+        *((detached_in_place, 0 + 1 + 0), (zeros_in_place, 1 + 1 + 1)),
+    ],
 )
 def test_results_that_want_a_gradient(between: Callable[[Tensor], tuple[Tensor, ...]], backward: int) -> None:
     module, x = Between(between), torch.ones(ROWS, WIDTH)
