@@ -118,7 +118,7 @@ def _completed(
         return unknown_call("GF104", estimate.unknown, estimate.out)
     if in_place and tensors:
         target = next(value for value in flat(arguments.values()) if isinstance(value, TensorType))
-        written = target if is_free(estimate) else target.view(target.shape)
+        written: Value = target if is_free(estimate) else target.view(target.shape)
         if operator(op).stops_gradients:
             written = without_gradient(written)
         estimate = replace(estimate, out=(written, *estimate.out[1:]), alias=True)

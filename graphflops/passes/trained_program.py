@@ -64,8 +64,9 @@ def with_returned(graph: Graph) -> Graph:
         here = node.renamed(instead)
         if any(isinstance(value, Graph) for value in here.args):
             here = here.changed(lambda value: with_returned(value) if isinstance(value, Graph) else value)
-        if here.operator.name == "wrap" and here.args[0] is False:
-            instead |= _returned(here, *here.args[1:])
+        match here.args:
+            case (False, Graph() as region, *_) if here.operator.name == "wrap":
+                instead |= _returned(here, region)
         nodes.append(here)
     if not instead and all(new is old for new, old in zip(nodes, graph.nodes, strict=True)):
         return graph
@@ -73,19 +74,15 @@ def with_returned(graph: Graph) -> Graph:
     return replace(graph, nodes=tuple(nodes), outputs=outputs)
 
 
-def _returned(call: Node, region: Graph, *operands: Any) -> dict[str, str]:
+def _returned(call: Node, region: Graph) -> dict[str, str]:
     """By result of a call of a nested graph, the operand that it is."""
-    itself: dict[str, Any] = dict(zip([entry.name for entry in region.inputs], operands, strict=False))
+    itself: dict[str, Any] = dict(zip([entry.name for entry in region.inputs], call.args[2:], strict=False))
     for node in region.nodes:
         given = node.arguments()
         first = next(iter(given.values()), None)
         if isinstance(first, Ref) and node.outputs and node.outputs[0] is not None:
-            before, after = region.types.get(first.name), region.types.get(node.outputs[0])
-            is_same = (
-                isinstance(before, TensorType)
-                and isinstance(after, TensorType)
-                and before.dtype == after.dtype
-            )
+            both = [region.types.get(name) for name in (first.name, node.outputs[0])]
+            is_same = len({x.dtype if isinstance(x, TensorType) else None for x in both}) == 1
             is_off = node.operator.kind == "dropout" and given.get("training") is False
             if node.operator.mutates or is_off or (node.operator.name == "cast" and is_same):
                 itself[node.outputs[0]] = itself.get(first.name)
