@@ -110,24 +110,16 @@ def update(work: Work, of: Operands, kept: Sequence[TensorType], *shared: Item) 
     ).plus(work.more(grad_scale is not None).on(total(x.numel for x in parameters)))
 
 
-@rule("aten._fused_sgd").takes(f"parameters? grads? momentum_buffer_list? {STEPPED}")
-def fused_sgd(
-    of: Operands,
-    *,
-    weight_decay: float,
-    momentum: float,
-    lr: Value,
-    dampening: float,
-    nesterov: bool,
-    maximize: bool,
-    is_first_step: bool,
-) -> Estimate:
+@rule("aten._fused_sgd").takes(
+    f"parameters? grads? momentum_buffer_list? {STEPPED}; weight_decay momentum lr dampening nesterov maximize is_first_step"
+)
+def fused_sgd(of: Operands) -> Estimate:
     """P -= lr * g; momentum is a product and a scaled sum more, and a first step only copies the gradient."""
-    work = WORK["sgd"].more(maximize + (WORK["l2_penalty"].flops if weight_decay != 0 else 0))
-    if momentum != 0:
+    work = WORK["sgd"].more(of.maximize + (WORK["l2_penalty"].flops if of.weight_decay != 0 else 0))
+    if of.momentum != 0:
         moving = WORK["momentum"].flops
-        work = work.more((0 if is_first_step else moving + (dampening != 0)) + moving * nesterov)
-    return update(work, of, of.momentum_buffer_list, lr)
+        work = work.more((0 if of.is_first_step else moving + (of.dampening != 0)) + moving * of.nesterov)
+    return update(work, of, of.momentum_buffer_list, of.lr)
 
 
 @takes(f"parameters? grads? exp_avgs? exp_avg_sqs? max_exp_avg_sqs? state_steps? {STEPPED}")

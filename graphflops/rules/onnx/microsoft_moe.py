@@ -101,29 +101,22 @@ def moe(of: Operands, **given: Any) -> Estimate:
 @rule("com.microsoft.QMoE", product=("x", "fc1")).takes(
     "x router_probs fc1 fc1_scales? fc1_bias? fc2 fc2_scales? fc2_bias? fc3? fc3_scales? fc3_bias? fc1_zero_points? "
     "fc2_zero_points? fc3_zero_points? router_weights? fc1_global_scale? fc2_global_scale? fc1_act_scale? "
-    "fc2_act_scale? fc1_act_block_scale? fc2_act_block_scale?"
+    "fc2_act_scale? fc1_act_block_scale? fc2_act_block_scale?; expert_weight_bits=4 fc1_expert_weight_bits=0 "
+    "fc2_expert_weight_bits=0 fc3_expert_weight_bits=0"
 )
-def qmoe(
-    of: Operands,
-    *,
-    expert_weight_bits: int = 4,
-    fc1_expert_weight_bits: int = 0,
-    fc2_expert_weight_bits: int = 0,
-    fc3_expert_weight_bits: int = 0,
-    **given: Any,
-) -> Estimate:
+def qmoe(of: Operands, **given: Any) -> Estimate:
     """As MoE with weights of few bits, several to a byte, which become the activations' type for the products."""
     stored = (
         (of.fc1, of.fc1_bias, (of.fc1_scales, of.fc1_zero_points, of.fc1_global_scale)),
         (of.fc2, of.fc2_bias, (of.fc2_scales, of.fc2_zero_points, of.fc2_global_scale)),
         (of.fc3, of.fc3_bias, (of.fc3_scales, of.fc3_zero_points)),
     )
-    bits = (fc1_expert_weight_bits, fc2_expert_weight_bits, fc3_expert_weight_bits)
+    bits = (of.fc1_expert_weight_bits, of.fc2_expert_weight_bits, of.fc3_expert_weight_bits)
     layers = []
     for (weights, bias, parameters), own in zip(stored, bits, strict=True):
         if weights is not None:
             # Narrow floats: one to an element.
-            width = 8 if weights.dtype.is_floating else own or expert_weight_bits
+            width = 8 if weights.dtype.is_floating else own or of.expert_weight_bits
             layers.append(ExpertLayer(weights, bias, parameters, weights.dtype.bits // width))
     read = of.named("router_weights fc1_act_scale fc2_act_scale fc1_act_block_scale fc2_act_block_scale")
     return mixture(of, tuple(layers), *read, **given)

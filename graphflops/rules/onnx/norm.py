@@ -29,18 +29,11 @@ from graphflops.rules.work import WORK, Work
 from graphflops.tensor import BOOL, FLOAT32, INT32, DType, TensorType
 
 
-@takes("x scale bias mean var")
-def batch_normalization(
-    of: Operands,
-    *,
-    training_mode: int = 0,
-    is_test: int = 0,
-    outputs: Outputs = (True,),
-    by_results: bool = False,
-) -> Estimate:
+@takes("x scale bias mean var; training_mode=0 is_test=0")
+def batch_normalization(of: Operands, *, outputs: Outputs = (True,), by_results: bool = False) -> Estimate:
     """In inference one scale and one shift per element; in training seven operations, and new running statistics."""
     x, scale, bias, *statistics = of
-    trains = not is_test and any(outputs[1:]) if by_results else training_mode
+    trains = not of.is_test and any(outputs[1:]) if by_results else of.training_mode
     times = 1 if trains and not by_results else 2
     out = tuple(part.like() for part in (x, *statistics * times))
     if not trains:

@@ -163,34 +163,26 @@ def max_roi_pool(x: TensorType, rois: TensorType, *, pooled_shape: tuple[int, ..
 _TAPS = {"nearest": 0, "linear": 2, "bilinear": 2, "cubic": 4}  # along one axis
 
 
-@rule("onnx.Resize")
-def resize(
-    x: TensorType,
-    roi: Numbers = None,
-    scales: Numbers = None,
-    sizes: Numbers = None,
-    *,
-    antialias: int = 0,
-    axes: Sequence[int] | None = None,
-    coordinate_transformation_mode: str = "half_pixel",
-    keep_aspect_ratio_policy: str = "stretch",
-    mode: str = "nearest",
-) -> Estimate:
+@rule("onnx.Resize").takes(
+    "x roi? scales? sizes?; antialias=0 axes=None coordinate_transformation_mode='half_pixel' "
+    "keep_aspect_ratio_policy='stretch' mode='nearest'"
+)
+def resize(of: Operands) -> Estimate:
     """Resizes to sizes, or by factors of the whole image or of a cropped region of interest."""
-    places = chosen_axes(axes, x.rank) or ()
-    own = [x.shape[place] for place in places]
-    if sizes is not None and many(sizes) != 0:
-        lengths = _to_sizes(own, sizes, keep_aspect_ratio_policy)
+    places = chosen_axes(of.axes, of.x.rank) or ()
+    own = [of.x.shape[place] for place in places]
+    if of.sizes is not None and many(of.sizes) != 0:
+        lengths = _to_sizes(own, of.sizes, of.keep_aspect_ratio_policy)
     else:
-        require(scales is not None, "neither sizes nor scales are given")
+        require(of.scales is not None, "neither sizes nor scales are given")
         extents: Sequence[Number] | None = (1,) * len(own)
-        if coordinate_transformation_mode == "tf_crop_and_resize":
+        if of.coordinate_transformation_mode == "tf_crop_and_resize":
             # the part of each axis that the region of interest covers: its starts stand first, then its ends
-            found = numbers(roi)
+            found = numbers(of.roi)
             half = len(found or ()) // 2
             extents = found and [*map(subtract, found[half:], found[:half])]
-        lengths = _by_factors(own, scales, extents)
-    return _resized(x, dict(zip(places, lengths, strict=True)), mode, bool(antialias))
+        lengths = _by_factors(own, of.scales, extents)
+    return _resized(of.x, dict(zip(places, lengths, strict=True)), of.mode, bool(of.antialias))
 
 
 @rule("onnx.Resize.10", "onnx.Upsample")
