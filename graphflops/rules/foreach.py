@@ -122,19 +122,19 @@ def fused_sgd(of: Operands) -> Estimate:
     return update(work, of, of.momentum_buffer_list, of.lr)
 
 
-@takes(f"parameters? grads? exp_avgs? exp_avg_sqs? max_exp_avg_sqs? state_steps? {STEPPED}")
-def adam(
-    of: Operands, *, lr: Value, weight_decay: float, amsgrad: bool, maximize: bool, decoupled: bool = False
-) -> Estimate:
+@takes(
+    f"parameters? grads? exp_avgs? exp_avg_sqs? max_exp_avg_sqs? state_steps? {STEPPED}; lr weight_decay amsgrad maximize"
+)
+def adam(of: Operands, *, decoupled: bool = False) -> Estimate:
     """Both moments and the step; one operation more for a largest moment, one for a negated gradient.
 
     Weights decay by the gradient (two operations) or, decoupled, by a scale (one).
     """
     work = WORK["adam"]
-    if weight_decay != 0:
+    if of.weight_decay != 0:
         work = WORK["adamw"] if decoupled else work.more(WORK["l2_penalty"].flops)
     states = (*of.exp_avgs, *of.exp_avg_sqs, *of.max_exp_avg_sqs)
-    return update(work.more(amsgrad + maximize), of, states, *of.state_steps, lr)
+    return update(work.more(of.amsgrad + of.maximize), of, states, *of.state_steps, of.lr)
 
 
 rule("aten._fused_adam")(adam)

@@ -77,14 +77,12 @@ def addmm(of: Operands, *, out_dtype: DType | None = None, beta: Number = 1, alp
     return add_product(of.base, product, beta, alpha)
 
 
-@rule("aten._addmm_activation", product=("a", "b")).takes("base a b")
-def addmm_activation(
-    of: Operands, *, beta: Number = 1, alpha: Number = 1, use_gelu: bool = False
-) -> Estimate:
+@rule("aten._addmm_activation", product=("a", "b")).takes("base a b; beta=1 alpha=1 use_gelu=False")
+def addmm_activation(of: Operands) -> Estimate:
     """As addmm, followed by relu, one comparison, or gelu."""
     product = matmul(of.a, of.b)
-    activated = WORK["gelu" if use_gelu else "relu"].on(only_result(product).numel)
-    return add_product(of.base, product, beta, alpha).plus(activated)
+    activated = WORK["gelu" if of.use_gelu else "relu"].on(only_result(product).numel)
+    return add_product(of.base, product, of.beta, of.alpha).plus(activated)
 
 
 @rule("aten.addbmm", product=("a", "b"))

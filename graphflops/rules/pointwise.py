@@ -185,24 +185,10 @@ pointwise("clamp_min", fold=dim_max)
 pointwise("clamp_max", fold=dim_min)
 
 
-@rule("aten.where", "prims.where")
-def select(condition: TensorType, a: Value, b: Value) -> Estimate:
-    """One selection per element; the type is promoted from the two that are chosen between."""
-    return elementwise(
-        WORK["where"], condition, a, b, result=lambda _, *chosen: result_type(*chosen), fold=where
-    )
-
-
-backward("aten.where")(differentiate(WORK["where"], "condition", "a", "b"))
-
-
-@rule("aten.masked_fill")
-def masked_fill(a: TensorType, mask: TensorType, value: Value) -> Estimate:
-    """One selection per element, in the type of what is filled."""
-    return elementwise(WORK["masked_fill"], a, mask, value, result=lambda x, *_: x.dtype)
-
-
-backward("aten.masked_fill")(differentiate(WORK["masked_fill"], "a", "mask", "value"))
+for _dialect in ("aten", "prims"):  # the type is promoted from the two that are chosen between
+    _result = lambda _, *chosen: result_type(*chosen)  # noqa: E731
+    pointwise("where", operands="condition a b", result=_result, fold=where, dialect=_dialect)
+pointwise("masked_fill", operands="a mask value", result=lambda x, *_: x.dtype)
 
 
 @rule("aten.pow")
@@ -233,20 +219,12 @@ def make_complex(real: TensorType, imag: TensorType) -> Estimate:
     return elementwise(Work("complex"), real, imag, result=_complex)
 
 
-@rule("aten.polar")
-def polar(abs: TensorType, angle: TensorType) -> Estimate:
-    """Sine, cosine and two products per element."""
-    return elementwise(WORK["polar"], abs, angle, result=_complex)
-
-
 def _complex(*parts: Value) -> DType:
     return complex_of(result_type(*parts))
 
 
-@rule("aten.angle")
-def angle(a: TensorType) -> Estimate:
-    """An arc tangent per complex element; one operation per real element, whose sign gives the angle."""
-    return elementwise(WORK["angle"], a, result=lambda x: real_of(float_result(x)))
+pointwise("polar", operands="abs angle", result=_complex)
+pointwise("angle", result=lambda x: real_of(float_result(x)))
 
 
 @rule("aten.conj_physical", "aten._conj_physical")

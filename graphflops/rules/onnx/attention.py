@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from graphflops.cost import Estimate, Region
+from graphflops.cost import Estimate
 from graphflops.dims import Dim, at_least, differ, floor_div, meet
 from graphflops.rules.attention import Attention, attend, by_head, leading_axes
 from graphflops.rules.matmul import matmul
@@ -183,19 +183,18 @@ def separated(
 
 @rule("com.microsoft.MultiHeadAttention", product=("query", "key")).takes(
     "query key? value? bias? key_padding_mask? attention_bias? past_key? past_value? past_sequence_length? "
-    "cache_indirection?"
+    "cache_indirection?; num_heads unidirectional=0"
 )
-def multi_head_attention(
-    of: Operands, *, num_heads: int, unidirectional: int = 0, outputs: Outputs = (True,), **others: object
-) -> Estimate:
+def multi_head_attention(of: Operands, *, outputs: Outputs = (True,), **others: object) -> Estimate:
     """The two products of attention, after the biases of the projections.
 
     A causal query sees the keys at its own position and before it; with a past, all of the past too.
     """
+    num_heads = of.num_heads
     q, k, v = separated(of.query, of.key, of.value, num_heads, num_heads)
     shared = of.past_sequence_length is not None
     keys = past_rows(of.past_key, of.past_sequence_length, shared) + k.shape[-2]
-    causal, aligned = unidirectional != 0, of.past_key is not None
+    causal, aligned = of.unidirectional != 0, of.past_key is not None
     problem = attention_to(
         q, num_heads, keys, v.shape[-1], of.attention_bias, causal=causal, bottom_right=aligned
     )
@@ -263,23 +262,18 @@ def _result(q: TensorType, k: TensorType, v: TensorType) -> TensorType:
     return q.like((*leading_axes(q, k, v, grouped=True), q.shape[-2], v.shape[-1]))
 
 
-@rule("ai.onnx.preview.FlexAttention", product=("query", "key", "value"))
-def flex_attention(
-    query: TensorType,
-    key: TensorType,
-    value: TensorType,
-    *,
-    prob_mod: Region | None = None,
-    score_mod: Region | None = None,
-    softmax_precision: int | None = None,
-) -> Estimate:
+@rule("ai.onnx.preview.FlexAttention", product=("query", "key", "value")).takes(
+    "query key value; prob_mod=None score_mod=None softmax_precision=None"
+)
+def flex_attention(of: Operands) -> Estimate:
     """Two products per score, and the arithmetic of the functions that change scores and probabilities on chip."""
+    query, key, value = of
     problem = attend(query, key, value)
     out = _result(query, key, value)
     precise = FLOAT64 if query.dtype == FLOAT64 else FLOAT32
-    dtype = precise if softmax_precision is None else onnx_dtype(softmax_precision)
+    dtype = precise if of.softmax_precision is None else onnx_dtype(of.softmax_precision)
     scores = query.like((*out.shape[:-1], key.shape[-2]), dtype)
-    runs = [function(scores) for function in (score_mod, prob_mod) if function is not None]
+    runs = [function(scores) for function in (of.score_mod, of.prob_mod) if function is not None]
     functions = [work(run.cost.vector_flops, run.cost.transcendentals) for run in runs]
     estimate = fused((out,), problem.forward(), *functions, reads=problem.operands)
     return replace(estimate, regions=tuple((run, 0) for run in runs))

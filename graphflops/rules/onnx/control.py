@@ -49,7 +49,7 @@ def _picked(condition: Expr | None, a: Value, b: Value, place: int) -> Value:
             out, first, second = a.like(shape), known_contents(a), known_contents(b)
             if condition is None or first is None or second is None or a.shape != b.shape:
                 return out
-            return filled(out, lambda at: chosen(condition, first.at(at), second.at(at)))
+            return filled(out, lambda at: chosen(condition, first[at], second[at]))
         taken = set[bool]()
         # the condition's value at sizes none of which is 0 or 1, if that is the same at all of them
         if condition is not None:

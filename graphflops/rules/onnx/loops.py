@@ -289,7 +289,7 @@ class _Loop:
             return whole
 
         def entry(at: Place) -> Number:
-            number = known.at(at[1:])
+            number = known[at[1:]]
             return number if isinstance(number, float) else at_turn(number, self.name, at[0])
 
         return filled(whole, entry)

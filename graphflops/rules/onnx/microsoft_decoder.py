@@ -98,13 +98,13 @@ def decoder_masked_self_attention(of: Operands, *, outputs: Outputs = (True,), *
 
 @rule("com.microsoft.DecoderMaskedMultiHeadAttention", product=("query", "key")).takes(
     "query key? value? mask_index? attention_bias? past_key? past_value? past_sequence_length? beam_width? "
-    "cache_indirection? bias?"
+    "cache_indirection? bias?; past_present_share_buffer=0"
 )
 def decoder_masked_multi_head_attention(
-    of: Operands, *, past_present_share_buffer: int = 0, outputs: Outputs = (True,), **given: Any
+    of: Operands, *, outputs: Outputs = (True,), **given: Any
 ) -> Estimate:
     """As MultiHeadAttention for one row per sequence, over all that the past holds."""
-    filled = of.past_sequence_length if past_present_share_buffer else None
+    filled = of.past_sequence_length if of.past_present_share_buffer else None
     estimate = attention.multi_head_attention(
         *of.named("query key value bias mask_index attention_bias past_key past_value"),
         *(filled, of.cache_indirection),

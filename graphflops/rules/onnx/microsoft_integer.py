@@ -206,18 +206,16 @@ def fused_gemm(
     return followed(product, activation_named(activation).on(only_result(product).numel))
 
 
-@rule("com.microsoft.GemmFloat8", product=("a", "b")).takes("a b c? scale_a? scale_b? scale_y?")
-def gemm_float8(
-    of: Operands, *, activation: str = "NONE", beta: float = 0.0, dtype: int = 1, **given: Any
-) -> Estimate:
+@rule("com.microsoft.GemmFloat8", product=("a", "b")).takes(
+    "a b c? scale_a? scale_b? scale_y?; activation='NONE' beta=0.0 dtype=1"
+)
+def gemm_float8(of: Operands, **given: Any) -> Estimate:
     """As Gemm on narrow floats, one operation per result for each scale, and relu or gelu."""
-    product = gemm(of.a, of.b, of.c, beta=beta, **given)
-    scales = of.but("a b c")
-    rescaled = work(only_result(product).numel * sum(scale is not None for scale in scales))
-    estimate = followed(
-        product, rescaled, activation_named(activation).on(only_result(product).numel), reads=scales
-    )
-    return replace(estimate, out=(only_result(product).like(dtype=onnx_dtype(dtype)),))
+    product, scales = gemm(of.a, of.b, of.c, beta=of.beta, **given), of.but("a b c")
+    out = only_result(product)
+    rescaled = work(out.numel * sum(scale is not None for scale in scales))
+    estimate = followed(product, rescaled, activation_named(of.activation).on(out.numel), reads=scales)
+    return replace(estimate, out=(out.like(dtype=onnx_dtype(of.dtype)),))
 
 
 @rule("com.microsoft.GemmFastGelu", product=("x", "weight"))

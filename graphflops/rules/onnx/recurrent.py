@@ -177,23 +177,23 @@ def linear_attention_of_rows(of: Operands) -> Estimate:
     return fused((out, state), part, Estimate(matrix_flops=more_reading), reads=(*of,))
 
 
-@rule("onnx.LinearAttention", kind="other").takes("query key value past_state? decay? beta?")
-def linear_attention(
-    of: Operands, *, kv_num_heads: int, q_num_heads: int, update_rule: str = "gated_delta"
-) -> Estimate:
+@rule("onnx.LinearAttention", kind="other").takes(
+    "query key value past_state? decay? beta?; q_num_heads kv_num_heads update_rule='gated_delta'"
+)
+def linear_attention(of: Operands) -> Estimate:
     """Per row a product of key and value into the state and a product of the query with the state.
 
     A decay scales the state, by an exponential for each of its numbers; a delta rule first takes out what the state holds
     for the key: one product more, a difference and a scaling of the value.
     """
+    q_num_heads, kv_num_heads = of.q_num_heads, of.kv_num_heads
     q, k, v = by_head(of.query, q_num_heads), by_head(of.key, kv_num_heads), by_head(of.value, kv_num_heads)
     batch, _, rows, width = k.shape
     meet(q.shape[-1], width, f"query and key widths differ: {q.shape[-1]} and {width}")
     for given, numbers in ((of.decay, (kv_num_heads, kv_num_heads * width)), (of.beta, (1, kv_num_heads))):
         fits = given is None or not all(differ(given.shape[-1], number) for number in numbers)
         require(fits, f"{given} for {kv_num_heads} heads of {width}")
-    heads = {"q_num_heads": q_num_heads, "kv_num_heads": kv_num_heads}
-    estimate = linear_attention_of_rows(*of, update_rule=update_rule, **heads)
+    estimate = linear_attention_of_rows(*of, **of.attributes)
     sharing = batch * rows * (q_num_heads - kv_num_heads) * v.shape[-1]  # query heads that share a state
     return estimate.plus(vector_flops=sharing)
 
@@ -246,15 +246,14 @@ def causal_convolution(of: Operands) -> Estimate:
 
 
 @rule("com.microsoft.VarlenCausalConvWithState", product=("x", "weight")).takes(
-    "x weight cumulative_sequence_length bias? initial_state capture_count? kernel_delta? previous_mask?"
+    "x weight cumulative_sequence_length bias? initial_state capture_count? kernel_delta? previous_mask?; "
+    "activation='none' state_update_capacity=0"
 )
-def packed_causal_convolution(
-    of: Operands, *, activation: str = "none", state_update_capacity: int = 0
-) -> Estimate:
+def packed_causal_convolution(of: Operands) -> Estimate:
     """As CausalConvWithState on packed rows (tokens, channels)."""
-    captured = of.x.like((of.initial_state.shape[0], state_update_capacity, of.x.shape[1]))
+    captured = of.x.like((of.initial_state.shape[0], of.state_update_capacity, of.x.shape[1]))
     results = (of.x.like(), of.initial_state.like(), captured)
-    return fused(results, convolved(of.x, of.weight, of.bias, activation), reads=(*of,))
+    return fused(results, convolved(of.x, of.weight, of.bias, of.activation), reads=(*of,))
 
 
 @rule("com.microsoft.EngramGate").takes("key query value key_scale query_scale value_scale?")

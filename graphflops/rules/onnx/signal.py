@@ -141,13 +141,11 @@ def affine_grid(theta: TensorType, size: TensorType) -> Estimate:
     return replace(estimate, reads=(theta, size))
 
 
-@rule("onnx.RoiAlign").takes("x rois batch_indices")
-def roi_align(
-    of: Operands, *, output_height: int = 1, output_width: int = 1, sampling_ratio: int = 0
-) -> Estimate:
+@rule("onnx.RoiAlign").takes("x rois batch_indices; output_height=1 output_width=1 sampling_ratio=0")
+def roi_align(of: Operands) -> Estimate:
     """The bilinear samples of each output, and a division by their number where they are averaged."""
-    size = {"pooled_height": output_height, "pooled_width": output_width}
-    estimate = resample.pooled(of.x, of.rois, **size, sampling_ratio=sampling_ratio, indexed=False)
+    size = {"pooled_height": of.output_height, "pooled_width": of.output_width}
+    estimate = resample.pooled(of.x, of.rois, **size, sampling_ratio=of.sampling_ratio, indexed=False)
     return replace(estimate, reads=(*of,))
 
 
