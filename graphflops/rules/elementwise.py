@@ -153,7 +153,9 @@ def _priced(taken: Sequence[str], work: Work, result: Promotion, fold: Fold | No
     def function(of: Operands) -> Estimate:
         return elementwise(work, *of, result=result, fold=fold)
 
-    return Taking(" ".join(f"{name}=" for name in taken), function)
+    priced = Taking(" ".join(f"{name}=" for name in taken), function)
+    priced.says = f"Operations per element: {work.flops}; functions evaluated: {work.transcendentals}."
+    return priced
 
 
 def differentiate(work: Work, *parameters: str) -> Backward:

@@ -100,8 +100,7 @@ def addbmm(
 def addr(base: TensorType, a: TensorType, b: TensorType, *, beta: Number = 1, alpha: Number = 1) -> Estimate:
     """As addmm for a column times a row."""
     out = TensorType((*a.shape, *b.shape), result_type(base, a, b))
-    product = Estimate((out,), flops_of(out.numel, out.dtype), reads=(a, b))
-    return add_product(base, product, beta, alpha)
+    return add_product(base, Estimate((out,), flops_of(out.numel, out.dtype), reads=(a, b)), beta, alpha)
 
 
 def add_product(base: TensorType, product: Estimate, beta: Number, alpha: Number) -> Estimate:

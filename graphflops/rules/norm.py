@@ -346,5 +346,4 @@ backward("aten._native_batch_norm_legit_no_training _batch_norm_no_update")(part
 )
 def batch_norm_gradient(call: ForwardCall) -> Estimate:
     """As in training for the batch's own statistics, as in inference for running ones."""
-    own = call.get("training", call.get("use_input_stats"))
-    return priced(BATCH if own else BATCH_INFERENCE, call)
+    return priced(BATCH if call.get("training", call.get("use_input_stats")) else BATCH_INFERENCE, call)

@@ -59,8 +59,7 @@ def _picked(condition: Expr | None, a: Value, b: Value, place: int) -> Value:
             taken = {bool(evaluate(condition, sizes)) for sizes in tried}
         return UnknownType(a.dtype) if len(taken) != 1 else a if taken.pop() else b
     if isinstance(a, SequenceType) and isinstance(b, SequenceType):
-        length = a.length if a.length == b.length else None
-        return SequenceType(alike(a.element, b.element), length)
+        return SequenceType(alike(a.element, b.element), a.length if a.length == b.length else None)
     if isinstance(a, OptionalType) and isinstance(b, OptionalType):
         return OptionalType(alike(a.element, b.element))
     return UnknownType()

@@ -318,8 +318,7 @@ class _Loop:
         known = {name: part for name, part in more.items() if part is not None}
         if len(known) < len(more):
             return same_for_all
-        first = self.turn(0, self.initial).run
-        return Cost(**known).estimate(out, regions=((first, count),))
+        return Cost(**known).estimate(out, regions=((self.turn(0, self.initial).run, count),))
 
 
 def counted(runs: Sequence[RegionRun]) -> tuple[tuple[RegionRun, int], ...]:

@@ -162,8 +162,7 @@ def prepared(of: Operands, query: TensorType, key: TensorType) -> tuple[Estimate
         rotation = replace(turned, reads=(cos.like(places), sin.like(places)))
     parts = [x for x, weight in zip((query, key), weights, strict=True) if weight is not None]
     elements, rows = sum(x.numel for x in parts), sum(prod(x.shape[:-1]) for x in parts)
-    norms = Estimate(vector_flops=NORMED * elements, transcendentals=rows, reads=tuple(weights))
-    return rotation, norms
+    return rotation, Estimate(vector_flops=NORMED * elements, transcendentals=rows, reads=tuple(weights))
 
 
 def reshaped_scores(problem: Attention, softcap: float, sink: bool) -> Estimate:

@@ -125,8 +125,7 @@ def bifurcation_detector(of: Operands, *, max_ngram_size: int = 3, min_ngram_siz
     require(ordered, f"there are no n-grams of {min_ngram_size} to {max_ngram_size} tokens")
     lengths = (min_ngram_size + max_ngram_size) * (max_ngram_size - min_ngram_size + 1) // 2
     compared += lengths * of.source.numel
-    out = (of.current.like((merged,)), of.current.like(()))
-    return Estimate(out, vector_flops=compared, reads=(*of,))
+    return Estimate((of.current.like((merged,)), of.current.like(())), vector_flops=compared, reads=(*of,))
 
 
 @rule("com.microsoft.WordConvEmbedding", product=("chars", "weight"))

@@ -80,8 +80,7 @@ def by_rows(of: Operands, *, statistics: int = STATISTICS, kept: int = 2) -> Est
             meet(whole, size, problem)
     statistic = x.like((*rows, *(1,) * (x.rank - len(rows))), onnx_dtype(of.stash_type))
     out = x.like(dtype=None if statistics == STATISTICS else scale.dtype)
-    norm = normalised(x, prod(rows), scale, bias, statistics)
-    return replace(norm, out=(out, *(statistic,) * kept))
+    return replace(normalised(x, prod(rows), scale, bias, statistics), out=(out, *(statistic,) * kept))
 
 
 rule("onnx.LayerNormalization")(by_rows)

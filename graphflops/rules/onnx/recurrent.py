@@ -224,8 +224,7 @@ def gated_delta_net(of: Operands) -> Estimate:
     state = (decay or begun or of.query).like((sequences, heads, depth, width))
     captured = of.state_update_capacity * (heads + q_heads * width + heads * depth)
     out = of.query.like((*rows_shape, dim_max(q_heads, heads), depth))
-    results = (out, state, state.like((sequences, captured)))
-    return fused(results, part, gates, rates, norms, reads=(*of,))
+    return fused((out, state, state.like((sequences, captured))), part, gates, rates, norms, reads=(*of,))
 
 
 def convolved(x: TensorType, weight: TensorType, bias: TensorType | None, activation: str) -> Estimate:

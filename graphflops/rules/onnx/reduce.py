@@ -225,5 +225,4 @@ def non_max_suppression(of: Operands) -> Estimate:
     out = TensorType((kept, 3), INT64)
     if most == 0:
         return Estimate((out,))
-    work = batch * classes * (n + suppression(n))
-    return Estimate((out,), vector_flops=work, reads=(boxes, scores))
+    return Estimate((out,), vector_flops=batch * classes * (n + suppression(n)), reads=(boxes, scores))

@@ -57,12 +57,10 @@ def dft(
     real_result = bool(onesided and inverse)
     whole = 2 * (x.shape[along] - 1) if real_result else x.shape[along]
     length = whole if dft_length is None else _known(dft_length, "dft")
-    halved = onesided and not inverse
-    kept = floor_div(length, 2) + 1 if halved else length
+    kept = floor_div(length, 2) + 1 if onesided and not inverse else length
     out = x.like((*replaced(x.shape, along, kept)[:-1], 1 if real_result else 2))
     real = real_result or x.shape[-1] == 1
-    lanes = without(x.shape[:-1], along)
-    work = transform(length, real=real) * lanes
+    work = transform(length, real=real) * without(x.shape[:-1], along)
     reads = (x, dft_length, axis if isinstance(axis, TensorType) else None)
     return Estimate((out,), vector_flops=work, reads=reads)
 
@@ -137,8 +135,7 @@ def affine_grid(theta: TensorType, size: TensorType) -> Estimate:
     count = many(size) or 4
     require(count in (4, 5), f"a grid of {count} axes")
     shape = sizes(size) or (theta.shape[0], *(unknown("grid", place) for place in range(1, count)))
-    estimate = resample.affine_grid_generator(theta, shape)
-    return replace(estimate, reads=(theta, size))
+    return replace(resample.affine_grid_generator(theta, shape), reads=(theta, size))
 
 
 @rule("onnx.RoiAlign").takes("x rois batch_indices; output_height=1 output_width=1 sampling_ratio=0")
@@ -186,8 +183,7 @@ def resize(of: Operands) -> Estimate:
 @rule("onnx.Resize.10", "onnx.Upsample")
 def resize_by_factors(x: TensorType, scales: Numbers, *, mode: str = "nearest") -> Estimate:
     """Resizes by one factor per axis."""
-    lengths = _by_factors(x.shape, scales, (1,) * x.rank)
-    return _resized(x, dict(enumerate(lengths)), mode)
+    return _resized(x, dict(enumerate(_by_factors(x.shape, scales, (1,) * x.rank))), mode)
 
 
 @rule("onnx.Upsample.1")
