@@ -35,7 +35,6 @@ class ForwardLowering(Lowering):
     def lower(self, call: PricedCall) -> Lowered:
         names = call.tensors(self.values)
         operands = tuple(self.tensor(name) for name in names)
-        outer = [tensor for name, tensor in zip(names, operands, strict=True) if self.is_outer(name)]
         outputs = [name for name in call.node.outputs if name is not None]
         results = [name for name in outputs if isinstance(self.values.get(name), TensorType)]
         made = [name for name in results if self.root.get(name) == name]
@@ -50,7 +49,7 @@ class ForwardLowering(Lowering):
             else:
                 whole.add(tensor)
         parts = {tensor: read for tensor, read in parts.items() if tensor not in whole}
-        of = Lowered(call, names, operands, parts, frozenset(outer), made)
+        of = Lowered(call, names, operands, parts, made)
         if call.in_place and results:
             self.overwrite(of, results[0])
             of.results = results[:1]

@@ -1,8 +1,8 @@
-"""Which results inductor stores, along which axis they lie, in which steps it reduces; which operators are one kernel.
+"""Which results inductor stores, in which steps it reduces, and which operators are one kernel.
 
 A pointwise operator is computed inside of each kernel that reads it, unless a kernel of a library reads it, or it is read
 by several operators and computed from more than four loads, or by one with a window and computed from several tensors.
-The axes of a result lie as most of what it reads in full has them, unless a library reads it. Reductions to few results run
+Reductions to few results run
 in several steps (`Reduction.num_splits` and `reduction_split_factor` of inductor). Stored pointwise operators and reductions
 over the same elements are one kernel if no other kernel lies between them.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 from functools import cached_property
 from itertools import chain, pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -228,17 +228,14 @@ def _formula(op: Op, known: Mapping[str, _Formula]) -> _Formula:
     if not inside:
         return _Formula(op, len(op.reads) * op.window + further, own)
     sources = {name: known[name].op.reads if name in known else (name,) for name in op.reads}
-    more: dict[str, Any] = {
-        "reads": tuple(dict.fromkeys(chain.from_iterable(sources.values()))),
-        "computes": inside,
-    }
-    for way in ("outer", "moved"):  # what is read so here, or for what is computed inside
-        found = {source for name in getattr(op, way) for source in sources.get(name, ())}
-        more[way] = frozenset(found.union(*[getattr(known[name].op, way) for name in inside]))
+    reads = tuple(dict.fromkeys(chain.from_iterable(sources.values())))
+    # What is read at other places here, or for what is computed inside.
+    moved = frozenset(source for name in op.moved for source in sources.get(name, ()))
+    moved = moved.union(*[known[name].op.moved for name in inside])
     further += sum(known[name].loads - len(known[name].op.reads) for name in inside)
     computed = own.union(*[known[name].computed for name in inside])
-    loads = len(more["reads"]) * op.window + further
-    return _Formula(replace(op, parts=_parts(op, known, sources), **more), loads, computed)
+    loads, parts = len(reads) * op.window + further, _parts(op, known, sources)
+    return _Formula(replace(op, parts=parts, reads=reads, computes=inside, moved=moved), loads, computed)
 
 
 def _parts(
@@ -255,28 +252,6 @@ def _parts(
             else:
                 found.setdefault(source, {}).update(read)
     return {name: read for name, read in found.items() if name not in whole}
-
-
-def oriented(stored: Sequence[Op], joint: JointGraph) -> list[Op]:
-    """The operators with `is_inner` as inductor finds it; notes in the joint graph which of their results lie turned."""
-    if not joint.turned and not any(op.outer for op in stored):
-        return [*stored]
-    by_library = {name for op in stored if not op.is_fusible for name in op.reads}
-    found = []
-    for op in stored:
-        outer = op.outer.symmetric_difference(joint.turned.intersection(op.reads))
-        if outer and op.is_fusible:
-            sizes = {
-                name: joint.number(joint.inputs.get(name) or joint.sizes.get(name, 0)) for name in op.reads
-            }
-            full = [name for name in op.reads if sizes[name] >= op.elements]
-            turned = sum(name in outer for name in full)
-            if op.kept:
-                op = replace(op, is_inner=op.is_inner and 2 * turned < len(full))
-            elif 2 * turned > len(full) and by_library.isdisjoint(op.outputs):
-                joint.turned.update(op.outputs)
-        found.append(op)
-    return found
 
 
 _LEAST_EACH, _MOST_EACH = 32, 512  # elements of a thread

@@ -47,10 +47,6 @@ def product(low: Lowering, of: Lowered) -> None:
     if padded is not None:
         reads, size = _padded(low, of, reads, low.typed(of.names[0]).shape[-1], padded)
         more = {"views": views, "is_padded": True}
-    elif (inner := padded_inner(call, low.values)) is not None:
-        columns = low.typed(of.call.node.outputs[0] or "").shape[-1]
-        reads, size = _padded(low, of, of.operands[:2], inner, columns, is_batch=True)
-        more = {"is_padded": True}
     low.add(of, "extern", {made: size}, reads, **more)
     if made != out:
         low.add(of, "pointwise", (out,), (made, bias))
@@ -95,22 +91,20 @@ def _without_bias(low: Lowering, out: str) -> str:
 
 
 def _padded(
-    low: Lowering, of: Lowered, reads: Sequence[str], inner: Dim, columns: Dim, *, is_batch: bool = False
+    low: Lowering, of: Lowered, reads: Sequence[str], inner: Dim, columns: Dim
 ) -> tuple[list[str], Dim]:
     """Copies of the operands with their sizes up to multiples of 8, and the bytes of the result."""
     out = low.typed(of.call.node.outputs[0] or "")
     bits = out.dtype.bits
-    batch, rows = (prod(out.shape[:-2]), out.shape[-2]) if is_batch else (1, prod(out.shape[:-1]))
     rows, inner, columns = (
-        aligned(size) if isinstance(size, int) else size for size in (rows, inner, columns)
+        aligned(size) if isinstance(size, int) else size for size in (prod(out.shape[:-1]), inner, columns)
     )
-    sizes = [each * bits // 8 for each in (batch * rows * inner, batch * inner * columns, columns)]
-    is_whole = not is_batch and sizes[0] == low.typed(of.names[0]).numel * bits // 8
+    sizes = [each * bits // 8 for each in (rows * inner, inner * columns, columns)]
+    is_whole = sizes[0] == low.typed(of.names[0]).numel * bits // 8
     found = [*reads]
     for place in range(is_whole, len(found)):
-        more: dict[str, Any] = {"value": of.names[place]} if is_batch else {"is_alone": True}
-        found[place] = low.copied(of, reads[place], sizes[place], f"padded {place}", bits, **more)
-    return found, batch * rows * columns * bits // 8
+        found[place] = low.copied(of, reads[place], sizes[place], f"padded {place}", bits, is_alone=True)
+    return found, rows * columns * bits // 8
 
 
 def _reshaped(low: Lowering, of: Lowered, reads: Sequence[str]) -> frozenset[str]:
@@ -283,7 +277,6 @@ def _is_narrowing(weight: TensorType) -> bool:
 
 # Multiply-adds of an element read or written: half of what an H200 does while it loads one.
 _COMPUTE_BOUND = 95
-_MOST_PADDED = 1.25
 _BY_MATRIX = frozenset({"linear", "matmul", "mm"})
 _LINE_BYTES, _LONG = 128, 1024  # inductor's padding_alignment_bytes, and padding_stride_threshold in elements
 
@@ -317,18 +310,6 @@ def padded_rows(call: PricedCall, values: Values) -> Dim:
     if columns is None or not isinstance(out, TensorType):
         return 0
     return prod(out.shape[:-1]) * (-(-columns * HALF // 8 // _LINE_BYTES) * _LINE_BYTES)
-
-
-def padded_inner(call: PricedCall, values: Values) -> int | None:
-    """The inner size of batched products after padding; None where it is a multiple of 8, or padding adds too much."""
-    operands = [values[name] for name in call.tensors(values)[:2]]
-    tensors = [one for one in operands if isinstance(one, TensorType) and one.rank > 2]
-    if len(tensors) < 2 or tensors[0].dtype.bits != HALF:
-        return None
-    inner, columns = tensors[0].shape[-1], tensors[1].shape[-1]
-    if not isinstance(inner, int) or inner % _ALIGNED == 0 or columns == 1:
-        return None
-    return aligned(inner) if aligned(inner) <= _MOST_PADDED * inner else None
 
 
 def aligned(size: int) -> int:

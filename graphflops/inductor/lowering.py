@@ -59,7 +59,6 @@ class Op(Record, frozen=True):
     is_inner: bool = True  # what a reduction adds up is along the last axis
     in_order: bool = True  # a loop over what a reduction reads visits one row after the other
     of_moments: bool = False  # a reduction computes means and variances
-    outer: frozenset[str] = frozenset()  # tensors that it reads whose last axis is not the innermost
     instructions: int = 2  # for each element, as inductor counts them
     numbers: tuple[float, ...] = ()  # constants in them, which a kernel has once
     computes: tuple[str, ...] = ()  # what it reads that is not stored, and so computed inside of its kernel
@@ -83,7 +82,6 @@ class JointGraph(Struct):
     results: set[str] = set()  # what the forward returns
     gradients: dict[str, None] = {}  # tensors that the backward returns
     tangents: dict[str, None] = {}  # gradients of the results, which come from outside
-    turned: set[str] = set()  # tensors that inductor stores with another axis innermost
     lies_in: dict[str, str] = {}  # by part of a tensor that is written by itself, the tensor
     numbers: dict[Dim, int] = {}
 
@@ -133,7 +131,6 @@ class Lowered(Struct):
     names: Sequence[str]  # of its operands
     operands: Sequence[str]  # the tensors that these are
     parts: Mapping[str, Mapping[str, Dim]]  # of operands of which it reads parts, bytes by part
-    outer: frozenset[str]  # operands whose last axis is not innermost
     made: Sequence[str] = ()  # results with memory of their own
     results: Sequence[str] = ()  # the tensors that its results are
     beside: dict[str, str] = {}  # what its gradient reads beside operands and results, by use
@@ -142,7 +139,6 @@ class Lowered(Struct):
 
     def op(self, kind: OpKind, outputs: Iterable[str], reads: Sequence[str], count: int, **more: Any) -> Op:
         more.setdefault("parts", {name: self.parts[name] for name in reads if name in self.parts})
-        more.setdefault("outer", self.outer.intersection(reads))
         return Op(kind, tuple(outputs), tuple(reads), count, self.call.row, self.call.node.name, **more)
 
 
@@ -160,7 +156,6 @@ class Lowering:
         self.values, self.training, self.typed = execution.values, execution.training, execution.layouts.typed
         self.root = execution.owners()
         self.recomputed = execution.recomputed if self.training else {}
-        self.of_libraries: set[str] = set()  # results that libraries made
         self.pointwise: set[str] = set()  # results of pointwise operators
         self.version: dict[str, str] = {}  # by owner of memory: the tensor that an in-place call made of it
         self.channels_last = channels_last  # whether the convolutions of the program run so
@@ -192,13 +187,6 @@ class Lowering:
         value = self.values.get(name or "")
         return self.joint.number(prod(value.shape)) if isinstance(value, TensorType) else 0
 
-    def is_outer(self, name: str) -> bool:
-        """Whether the last axis of a value is not the innermost in memory; what inductor itself stores lies in order."""
-        strides = self.execution.layouts.known.get(name)
-        if self.channels_last or not strides or strides[-1] in (0, 1):
-            return False
-        return name not in self.root or self.root[name] != name or name in self.of_libraries
-
     def nbytes(self, name: str) -> Dim:
         """Bytes of a value; a copy of a repeated tensor has all of its elements."""
         value = self.values.get(name)
@@ -213,10 +201,8 @@ class Lowering:
         call = of.call
         sizes = outputs if isinstance(outputs, dict) else {name: self.nbytes(name) for name in outputs}
         given = [*dict.fromkeys(reads)]
-        if kind == "extern":
-            self.of_libraries.update(outputs)
-            if of.parts and not self.training:
-                given = [one for name in given for one in self.taken(of, name)]
+        if kind == "extern" and of.parts and not self.training:
+            given = [one for name in given for one in self.taken(of, name)]
         elif kind == "pointwise":
             self.pointwise.update(outputs)
         if elements is None:

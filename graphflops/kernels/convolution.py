@@ -19,7 +19,7 @@ from graphflops.execution.strides import (
 )
 from graphflops.graph import tensor_type
 from graphflops.kernels.choices import limits
-from graphflops.kernels.kernel import HALF, SINGLE
+from graphflops.kernels.kernel import FLOAT_BYTES, HALF, SINGLE
 from graphflops.passes.program import PricedCall
 from graphflops.tensor import TensorType
 
@@ -49,19 +49,58 @@ class Layout(Record, frozen=True):
         return Layout(is_last, gaps, is_weight_last)
 
 
-class Convolution(Record, frozen=True):
-    """Types and options of a convolution."""
+class Convolution:
+    """A convolution: its types and options, and the numbers by which cuDNN chooses a kernel; sizes are those of a group."""
 
-    x: TensorType
-    weight: TensorType
-    out: TensorType
-    stride: tuple[Any, ...]
-    padding: tuple[Any, ...]
-    groups: int
-    transposed: bool
-    wants_x: bool = True  # which gradients are computed
-    wants_weight: bool = True
-    wants_bias: bool = False
+    def __init__(
+        self,
+        x: TensorType,
+        weight: TensorType,
+        out: TensorType,
+        stride: tuple[Any, ...],
+        padding: tuple[Any, ...],
+        groups: int,
+        transposed: bool,
+        wants_x: bool = True,  # which gradients are computed
+        wants_weight: bool = True,
+        wants_bias: bool = False,
+    ) -> None:
+        self.x, self.weight, self.out, self.groups, self.transposed = x, weight, out, groups, transposed
+        self.stride, self.padding = stride, padding
+        self.wants_x, self.wants_weight, self.wants_bias = wants_x, wants_weight, wants_bias
+        self.is_half, self.is_single = x.dtype.bits == HALF, x.dtype.bits == SINGLE
+        given, filters, made = ([*map(known, each.shape)] for each in (x, weight, out))
+        self.batch, self.kernel = given[0], tuple(filters[2:])
+        self.axes = len(self.kernel)  # 1 of a sequence, 2 of an image
+        self.channels, self.results = (max(1, each[1] // groups) for each in (given, made))
+        self.wide, self.narrow = max(self.channels, self.results), min(self.channels, self.results)
+        self.taps = max(1, math.prod(self.kernel))
+        self.positions, self.result_positions = math.prod(given[2:]), math.prod(made[2:])  # of one image
+        self.operand_elements, self.result_elements = math.prod(given), math.prod(made)
+        self.weight_elements = self.channels * self.results  # of one tap
+        self.rows, self.steps = self.batch * self.result_positions, self.channels * self.taps  # as a product
+        self.multiplies = (self.batch * self.positions if transposed else self.rows) * self.steps
+        self.multiplies *= self.results * groups
+        self._tell()
+
+    def _tell(self) -> None:
+        """What follows from the numbers."""
+        groups, taps, bits = self.groups, self.taps, self.x.dtype.bits
+        # Images of one position, whose channels are last either way: a product of matrices as it lies.
+        self.is_one_position = self.positions == self.result_positions == 1
+        self.is_depthwise, self.is_pointwise = groups > 1 and self.channels == 1, taps == 1
+        self.is_strided = any(step != 1 for step in self.stride)
+        # Whether windows neither overlap nor reach into padding: the operand is cut into patches.
+        self.is_patch = self.stride == self.weight.shape[2:] and not any(self.padding) and not self.transposed
+        self.is_power = power_of_two(self.wide) == self.wide
+        # Whether groups do without matrix units, as those of long windows of sequences in half precision.
+        self.is_long = self.axes == 1 and taps > _LONG_WINDOW and self.is_half and not self.is_power
+        self.packed = max(_FEWEST_PACKED, power_of_two(self.wide))  # channels where groups share a kernel
+        sizes = (self.positions, self.channels, self.results)
+        self.positions_align, self.channels_align, self.results_align = map(alignment_of, sizes)
+        self.alignment = _ALIGNED_BYTES * 8 // bits  # channels of which tensor cores read a multiple
+        self.is_aligned = self.channels % self.alignment == self.results % self.alignment == 0
+        self.float_weight = prod(self.weight.shape) * FLOAT_BYTES  # bytes of the weight in float32
 
     @staticmethod
     def of(call: PricedCall, values: Mapping[str, Value]) -> Convolution | None:
@@ -85,157 +124,9 @@ class Convolution(Record, frozen=True):
             *wanted,
         )
 
-    @property
-    def is_half(self) -> bool:
-        return self.x.dtype.bits == HALF
-
-    @property
-    def is_single(self) -> bool:
-        return self.x.dtype.bits == SINGLE
-
-    @property
-    def channels(self) -> int:
-        """Channels of the operand in one group."""
-        return max(1, known(self.x.shape[1]) // self.groups)
-
-    @property
-    def results(self) -> int:
-        """Channels of the result in one group."""
-        return max(1, known(self.out.shape[1]) // self.groups)
-
-    @property
-    def kernel(self) -> tuple[int, ...]:
-        return tuple(known(size) for size in self.weight.shape[2:])
-
-    @property
-    def taps(self) -> int:
-        """Positions of the kernel."""
-        return max(1, math.prod(self.kernel))
-
-    @property
-    def batch(self) -> int:
-        return known(self.x.shape[0])
-
-    @property
-    def positions(self) -> int:
-        """Positions of one image of the operand."""
-        return math.prod(known(size) for size in self.x.shape[2:])
-
-    @property
-    def result_positions(self) -> int:
-        return math.prod(known(size) for size in self.out.shape[2:])
-
-    @property
-    def is_one_position(self) -> bool:
-        """Whether it is a product of matrices as it lies: images of one position, whose channels are last either way."""
-        return self.positions == self.result_positions == 1
-
-    @property
-    def rows(self) -> int:
-        """Positions of all results: the rows of the product that a convolution is."""
-        return self.batch * self.result_positions
-
-    @property
-    def multiplies(self) -> int:
-        """Multiply-adds."""
-        places = self.batch * self.positions if self.transposed else self.rows
-        return places * self.channels * self.results * self.groups * self.taps
-
-    @property
-    def is_depthwise(self) -> bool:
-        return self.groups > 1 and self.channels == 1
-
-    @property
-    def is_pointwise(self) -> bool:
-        return self.taps == 1
-
-    @property
-    def is_strided(self) -> bool:
-        return any(step != 1 for step in self.stride)
-
-    @property
-    def is_patch(self) -> bool:
-        """Whether windows neither overlap nor reach into padding: the operand is cut into patches."""
-        return self.stride == self.weight.shape[2:] and not any(self.padding) and not self.transposed
-
-    @property
-    def wide(self) -> int:
-        """Channels of a group, of operand or result."""
-        return max(self.channels, self.results)
-
-    @property
-    def narrow(self) -> int:
-        """Channels of a group, of operand or result, whichever has fewer."""
-        return min(self.channels, self.results)
-
-    @property
-    def is_power(self) -> bool:
-        """Whether the channels of a group are a power of two."""
-        return power_of_two(self.wide) == self.wide
-
-    @property
-    def is_long(self) -> bool:
-        """Whether a group is a kernel without matrix units, as those of long windows of sequences in half precision."""
-        return self.axes == 1 and self.taps > _LONG_WINDOW and self.is_half and not self.is_power
-
-    @property
-    def packed(self) -> int:
-        """Channels of a group where groups share a kernel."""
-        return max(_FEWEST_PACKED, power_of_two(self.wide))
-
-    @property
-    def weight_elements(self) -> int:
-        """Elements of one position of the weight of one group."""
-        return self.channels * self.results
-
-    @property
-    def operand_elements(self) -> int:
-        return math.prod(known(size) for size in self.x.shape)
-
-    @property
-    def result_elements(self) -> int:
-        return math.prod(known(size) for size in self.out.shape)
-
-    @property
-    def axes(self) -> int:
-        """Axes of the kernel: 1 of a sequence, 2 of an image."""
-        return len(self.kernel)
-
-    @property
-    def positions_align(self) -> int:
-        """The largest power of two, at most 8, that the positions of the operand are a multiple of."""
-        return alignment_of(self.positions)
-
-    @property
-    def channels_align(self) -> int:
-        return alignment_of(self.channels)
-
-    @property
-    def results_align(self) -> int:
-        return alignment_of(self.results)
-
-    @property
-    def steps(self) -> int:
-        """Elements that a result is a sum of: the inner size of the product that a convolution is."""
-        return self.channels * self.taps
-
-    @property
-    def alignment(self) -> int:
-        """Channels of which tensor cores read a multiple."""
-        return _ALIGNED_BYTES * 8 // self.x.dtype.bits
-
     def aligned(self, channels: int) -> int:
         """Channels filled up to what tensor cores read."""
         return up(channels, self.alignment)
-
-    @property
-    def is_aligned(self) -> bool:
-        return all(self.aligned(channels) == channels for channels in (self.channels, self.results))
-
-    @property
-    def float_weight(self) -> Dim:
-        """Bytes of the weight in float32."""
-        return prod(self.weight.shape) * 4
 
     def copies(self, padded: int | None = None) -> dict[str, Dim]:
         """Bytes of operand x, weight w and result o once more. padded: channels of a group; else as tensor cores read."""

@@ -12,8 +12,8 @@ from graphflops.errors import DimError
 from graphflops.execution.fast_path import calls_of_module, is_module
 from graphflops.inductor.calls import places_of_interpolation
 from graphflops.inductor.fusing import Kernel as PlannedKernel
-from graphflops.inductor.library_calls import aligned, image_and_weight, is_of_images, is_turned
-from graphflops.inductor.lowering import JointGraph, Op
+from graphflops.inductor.library_calls import aligned, is_of_images, is_turned
+from graphflops.inductor.lowering import Op
 from graphflops.inductor.plan import Plan, Plans
 from graphflops.kernels.call import ConcreteCall, OpenSizeError, Sizes
 from graphflops.kernels.kernel import SINGLE, Convolution, Family, Kernel, Product
@@ -174,15 +174,8 @@ def _padded(kernels: Sequence[Kernel]) -> tuple[Kernel, ...]:
 # a tensor with fewer elements. Fitted with the rates of `elementwise.fused` to kernels of 24 programs.
 _LOOP, _NARROW_LOAD = 1.5, 0.75
 _INNER, _INNER_LOAD, _OUTER_LOAD = 4, 0.75, 1.5  # of an element that is reduced, and of its loads
-_LONGEST, _SHORTEST = 1024, 64  # elements of rows that a block reads once, and of those that lie scattered
-_AGAIN = 8  # of reading an element a second time
-_MOMENTS = 2.25  # of adding an element to moments along an outer axis
-_BRANCH = 0.25  # of the choice of an operand, as of a `cat`
 _WINDOW, _GRADIENT_WINDOW = 2.5, 5.5  # of an element of a window of pooling
 _FUNCTION, _GRADIENT_OF_FUNCTION = 2.25, 1.75  # of a transcendental function
-_FEW_CHANNELS, _APART = (8, 20)  # channels of an image; of writing an element of so few
-_RANDOM = 10  # of a random number
-_TURNED, _TURNED_ROWS = 3, 8  # of an element of a tensor that lies across, and where rows of it are reduced
 _WIDE = 64  # elements of a row, above which threads add to different places
 _ADDED, _ADDED_APART = 3.5, 42  # of an addition to memory; to places that lie apart
 # The same where few places are added to again and again, at most, and of one place: in float32, and in half precision.
@@ -202,31 +195,20 @@ class Written:
         """A kernel that reads what others made, each buffer once, and stores what is read elsewhere; None for open sizes."""
         part = {op.outputs[0]: op.part_bytes for op in planned.members if op.part_bytes != 0}
         sizes, elements = self.joint.sizes, max(op.elements for op in planned.members)
+        adding = [op for op in planned.members if op.adds]
         try:
             inside, shares = self._inside(planned, computed_again)
             loads, read = self._reads(planned, shares)
             written = sum(self.sizes(part.get(name) or sizes.get(name, 0)) for name in planned.outputs)
+            written += sum(
+                self.sizes(size) for op in adding for part in op.parts.values() for size in part.values()
+            )
             slow = sum(self._slow(op) * op.elements for op in planned.members)
             slow += sum(self._slow(op) * share for op, share in inside.values()) * elements
         except OpenSizeError:
             return None
-        added = [
-            size for op in planned.members if op.adds for part in op.parts.values() for size in part.values()
-        ]
-        written += sum(map(self.sizes, added))
         reductions = [op for op in planned.members if op.kept]
-        turned = {
-            name for op in planned.members for name in op.outer ^ self.joint.turned.intersection(op.reads)
-        }
-        # A large one, with another axis innermost.
-        across = any(self._bytes(name) >= elements for name in turned)
-        slow += across * elements * (_TURNED_ROWS if reductions else _TURNED)
         is_inner = all(op.is_inner for op in reductions) if reductions else None
-        is_again = is_inner and self._depends(reductions)
-        if is_again and _reads_again(reductions, planned, elements, self.joint):
-            slow, read = slow + _AGAIN * elements, 2 * read
-        if is_inner is False and any(op.of_moments for op in reductions):
-            slow += _MOMENTS * elements
         return written_kernel(elements, loads, read, written, slow, is_inner=is_inner)
 
     def _inside(
@@ -251,13 +233,6 @@ class Written:
         direct = [(op, name) for op in planned.members for name in op.reads if name not in shares]
         return inside, shares | {name: self._share(name, op) for op, name in direct}
 
-    def _depends(self, reductions: Sequence[Op]) -> bool:
-        """Whether a step of a reduction depends on the one before it, as of moments: loads of plain sums do not."""
-        calls = [(op, self.calls.get(op.node)) for op in reductions]
-        return any(
-            op.is_gradient or call is None or call.node.operator.kind != "reduction" for op, call in calls
-        )
-
     def _share(self, name: str, op: Op) -> float:
         """The share of its elements for which an operator reads a tensor: less than all where it joins several."""
         call = self.calls.get(op.node)
@@ -280,17 +255,11 @@ class Written:
         total = sum(self._bytes(name) for name in whole)
         beside = [(name, read) for name, read in parts.items() if name not in whole]
         total += sum(min(sum(read.values()), self._bytes(name)) for name, read in beside)
-        loads = sum(self._load(name, op) * shares.get(name, 1.0) for name, op in whole.items())
+        narrow = [name for name, op in whole.items() if self._bytes(name) < op.elements]
+        each = dict.fromkeys(whole, 1.0) | dict.fromkeys(narrow, _NARROW_LOAD)
+        loads = sum(load * shares.get(name, 1.0) for name, load in each.items())
         loads += sum(len(read) * shares.get(name, 1.0) for name, read in parts.items())
         return loads, total
-
-    def _load(self, name: str, op: Op) -> float:
-        """What loading from a tensor takes; a number for each channel is the same for a whole image, channels first."""
-        if self._bytes(name) >= op.elements:
-            return 1.0
-        call = self.calls.get(op.node)
-        is_first = call is not None and call.node.operator.has("images") and not self.plan.channels_last
-        return 0.0 if is_first else _NARROW_LOAD
 
     def _bytes(self, name: str) -> int:
         return self.sizes(self.joint.inputs.get(name) or self.joint.sizes.get(name, 0))
@@ -300,14 +269,6 @@ class Written:
         call = self.calls.get(op.node)
         if call is None or op.kind != "pointwise":
             return 0
-        if op.is_random:
-            return _RANDOM
-        if op.moved and call.node.operator.kind == "convolution":
-            # A copy of the operand: few channels that become the innermost axis are written far apart.
-            pair = image_and_weight(call, self.plan.execution.values)
-            if pair is None or op.elements != self.joint.number(pair[0].numel):
-                return 0
-            return _APART if 1 < self.joint.number(pair[0].shape[1]) < _FEW_CHANNELS else 0
         key = (self.plan.execution.forms.of(call) or op.node, op.is_gradient)
         if key not in self.known:
             layouts = self.plan.execution.layouts
@@ -320,20 +281,9 @@ class Written:
         return found if op.outputs[0] in call.node.outputs else 0
 
 
-def _reads_again(reductions: Sequence[Op], planned: PlannedKernel, elements: int, joint: JointGraph) -> bool:
-    """Whether rows are read to be reduced and again for what is computed with the result: long ones, and scattered ones."""
-    if all(joint.bytes(name) < elements for name in planned.outputs):
-        return False
-    length = elements // max(op.kept for op in reductions)
-    is_scattered = any(name in op.parts for op in reductions for name in op.moved)
-    return length > (_SHORTEST if is_scattered else _LONGEST)
-
-
 def _slow_result(concrete: ConcreteCall) -> float:
     kind, cost = concrete.operator.kind, concrete.cost
     elements = max(concrete.out.numel if concrete.out else 1, 1)
-    if kind == "movement" and len(concrete.operands) > 1:
-        return _BRANCH * len(concrete.operands)
     if kind == "pooling":
         return _WINDOW * (cost.vector_flops // elements)
     if kind not in _COMPUTED:

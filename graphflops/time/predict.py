@@ -17,6 +17,7 @@ from graphflops.dims import evaluate
 from graphflops.kernels.kernel import (
     COLUMN,
     DIRECT,
+    LINE,
     SCALAR,
     SHARED,
     TILED,
@@ -50,7 +51,7 @@ _GROUPS = 2.0  # the same for groups in streams
 _RECURRENCE = 1.3  # nine of ten recurrent layers are within this factor
 _NARROW, _WIDE = 64, 128  # widths of heads, between which kernels of attention change their tiles
 _OF_MATRIX_UNITS = frozenset({"matmul", "convolution", "attention"})
-_OWN = (SCALAR, SHARED, TILED)  # variants of convolutions that have constants of their own
+_OWN = (LINE, SCALAR, SHARED, TILED)  # variants of convolutions that have constants of their own
 # The type in which devices multiply that have no products of a type: its signed form, or the next wider one.
 _OF_PARTS = {"complex64": "float32", "complex128": "float64"}
 _AS = {"uint8": "int8", "int4": "int8", "uint4": "int8", "int16": "float32", "uint16": "float32"}

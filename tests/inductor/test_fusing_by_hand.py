@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from graphflops.devices import HOPPER
-from graphflops.inductor.fusing import fused, in_steps, oriented, realized, split_lengths
+from graphflops.inductor.fusing import fused, in_steps, realized, split_lengths
 from graphflops.inductor.lowering import JointGraph, Op
 from tests.inductor.test_kernels import op
 
@@ -128,69 +128,14 @@ def test_a_part_of_what_is_computed_inside_is_a_part_of_its_sources() -> None:
 
 
 def test_ways_in_which_the_sources_are_read() -> None:
-    first = op("pointwise", "a", "x", "y", outer=frozenset({"x"}), moved=frozenset({"y"}))
-    (found,), _ = realized((first, op("pointwise", "b", "a", "z")), {"b"})
-    assert (found.outer, found.moved) == ({"x"}, {"y"})
-    (found,), _ = realized((first, op("pointwise", "b", "a", "z", outer=frozenset({"a"}))), {"b"})
-    assert (found.outer, found.moved) == ({"x", "y"}, {"y"})
-    (found,), _ = realized((first, op("pointwise", "b", "a", "z", moved=frozenset({"z"}))), {"b"})
-    assert (found.outer, found.moved) == ({"x"}, {"y", "z"})
+    first = op("pointwise", "a", "x", "y", moved=frozenset({"y"}))
+    for own, moved in (((), {"y"}), (("a",), {"x", "y"}), (("z",), {"y", "z"})):
+        (found,), _ = realized((first, op("pointwise", "b", "a", "z", moved=frozenset(own))), {"b"})
+        assert found.moved == moved
 
 
 def joint(**sizes: int) -> JointGraph:
     return JointGraph({}, HOPPER, sizes=dict(sizes), inputs={})
-
-
-FULL = {"x": 400, "y": 400, "z": 400, "b": 40}
-
-
-@pytest.mark.parametrize(
-    ("reads", "outer", "is_turned", "is_inner"),
-    [
-        (("x",), {"x"}, True, False),
-        (("x", "y"), {"x"}, False, False),  # half of what it reads is not most of it
-        (("x", "y", "z"), {"x", "y"}, True, False),
-        (("x", "y", "z"), {"x"}, False, True),
-        (("x", "b"), {"x"}, True, False),  # what is smaller does not count
-        (("x", "b"), {"b"}, False, True),
-        (("x",), set(), False, True),
-    ],
-)
-def test_a_result_lies_as_most_of_what_it_is_computed_from(
-    reads: tuple[str, ...], outer: set[str], is_turned: bool, is_inner: bool
-) -> None:
-    graph = joint(**FULL)
-    oriented([op("pointwise", "out", *reads, outer=frozenset(outer))], graph)
-    assert graph.turned == ({"out"} if is_turned else set())
-    (found,) = oriented([op("reduction", "sum", *reads, kept=10, outer=frozenset(outer))], joint(**FULL))
-    assert found.is_inner is is_inner
-
-
-def test_what_lies_turned_turns_what_reads_it() -> None:
-    graph = joint(**FULL, out=400)
-    ops = [
-        op("pointwise", "out", "x", outer=frozenset({"x"})),
-        op("reduction", "sum", "out", kept=10),
-        op("reduction", "other", "out", kept=10, outer=frozenset({"out"})),  # read along what is innermost
-        op("pointwise", "back", "out", outer=frozenset({"out"})),
-    ]
-    found = oriented(ops, graph)
-    assert [each.is_inner for each in found] == [True, False, True, True]
-    assert graph.turned == {"out"}
-
-
-def test_what_a_library_reads_lies_in_order() -> None:
-    graph = joint(**FULL)
-    ops = [op("pointwise", "out", "x", outer=frozenset({"x"})), op("extern", "product", "out")]
-    oriented(ops, graph)
-    assert graph.turned == set()
-
-
-@pytest.mark.parametrize(("elements", "is_full"), [(400, True), (401, False)])
-def test_a_tensor_is_read_in_full_if_it_has_a_byte_for_each_element(elements: int, is_full: bool) -> None:
-    graph = joint(**FULL)
-    oriented([op("pointwise", "out", "x", elements=elements, outer=frozenset({"x"}))], graph)
-    assert graph.turned == ({"out"} if is_full else set())
 
 
 def test_steps_of_a_long_sum_have_tensors_of_their_own() -> None:

@@ -161,17 +161,6 @@ HALF = {"dtype": "bfloat16"}
             [("extern", 2 * 1024 * 1001, 1024 * 1001, 0, "x0 x1", "stored")],
         ),
         (
-            "matmul",  # 60 are padded to 64
-            (g(8, 4, 60, **HALF), g(8, 60, 16, **HALF)),
-            [
-                ("pointwise", 2 * 8 * 8 * 64, 8 * 8 * 64, 0, "x0", ""),
-                ("pointwise", 2 * 8 * 64 * 16, 8 * 64 * 16, 0, "x1", ""),
-                ("extern", 2 * 8 * 8 * 16, 512, 0, "0 1", "stored, padded"),
-                ("extern", 2 * 8 * 4 * 60, 7680, 0, "g1 x1", ""),
-                ("extern", 2 * 8 * 60 * 16, 7680, 0, "g1 x0", ""),
-            ],
-        ),
-        (
             "embedding",  # rows are added up in a table of float32
             (g(100, 8, **HALF), t(4, 5, dtype="int64")),
             [

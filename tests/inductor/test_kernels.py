@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from graphflops.devices import HOPPER
-from graphflops.inductor.fusing import Kernel, fused, in_steps, oriented, realized
+from graphflops.inductor.fusing import Kernel, fused, in_steps, realized
 from graphflops.inductor.lowering import JointGraph, Op
 from graphflops.inductor.plan import lowest_peak
 
@@ -76,8 +78,8 @@ def test_a_window_of_nine_elements_is_stored() -> None:
 def test_a_reduction_of_what_does_not_lie_in_order_is_split() -> None:
     """The sizes are those of a patch embedding of 8 images, as inductor splits its first layer norm on an H200."""
     graph = JointGraph({}, HOPPER, sizes={"image": 2 * 8 * 1024 * 768, "moments": 8 * 8192})
-    rows = op("reduction", "moments", "image", elements=8 * 1024 * 768, kept=8192, outer=frozenset({"image"}))
-    (turned,) = oriented([rows], graph)
+    rows = op("reduction", "moments", "image", elements=8 * 1024 * 768, kept=8192)
+    turned = replace(rows, is_inner=False)
     assert [(step.kept, step.elements // step.kept) for step in in_steps(turned, graph)] == [
         (49152, 128),
         (8192, 6),

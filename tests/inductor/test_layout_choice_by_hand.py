@@ -12,7 +12,6 @@ from graphflops.inductor.library_calls import (
     is_of_images,
     is_turned,
     padded_columns,
-    padded_inner,
     prefers_channels_last,
 )
 from tests.inductor.one_call import plan_of
@@ -173,31 +172,6 @@ def test_a_product_that_adds_a_bias_is_padded_in_any_case() -> None:
     assert padded_columns(main.calls[0], main.values, adds_bias=True) == 16
     main = program_of("aten.linear.default", t(4, 16, **HALF), t(1, 16, **HALF)).main
     assert padded_columns(main.calls[0], main.values, adds_bias=True) is None
-
-
-@pytest.mark.parametrize(
-    ("inner", "columns", "dtype", "padded"),
-    [
-        (60, 16, "bfloat16", 64),
-        (64, 16, "bfloat16", None),
-        (60, 1, "bfloat16", None),
-        (60, 2, "bfloat16", 64),
-        (60, 16, "float32", None),
-        (26, 16, "bfloat16", 32),  # 1.23 of it
-        (25, 16, "bfloat16", None),  # more than a quarter is too much
-        ("n", 16, "bfloat16", None),
-    ],
-)
-def test_inner_sizes_of_batched_products(inner: Any, columns: int, dtype: str, padded: int | None) -> None:
-    operands = t(8, 4, inner, dtype=dtype), t(8, inner, columns, dtype=dtype)
-    main = program_of("aten.bmm.default", *operands).main
-    assert padded_inner(main.calls[0], main.values) == padded
-
-
-def test_rows_times_a_matrix_have_no_inner_size_to_pad() -> None:
-    for op, weight in (("matmul", t(60, 16, **HALF)), ("linear", t(16, 60, **HALF))):
-        main = program_of(f"aten.{op}.default", t(8, 4, 60, **HALF), weight).main
-        assert padded_inner(main.calls[0], main.values) is None
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,6 @@ def test_a_bias_is_added_later_where_the_operand_is_copied() -> None:
         "extern bias <- 0 w: 256",
         "pointwise y <- bias b: 256",
     ]
-    assert ops(plan)["0"].outer == {"x"}
     assert ops(plan)["bias"].views == {"y operand 0"}
 
 

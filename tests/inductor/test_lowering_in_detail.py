@@ -16,35 +16,6 @@ from tests.one_call import g
 from tests.support import t
 
 
-@pytest.mark.parametrize(
-    ("shape", "view", "is_outer"),
-    [
-        ((4, 64), ("slice.Tensor", "x", 1, 0, 64, 2), True),  # every second element
-        ((4, 64), ("slice.Tensor", "x", 0, 0, 4, 2), False),  # every second row
-        ((64, 1), ("expand.default", "x", (64, 8)), False),  # one number again and again
-        ((8, 64), ("transpose.int", "x", 0, 1), True),
-        ((8, 4, 16), ("permute.default", "x", (1, 0, 2)), False),
-    ],
-)
-def test_views_whose_last_axis_is_not_innermost(shape: Any, view: Any, is_outer: bool) -> None:
-    plan = plan_of_calls({"x": t(*shape)}, ("v", *view), ("y", "relu.default", "v"))
-    assert ops(plan)["y"].outer == ({"x"} if is_outer else set())
-
-
-def test_results_of_libraries_that_are_transposed() -> None:
-    given = {"x": t(8, 64), "w": t(64, 16)}
-    turn, relu = ("p", "permute.default", "a", (1, 0)), ("y", "relu.default", "p")
-    assert ops(plan_of_calls(given, ("a", "mm.default", "x", "w"), turn, relu))["y"].outer == {"a"}
-
-
-def test_images_beside_those_whose_channels_are_last_count_as_in_order() -> None:
-    turn, relu = ("p", "permute.default", "x", (0, 1, 3, 2)), ("y", "relu.default", "p")
-    conv = ("a", "conv2d.default", "x", "w")
-    given = {"x": t(2, 96, 8, 8), "w": t(96, 96, 3, 3)}
-    assert ops(plan_of_calls(given, conv, turn, relu, results=("a", "y")))["y"].outer == set()
-    assert ops(plan_of_calls({"x": given["x"]}, turn, relu))["y"].outer == {"x"}
-
-
 def test_a_copy_of_what_is_repeated_has_all_elements() -> None:
     repeat = ("s", "expand.default", "x", (40, 64))
     plan = plan_of_calls({"x": t(1, 64)}, repeat, ("y", "reshape.default", "s", (2560,)))

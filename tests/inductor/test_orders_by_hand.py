@@ -51,7 +51,7 @@ def test_peaks_and_orders_of_random_graphs(seed: int) -> None:
         outputs = {each.outputs[0] for each in kernels if choose.random() < 0.3} | {kernels[-1].outputs[0]}
         plan = _Order(kernels, sizes.__getitem__, {"given 0", "given 1"}, outputs)
         count = len(kernels)
-        orders = [plan.as_written(), plan.smallest_first(), plan.first_ready(), plan.least_memory()]
+        orders = [plan.as_written(), plan.least_memory()]
         assert orders[0] == list(range(count))
         for order in orders:
             assert sorted(order) == list(range(count))
@@ -62,19 +62,6 @@ def test_peaks_and_orders_of_random_graphs(seed: int) -> None:
         found = lowest_peak(kernels, sizes.__getitem__, {"given 0", "given 1"}, outputs)
         best = min(simulated([kernels[index] for index in order], sizes, outputs) for order in orders)
         assert simulated(found, sizes, outputs) == best
-
-
-def test_the_kernel_whose_operands_were_made_first_is_ready_first() -> None:
-    kernels = [kernel("a", "x"), kernel("b", "x"), kernel("c", "b"), kernel("d", "a"), kernel("e", "c", "d")]
-    plan = _Order(kernels, lambda name: 1, {"x"}, {"e"})
-    assert plan.first_ready() == [0, 1, 3, 2, 4]
-
-
-def test_smaller_kernels_run_first() -> None:
-    sizes = {"x": 1, "a": 50, "b": 5, "c": 7}
-    kernels = [kernel("a", "x"), kernel("b", "x"), kernel("c", "b", "a")]
-    plan = _Order(kernels, sizes.__getitem__, {"x"}, {"c"})
-    assert plan.smallest_first() == [1, 0, 2]
 
 
 def test_what_frees_memory_runs_before_what_takes_it() -> None:
@@ -175,20 +162,19 @@ def test_what_kernels_of_libraries_read_is_stored(reader: Op) -> None:
 
 
 def test_sources_of_what_is_not_stored_are_read_instead() -> None:
-    """Also the parts, the turned axes and the moved elements of the sources."""
+    """Also the parts and the moved elements of the sources."""
     made = op(
         "pointwise",
         "made",
         "x",
         "y",
-        outer=frozenset({"x"}),
         moved=frozenset({"y"}),
         parts={"x": {"half": 50}},
     )
     stored, _ = realized([made, op("pointwise", "out", "made", "z", moved=frozenset({"z"}))], {"out"})
     (found,) = stored
     assert found.reads == ("x", "y", "z")
-    assert (found.outer, found.moved) == (frozenset({"x"}), frozenset({"y", "z"}))
+    assert found.moved == {"y", "z"}
     assert found.parts == {"x": {"half": 50}}
     assert found.computes == ("made",)
     whole = op("pointwise", "out", "made", "x")

@@ -17,19 +17,6 @@ LONG: dict[str, Any] = {"dtype": "int64"}
 HALF: dict[str, Any] = {"dtype": "bfloat16"}
 
 
-def test_operands_whose_last_axis_is_not_innermost() -> None:
-    plan = plan_of_calls({"x": t(4, 64)}, ("p", "permute.default", "x", (1, 0)), ("y", "relu.default", "p"))
-    assert lines(plan) == ["pointwise y <- x: 256"]
-    assert ops(plan)["y"].outer == {"x"}
-    plan = plan_of_calls(
-        {"x": t(4, 64)},
-        ("v", "relu.default", "x"),
-        ("p", "permute.default", "v", (1, 0)),
-        ("y", "exp.default", "p"),
-    )
-    assert ops(plan)["y"].outer == {"v"}
-
-
 def test_a_gather_reads_the_rows_that_it_returns() -> None:
     plan = plan_of_calls({"x": t(100, 8), "i": t(5, **LONG)}, ("y", "index_select.default", "x", 0, "i"))
     assert lines(plan) == ["pointwise y <- x i: 40"]

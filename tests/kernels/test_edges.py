@@ -143,16 +143,17 @@ def test_sequences_are_put_in_order_first() -> None:
 def conv(x: tuple[int, ...], weight: tuple[int, ...], out: tuple[int, ...], **changed: Any) -> Convolution:
     axes = len(x) - 2
     types = [TensorType(shape, BFLOAT16) for shape in (x, weight, out)]
-    found = Convolution(*types, (1,) * axes, (0,) * axes, 1, False)  # type: ignore[arg-type]
-    return replace(found, **changed)
+    plain = {"stride": (1,) * axes, "padding": (0,) * axes, "groups": 1, "transposed": False}
+    return Convolution(*types, **{**plain, **changed})  # type: ignore[arg-type]
 
 
 def test_facts_of_a_convolution() -> None:
-    one = conv((2, 24, 6, 5), (12, 8, 3, 3), (2, 12, 4, 3), groups=3)
+    shapes = (2, 24, 6, 5), (12, 8, 3, 3), (2, 12, 4, 3)
+    one = conv(*shapes, groups=3)
     assert (one.channels, one.results, one.wide, one.narrow, one.taps, one.steps) == (8, 4, 8, 4, 9, 72)
     assert (one.batch, one.positions, one.result_positions, one.rows) == (2, 30, 12, 24)
     assert one.multiplies == 24 * 8 * 4 * 3 * 9
-    assert replace(one, transposed=True).multiplies == 60 * 8 * 4 * 3 * 9
+    assert conv(*shapes, groups=3, transposed=True).multiplies == 60 * 8 * 4 * 3 * 9
     assert (one.weight_elements, one.operand_elements, one.result_elements) == (32, 2 * 24 * 30, 2 * 12 * 12)
     assert (one.positions_align, one.channels_align, one.results_align) == (2, 8, 4)
     assert (one.packed, one.axes, one.is_half, one.is_single) == (8, 2, True, False)
@@ -181,7 +182,7 @@ def test_facts_of_a_convolution() -> None:
     ],
 )
 def test_facts_that_change(changed: dict[str, Any], fact: str, expected: Any) -> None:
-    one = replace(conv((2, 24, 6, 5), (12, 8, 3, 3), (2, 12, 4, 3), groups=3), **changed)
+    one = conv((2, 24, 6, 5), (12, 8, 3, 3), (2, 12, 4, 3), **{"groups": 3, **changed})
     assert getattr(one, fact) == expected
 
 

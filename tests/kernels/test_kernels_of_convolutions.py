@@ -340,10 +340,12 @@ def test_the_gradient_of_a_bias_is_a_sum_over_images_and_positions() -> None:
     assert summed == Kernel("reduction", "float32", 0, results, 4 * results, 4 * 16, Rows(16, 32), "planes")
 
 
-CONV = Convolution(
-    *(TensorType(shape, BFLOAT16) for shape in ((2, 64, 8, 8), (32, 64, 3, 3), (2, 32, 8, 8))),
-    *((1, 1), (1, 1), 1, False),
-)
+def conv(**wanted: bool) -> Convolution:
+    types = (TensorType(shape, BFLOAT16) for shape in ((2, 64, 8, 8), (32, 64, 3, 3), (2, 32, 8, 8)))
+    return Convolution(*types, (1, 1), (1, 1), 1, False, **wanted)
+
+
+CONV = conv()
 
 
 @pytest.mark.parametrize(
@@ -369,7 +371,7 @@ def test_bytes_beside_a_convolution_and_its_gradients(
     assert [*cudnn.gradient_bytes(CONV, layout, strides, HOPPER)] == both
     for wanted, expected in ((("wants_x",), both[:1]), (("wants_weight",), both[1:]), ((), [])):
         none = {"wants_x": False, "wants_weight": False}
-        one = replace(CONV, **{**none, **dict.fromkeys(wanted, True)})
+        one = conv(**{**none, **dict.fromkeys(wanted, True)})
         assert [*cudnn.gradient_bytes(one, layout, strides, HOPPER)] == expected
         assert cudnn.backward_bytes(one, layout, strides, HOPPER) == max([0, *expected])
     assert cudnn.backward_bytes(CONV, layout, strides, HOPPER) == both[1]

@@ -58,28 +58,18 @@ def test_rows_and_costs_of_calls_in_order() -> None:
     ]
 
 
-@pytest.mark.parametrize(("channels", "apart"), [(2, 20), (3, 20), (7, 20), (8, 0), (96, 0)])
-def test_images_of_few_channels_are_copied_slowly(channels: int, apart: int) -> None:
-    """Their channels become the innermost axis, and are written far apart; those of the weight are not."""
+@pytest.mark.parametrize("channels", [2, 8, 96])
+def test_images_are_copied_with_their_channels_innermost(channels: int) -> None:
     image, weight, out = 2 * channels * 256, 96 * channels * 9, 2 * 96 * 196
     given = {"x": t(2, channels, 16, 16), "w": t(96, channels, 3, 3), "b": t(96)}
     found = kernels(given, ("y", "conv2d.default", "x", "w", "b"))
     assert [each for each in found if each[0] == "elementwise"] == [
-        loop(image * (2.5 + apart), 4 * image, 4 * image),
+        loop(image * 2.5, 4 * image, 4 * image),
         loop(weight * 2.5, 4 * weight, 4 * weight),
         loop(
             out * (2.5 + 0.75), 4 * (out + 96), 4 * out
         ),  # a number for each channel is three quarters of a load
     ]
-
-
-def test_a_number_for_each_channel_costs_nothing_where_channels_come_first() -> None:
-    given = {"x": t(2, 8, 50), "w": t(4, 8, 3), "b": t(4)}
-    count = 2 * 4 * 48
-    found = kernels(given, ("y", "conv1d.default", "x", "w", "b"))
-    assert found[-1] == loop(count * 2.5, 4 * (count + 4), 4 * count)
-    norm = ("y", "batch_norm.default", "x", "m", "m", "m", "m", False, 0.1, 1e-5, True)
-    assert kernels({"x": t(4, 8, 4, 4), "m": t(8)}, norm) == [loop(512 * 2.5, 4 * (512 + 8), 4 * 512)]
 
 
 def test_a_bias_of_columns_is_three_quarters_of_a_load() -> None:
@@ -134,29 +124,15 @@ def test_the_gradient_of_an_image_of_one_channel_is_copied_first() -> None:
     assert [kernel.family for kernel in found[1]] == ["convolution"]
 
 
-@pytest.mark.parametrize(("columns", "again"), [(1024, False), (1025, True)])
-def test_rows_of_more_than_1024_elements_are_read_twice(columns: int, again: bool) -> None:
+@pytest.mark.parametrize("columns", [1024, 1025])
+def test_rows_are_read_once(columns: int) -> None:
     count = 8 * columns
     (found,) = kernels({"x": t(8, columns)}, ("y", "layer_norm.default", "x", (columns,)))
-    assert found == ("reduction", count * (4.75 + 8 * again), (1 + again) * 4 * count, 4 * count)
+    assert found == ("reduction", count * 4.75, 4 * count, 4 * count)
     (found,) = kernels(
         {"x": t(8, columns)}, ("y", "sum.dim_IntList", "x", (1,))
     )  # nothing of that length is left
     assert found == ("reduction", count * 4.75, 4 * count, 4 * 8)
-
-
-def test_what_lies_across_takes_longer() -> None:
-    turn, count = ("p", "t.default", "x"), 64 * 32
-    assert kernels({"x": t(64, 32)}, turn, ("y", "relu.default", "p")) == [
-        loop(count * (2.5 + 3), 4 * count, 4 * count)
-    ]
-    assert kernels({"x": t(64, 32)}, turn, ("y", "sum.dim_IntList", "p", (1,))) == [
-        ("reduction", count * (1.5 + 8), 4 * count, 4 * 32)
-    ]
-    # A small tensor that lies across does not count; a part of one is a load.
-    add = ("y", "add.Tensor", "x", "w")
-    found = kernels({"x": t(64, 32), "v": t(32, 2)}, ("w", "select.int", "v", 1, 0), add)
-    assert found == [loop(count * 3.5, 4 * (count + 32), 4 * count)]
 
 
 def test_functions_that_a_kernel_computes_inside() -> None:
@@ -188,9 +164,9 @@ def test_a_part_that_is_written_where_it_lies() -> None:
     assert found[-1] == loop(640 * (2.5 + 2.25), 2560, 2560)
 
 
-def test_random_numbers_take_ten_loads() -> None:
+def test_random_numbers_are_drawn_by_the_kernel_that_reads_them() -> None:
     call = ("y", "dropout.default", "x", 0.5, True)
-    assert kernels({"x": g(8, 64)}, call) == [loop(512 * (2.5 + 10), 2048, 2048 + 512)]
+    assert kernels({"x": g(8, 64)}, call) == [loop(512 * 2.5, 2048, 2048 + 512)]
     found = launches({"x": g(8, 64)}, call, back=True)
     (kernel,) = found[0].kernels or ()
     assert (kernel.vector_flops, kernel.read_bytes, kernel.written_bytes) == (512 * 3.5, 2048 + 512, 2048)

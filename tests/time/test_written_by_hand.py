@@ -9,15 +9,14 @@ import pytest
 
 from graphflops.dims import symbol
 from graphflops.kernels.call import Sizes
-from graphflops.time.compiled import Written, _reads_again
+from graphflops.time.compiled import Written
 from tests.one_call import g, program_of
 from tests.support import t
 
 
 def op(node: str = "y", reads: str = "", outputs: str = "o", elements: int = 100, **more: Any) -> Any:
     fields = {"parts": {}, "computes": (), "part_bytes": 0, "kind": "pointwise", "kept": 0, "is_inner": True}
-    fields["of_moments"] = False
-    facts = {"is_gradient": False, "is_random": False, "adds": False, "moved": (), "outer": frozenset()}
+    facts = {"is_gradient": False, "adds": False}
     own = {
         "node": node,
         "reads": tuple(reads.split()),
@@ -35,19 +34,11 @@ def written(
     inputs: dict[str, Any] | None = None,
     layouts: Any = None,
     values: Any = None,
-    channels_last: bool = False,
 ) -> Written:
     """Of a plan whose buffers have these bytes."""
     forms = Space(of=lambda call: None)
     execution = Space(calls=calls, forms=forms, layouts=layouts, values=values)
-    joint = Space(
-        sizes=BYTES,
-        inputs=inputs or {},
-        number=lambda size: size,
-        bytes=lambda name: BYTES.get(name, 0),
-        turned={"z"},
-    )
-    plan = Space(execution=execution, joint=joint, channels_last=channels_last)
+    plan = Space(execution=execution, joint=Space(sizes=BYTES, inputs=inputs or {}))
     return Written(plan, Sizes({}))  # type: ignore[arg-type]
 
 
@@ -126,84 +117,17 @@ def test_a_loop_stores_what_is_read_elsewhere() -> None:
     assert part.written_bytes == 40  # a part of a buffer
 
 
-def test_channels_of_an_image_are_loaded_once_for_all_of_it() -> None:
-    (call,) = program_of(
-        "aten.batch_norm.default", t(2, 4, 8, 8), t(4), t(4), t(4), t(4), False, 0.1, 1e-5, True
-    ).main.calls
-    kernel = planned(op(call.node.name, reads="a", elements=401), reads="a")
-    assert written([call])._reads(kernel, {}) == (0, 400)
-    assert written([call], channels_last=True)._reads(kernel, {}) == (0.75, 400)
-
-
-@pytest.mark.parametrize(
-    ("kept", "outputs", "parts", "is_again"),
-    [
-        (100, "o", {}, False),
-        (1, "o", {}, False),  # a thousand elements stay where they are
-        (1, "c", {}, False),  # only what is reduced is stored
-        (10, "o", {"a": {"row": 1}}, True),  # rows that lie scattered
-        (20, "o", {"a": {"row": 1}}, False),  # but for short ones
-    ],
-)
-def test_long_and_scattered_rows_are_read_again(kept: int, outputs: str, parts: Any, is_again: bool) -> None:
-    sum_of_rows = op(reads="a", elements=1000, kept=kept, moved=("a",), parts=parts)
-    joint: Any = Space(bytes={"o": 1000, "c": 4}.get)
-    assert _reads_again([sum_of_rows], planned(outputs=outputs), 1000, joint) is is_again
-    assert _reads_again([op(kept=1)], planned(outputs="o"), 1025, Space(bytes=lambda name: 2050)) is True  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("name", "more", "depends"),
-    [("sum.dim_IntList", (1,), False), ("amax.default", ((1,),), False), ("softmax.int", (1,), True)],
-)
-def test_steps_of_plain_sums_and_maxima_wait_for_nothing(name: str, more: Any, depends: bool) -> None:
-    (call,) = program_of(f"aten.{name}", t(4, 8), *more).main.calls
-    assert written([call])._depends([op(call.node.name, kept=4)]) is depends
-    assert written([call])._depends([op(call.node.name, kept=4, is_gradient=True)]) is True
-
-
-def test_tensors_that_lie_across_take_longer() -> None:
-    """Three loads for each element, and eight where rows are reduced."""
-    for reads, outer, loads in (("a", "a", 3), ("a", "", 0), ("z", "", 3), ("z", "z", 0)):
-        member = op(reads=reads, outer=frozenset(outer.split()))
-        found = written().kernel(planned(member, reads=reads), {})
-        assert found is not None
-        assert found.vector_flops == 100 * (1.5 + 1 + loads)
-    rows = op(reads="a", outer=frozenset("a"), kept=1)
-    found = written().kernel(planned(rows, reads="a"), {})
-    assert found is not None
-    assert found.vector_flops == 100 * (4 + 0.75 + 8)
-    small = written().kernel(planned(op(reads="a", outer=frozenset("a"), elements=500), reads="a"), {})
-    assert small is not None
-    assert small.vector_flops == 500 * (1.5 + 0.75)  # 400 bytes are not a large tensor
-
-
 def test_rows_are_reduced_along_the_axis_that_all_share() -> None:
     inner, outer = (op(reads="a", kept=1, is_inner=each) for each in (True, False))
     for members, variant, work in (
         ((inner,), "fused", 100 * (4 + 0.75)),
         ((outer,), "fused.outer", 100 * 1.5),
-        ((op(reads="a", kept=1, is_inner=False, of_moments=True),), "fused.outer", 100 * (1.5 + 2.25)),
         ((inner, outer), "fused.outer", 100 * 1.5),
         ((op(reads="a"), inner), "fused", 100 * (4 + 0.75)),
     ):
         found = written().kernel(planned(*members, reads="a"), {})
         assert found is not None
         assert (found.family, found.variant, found.vector_flops) == ("reduction", variant, work)
-
-
-def test_random_numbers_take_ten_loads() -> None:
-    (call,) = program_of("aten.relu.default", t(4, 8)).main.calls
-    drawn = op(node=call.node.name, reads="a", is_random=True)
-    found = written([call]).kernel(planned(drawn, reads="a"), {})
-    assert found is not None
-    assert found.vector_flops == 100 * (1.5 + 1) + 10 * 100
-    again = op(node=call.node.name, outputs="r", is_random=True)
-    found = written([call]).kernel(planned(op("other", reads="a", computes=("r",)), reads="a"), {"r": again})
-    assert found is not None
-    assert (
-        found.vector_flops == 100 * (1.5 + 1) + 10 * 100
-    )  # for each element of the kernel that computes it again
 
 
 def test_sizes_that_are_open_leave_no_kernel() -> None:
@@ -230,19 +154,3 @@ def test_slow_instructions_by_call() -> None:
     )
     assert slow("embedding.default", g(10, 8), t(4, dtype="int64"), is_gradient=True) == 0
     assert written()._slow(op("missing")) == 0
-
-
-@pytest.mark.parametrize(
-    ("channels", "elements", "loads"),
-    [
-        (3, 2 * 3 * 64, 20),  # few channels are written far apart
-        (7, 2 * 7 * 64, 20),
-        (8, 2 * 8 * 64, 0),
-        (1, 2 * 64, 0),
-        (2, 2 * 2 * 64, 20),
-        (3, 7, 0),  # another tensor than the image
-    ],
-)
-def test_images_whose_channels_become_innermost(channels: int, elements: int, loads: int) -> None:
-    given = t(2, channels, 8, 8), t(16, channels, 3, 3)
-    assert slow("conv2d.default", *given, elements=elements, moved=(1,)) == loads
