@@ -189,8 +189,7 @@ def _header_size(file: Seekable, entry: Member, near: bytes, name: str) -> int:
         return length
     checksum, packed, size = _SUMS.unpack_from(near, 14)
     if _OPEN in (packed, size):
-        fields = read_at(file, entry.start + length - extra, extra)
-        size, packed = _wide_numbers(fields, [size, packed])
+        size, packed = _wide_numbers(read_at(file, entry.start + length - extra, extra), [size, packed])
     pairs = (checksum, entry.checksum), (packed, entry.packed), (size, entry.size)
     if any(told != ours and (told or not may_follow) for told, ours in pairs):
         raise FileError(_two_ways(f"two sizes of {shown(name)}"))

@@ -105,8 +105,7 @@ def folded(timeline: Timeline) -> Timeline:
     for kind, called in _TOGETHER.items():
         parts = [one for one in timeline.held if one.kind == kind]
         if parts:
-            size = total(one.bytes for one in parts)
-            held.append(Held(called, kind, parts[0].first, parts[0].last, size))
+            held.append(Held(called, kind, parts[0].first, parts[0].last, total(one.bytes for one in parts)))
     held = [one._replace(first=0) if one.kind == "library" else one for one in held]
     return Timeline(timeline.rows, tuple(held), timeline.gradients_from)
 

@@ -287,8 +287,7 @@ def main() -> None:
     gc.disable()
     decoder = msgspec.json.Decoder(Task)
     for number, line in enumerate(sys.stdin.buffer):
-        task = decoder.decode(line)
-        found = answered(task)
+        found = answered(decoder.decode(line))
         if number % _COLLECTED == 0:
             gc.collect()
         replies.write(msgspec.json.encode(replace(found, memory=most_held_bytes())) + b"\n")
