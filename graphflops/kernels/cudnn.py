@@ -23,7 +23,7 @@ from graphflops.kernels.beside import reduction_bytes
 from graphflops.kernels.call import ConcreteCall, Tensor
 from graphflops.kernels.choices import chosen, library, limits
 from graphflops.kernels.convolution import Convolution, Layout, up
-from graphflops.kernels.kernel import DIRECT, FLOAT_BYTES, SCALAR, SHARED, TILED, Kernel, Pass, Rows
+from graphflops.kernels.kernel import DIRECT, FLOAT_BYTES, SCALAR, SHARED, Kernel, Pass, Rows
 from graphflops.kernels.kernel import Convolution as Sizes
 from graphflops.kernels.moved import pointwise, put_in_order, sum_to
 
@@ -272,12 +272,8 @@ class Problem(Struct, frozen=True, dict=True):
     @property
     def variant(self) -> str:
         """That of the kernel, where it has no tensor cores; "" where it may have them."""
-        conv, is_plain = self.conv, self.way == "as_it_lies" and self.phase == "forward"
-        is_product = conv.is_pointwise or conv.is_one_position
         if self.is_shared:
             return SHARED
-        if is_plain and not (conv.is_depthwise or is_product or conv.is_single or self.is_channels_last):
-            return TILED  # few channels in order, in half precision
         if self.way == SCALAR:
             return SCALAR
         return DIRECT if self.is_each else ""
