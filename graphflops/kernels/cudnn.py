@@ -23,7 +23,7 @@ from graphflops.kernels.beside import reduction_bytes
 from graphflops.kernels.call import ConcreteCall, Tensor
 from graphflops.kernels.choices import chosen, library, limits
 from graphflops.kernels.convolution import Convolution, Layout, up
-from graphflops.kernels.kernel import DIRECT, FLOAT_BYTES, SCALAR, Kernel, Pass, Rows
+from graphflops.kernels.kernel import DIRECT, FLOAT_BYTES, SCALAR, SHARED, Kernel, Pass, Rows
 from graphflops.kernels.kernel import Convolution as Sizes
 from graphflops.kernels.moved import pointwise, put_in_order, sum_to
 
@@ -33,6 +33,8 @@ _SPLIT = ("split", "converted_split", "operands_converted_split")
 _PART, _MOST_PARTS, _TILE, _GROUP_TILE, _MANY_ROWS, _MANY_FLOAT_ROWS = limits(
     *("cudnn_9", "split", "part", "most_parts", "tile", "group_tile", "many_rows", "many_float_rows")
 )
+_LEAST_GROUPS, _LEAST_WIDTH, *_SIDES = limits("aten_2", "depthwise", "channels", "width", "small", "large")
+_SHARED_KERNELS = frozenset((side, side) for side in _SIDES)
 _LONE_PARTS, _LONE_CHANNELS, _LONE_ROWS = limits("cudnn_9", "depthwise", "parts", "channels", "rows")
 
 
@@ -222,6 +224,17 @@ class Problem(Struct, frozen=True, dict=True):
         return conv.is_long or (conv.is_single and conv.is_pointwise)
 
     @property
+    def is_shared(self) -> bool:
+        """Whether PyTorch leaves a depthwise convolution of images in float16 to cuDNN.
+
+        It does with these windows and any step of 1; of larger steps it depends, and times are alike (Convolution.cpp).
+        """
+        conv, (*_, wide) = self.conv, self.x.shape
+        is_known = self.x.dtype == "float16" and conv.kernel in _SHARED_KERNELS and not conv.is_strided
+        is_large = wide >= _LEAST_WIDTH and conv.groups >= _LEAST_GROUPS
+        return conv.is_depthwise and is_known and is_large and not (conv.transposed or self.is_channels_last)
+
+    @property
     def sizes(self) -> Sizes:
         """As the kernel sees it: a transposed one is the gradient of the convolution from its result to its operand."""
         conv = self.conv
@@ -259,7 +272,11 @@ class Problem(Struct, frozen=True, dict=True):
     @property
     def variant(self) -> str:
         """That of the kernel, where it has no tensor cores; "" where it may have them."""
-        return SCALAR if self.way == SCALAR else DIRECT if self.is_each else ""
+        if self.is_shared:
+            return SHARED
+        if self.way == SCALAR:
+            return SCALAR
+        return DIRECT if self.is_each else ""
 
     def kernels(self, flops: int) -> list[Kernel]:
         """The kernels of the pass: conversions before it and after it, and one kernel, or one for each group."""

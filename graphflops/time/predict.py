@@ -18,6 +18,7 @@ from graphflops.kernels.kernel import (
     COLUMN,
     DIRECT,
     SCALAR,
+    SHARED,
     Attention,
     Convolution,
     Exchange,
@@ -48,6 +49,7 @@ _GROUPS = 2.0  # the same for groups in streams
 _RECURRENCE = 1.3  # nine of ten recurrent layers are within this factor
 _NARROW, _WIDE = 64, 128  # widths of heads, between which kernels of attention change their tiles
 _OF_MATRIX_UNITS = frozenset({"matmul", "convolution", "attention"})
+_OWN = (SCALAR, SHARED)  # variants of convolutions that have constants of their own
 # The type in which devices multiply that have no products of a type: its signed form, or the next wider one.
 _OF_PARTS = {"complex64": "float32", "complex128": "float64"}
 _AS = {"uint8": "int8", "int4": "int8", "uint4": "int8", "int16": "float32", "uint16": "float32"}
@@ -189,7 +191,7 @@ def names_of_constants(kernel: Kernel, width: float) -> list[str]:
         case Convolution() as sizes:
             kind = predict_products.convolution_kind(sizes, bytes_of(kernel.dtype))
             kinds = (kind, kind.split("_")[0], "dense")[: 2 if kind.startswith("depthwise") else 3]
-            own = ((SCALAR, sizes.phase), (SCALAR,)) if kernel.variant == SCALAR else ()
+            own = ((kernel.variant, sizes.phase), (kernel.variant,)) if kernel.variant in _OWN else ()
             of_variants = (*own, *[parts for each in kinds for parts in ((each, sizes.phase), (each,))])
         case Attention() as sizes:
             phase = "decoding" if sizes.queries == 1 else sizes.phase

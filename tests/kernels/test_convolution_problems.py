@@ -117,3 +117,26 @@ def test_an_image_without_a_batch_has_no_problem_of_its_own() -> None:
     (kernel,) = forward("aten.conv2d.default", *operands)
     assert (kernel.family, kernel.sizes) == ("convolution", None)
     assert kernel.flops == 2 * 16 * 6 * 6 * 3 * 3 * 3
+
+
+@pytest.mark.parametrize(
+    ("dtype", "channels", "image", "window", "more", "variant"),
+    [  # PyTorch leaves small square windows in float16 to cuDNN, from 32 channels and lines of 7 pixels on
+        ("float16", 32, (7, 7), 3, (), "shared"),
+        ("float16", 32, (7, 7), 5, (), "shared"),
+        ("bfloat16", 32, (7, 7), 3, (), ""),
+        ("float32", 32, (7, 7), 3, (), ""),
+        ("float16", 31, (7, 7), 3, (), ""),
+        ("float16", 32, (7, 6), 3, (), ""),
+        ("float16", 32, (6, 7), 3, (), "shared"),
+        ("float16", 32, (9, 9), 7, (), ""),
+        ("float16", 32, (7, 7), 3, (2,), ""),
+    ],
+)
+def test_depthwise_convolutions_of_cudnn(
+    dtype: str, channels: int, image: tuple[int, int], window: int, more: tuple[int, ...], variant: str
+) -> None:
+    x, weight = t(2, channels, *image, dtype=dtype), t(channels, 1, window, window, dtype=dtype)
+    stride, padding = more or (1,), (window // 2,) * 2
+    (kernel,) = forward("aten.conv2d.default", x, weight, None, (*stride, *stride), padding, (1, 1), channels)
+    assert kernel.variant == variant
