@@ -23,7 +23,17 @@ from graphflops.kernels.beside import reduction_bytes
 from graphflops.kernels.call import ConcreteCall, Tensor
 from graphflops.kernels.choices import chosen, library, limits
 from graphflops.kernels.convolution import Convolution, Layout, up
-from graphflops.kernels.kernel import DIRECT, FLOAT_BYTES, SCALAR, SHARED, Kernel, Pass, Rows
+from graphflops.kernels.kernel import (
+    DIRECT,
+    FLOAT_BYTES,
+    LINE,
+    SCALAR,
+    SEQUENCE_RANK,
+    SHARED,
+    Kernel,
+    Pass,
+    Rows,
+)
 from graphflops.kernels.kernel import Convolution as Sizes
 from graphflops.kernels.moved import pointwise, put_in_order, sum_to
 
@@ -224,15 +234,19 @@ class Problem(Struct, frozen=True, dict=True):
         return conv.is_long or (conv.is_single and conv.is_pointwise)
 
     @property
-    def is_shared(self) -> bool:
-        """Whether PyTorch leaves a depthwise convolution of images in float16 to cuDNN.
+    def own(self) -> str:
+        """The kernel of cuDNN, where PyTorch leaves a depthwise convolution in float16 to it; else "".
 
-        It does with these windows and any step of 1; of larger steps it depends, and times are alike (Convolution.cpp).
+        It does with these windows of images, any of sequences, and a step of 1; of larger steps it depends, and times are
+        alike (Convolution.cpp).
         """
         conv, (*_, wide) = self.conv, self.x.shape
-        is_known = self.x.dtype == "float16" and conv.kernel in _SHARED_KERNELS and not conv.is_strided
-        is_large = wide >= _LEAST_WIDTH and conv.groups >= _LEAST_GROUPS
-        return conv.is_depthwise and is_known and is_large and not (conv.transposed or self.is_channels_last)
+        is_known = self.x.dtype == "float16" and conv.groups >= _LEAST_GROUPS and not conv.is_strided
+        if not (conv.is_depthwise and is_known) or conv.transposed or self.is_channels_last:
+            return ""
+        if len(self.x.shape) == SEQUENCE_RANK:
+            return LINE if self.phase != "weight_gradient" else ""
+        return SHARED if conv.kernel in _SHARED_KERNELS and wide >= _LEAST_WIDTH else ""
 
     @property
     def sizes(self) -> Sizes:
@@ -272,8 +286,8 @@ class Problem(Struct, frozen=True, dict=True):
     @property
     def variant(self) -> str:
         """That of the kernel, where it has no tensor cores; "" where it may have them."""
-        if self.is_shared:
-            return SHARED
+        if self.own:
+            return self.own
         if self.way == SCALAR:
             return SCALAR
         return DIRECT if self.is_each else ""

@@ -154,9 +154,16 @@ def rows_kernel(family: Family, like: Tensor, call: ConcreteCall, read: int, wri
 
 
 def softmax_kernel(call: ConcreteCall, x: Tensor, variant: str, read: int, written: int) -> Kernel:
-    """A softmax or its gradient. Along an outer axis a block has neighbouring rows, and threads share long ones."""
+    """A softmax or its gradient along the axis of the call."""
     kernel = replace(rows_kernel("softmax", x, call, read, written), variant=variant)
-    axis = axis_of(call, x.rank)
+    return along(axis_of(call, x.rank), x, kernel)
+
+
+def along(axis: int, x: Tensor, kernel: Kernel) -> Kernel:
+    """A softmax along an axis: of an outer one a block has neighbouring rows, and threads share long ones.
+
+    Its rows are blocks of all threads, each with as many columns as a thread goes through.
+    """
     inner = prod(x.shape[axis + 1 :])
     if inner <= 1:
         return kernel
@@ -164,8 +171,9 @@ def softmax_kernel(call: ConcreteCall, x: Tensor, variant: str, read: int, writt
     length = x.shape[axis]
     shared = min(_SOFTMAX_THREADS // across, length) if across <= _FEW and length >= _FEW else 1
     blocks = x.numel // max(length * inner, 1) * -(-inner // across)
-    rows = Rows(blocks, -(-length // max(shared, 1)), is_inner=False)
-    return replace(kernel, sizes=rows, variant="outer")
+    rows = Rows(-(-blocks * across * shared // _SOFTMAX_THREADS), -(-length // shared), is_inner=False)
+    parts = ("outer", *["shared"] * (shared > 1), *["backward"] * kernel.variant.endswith("backward"))
+    return replace(kernel, sizes=rows, variant="_".join(parts))
 
 
 def axis_of(call: ConcreteCall, rank: int) -> int:

@@ -16,7 +16,7 @@ from graphflops.graph import Ref
 from graphflops.kernels.call import ConcreteCall, Sizes, Tensor
 from graphflops.kernels.choices import limits
 from graphflops.kernels.kernel import HALF, Family, Kernel, Rows, Strided
-from graphflops.kernels.moved import copied, elementwise, fill, is_last, pointwise, reduction
+from graphflops.kernels.moved import along, copied, elementwise, fill, is_last, pointwise, reduction
 from graphflops.passes.program import PricedCall, PricedProgram
 from graphflops.tensor import DTYPES, TensorType
 
@@ -298,7 +298,9 @@ def _softmax(x: Tensor, variant: str, reads: int) -> Kernel:
     columns = _classes(x)
     rows = Rows(x.numel // max(columns, 1), columns)
     work, size = 5 * x.numel, x.full_bytes
-    return Kernel("softmax", x.dtype, 0, work, reads * size, size, rows, variant=variant)
+    return along(
+        min(1, x.rank - 1), x, Kernel("softmax", x.dtype, 0, work, reads * size, size, rows, variant=variant)
+    )
 
 
 def _picked(x: Tensor, family: Family) -> Kernel:

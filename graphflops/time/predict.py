@@ -17,6 +17,7 @@ from graphflops.dims import evaluate
 from graphflops.kernels.kernel import (
     COLUMN,
     DIRECT,
+    LINE,
     SCALAR,
     SHARED,
     Attention,
@@ -49,7 +50,7 @@ _GROUPS = 2.0  # the same for groups in streams
 _RECURRENCE = 1.3  # nine of ten recurrent layers are within this factor
 _NARROW, _WIDE = 64, 128  # widths of heads, between which kernels of attention change their tiles
 _OF_MATRIX_UNITS = frozenset({"matmul", "convolution", "attention"})
-_OWN = (SCALAR, SHARED)  # variants of convolutions that have constants of their own
+_OWN = (LINE, SCALAR, SHARED)  # variants of convolutions that have constants of their own
 # The type in which devices multiply that have no products of a type: its signed form, or the next wider one.
 _OF_PARTS = {"complex64": "float32", "complex128": "float64"}
 _AS = {"uint8": "int8", "int4": "int8", "uint4": "int8", "int16": "float32", "uint16": "float32"}
@@ -203,7 +204,8 @@ def names_of_constants(kernel: Kernel, width: float) -> list[str]:
         case Product() as sizes:
             kind = predict_products.product_kind(sizes, bytes_of(kernel.dtype))
             few = {"gemv": (("few",), ("skinny",)), "few": (("skinny",),)}.get(kind, ())
-            first = [(kernel.variant,)] if kernel.variant else []
+            uneven = predict_products.uneven_kind(sizes, kernel.dtype)
+            first = [(each,) for each in (kernel.variant, uneven) if each]
             of_variants = (*first, (kind,), *few, ("batched" if sizes.batch > 1 else sizes.layout,), ())
     variants = [".".join(filter(None, (kernel.family, *parts))) for parts in of_variants]
     return [name for variant in variants for name in (f"{variant}.{int(8 * width)}", variant)]

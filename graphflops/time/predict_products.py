@@ -16,7 +16,7 @@ from graphflops.base.record import Record
 from graphflops.devices import Device
 from graphflops.kernels.convolution import up
 from graphflops.kernels.cudnn import STREAMS
-from graphflops.kernels.kernel import DIRECT, WHOLE, Convolution, Kernel, Layout, Product, Rows
+from graphflops.kernels.kernel import DIRECT, GROUPED, WHOLE, Convolution, Kernel, Layout, Product, Rows
 from graphflops.time import bandwidth
 from graphflops.time.bandwidth import Rates, Times
 
@@ -63,7 +63,7 @@ def seconds(problem: Problem, rates: Rates, device: Device) -> Times:
     ceilings = 2 * results * problem.k / problem.peak, problem.moved / device.bandwidth
     # Kernels for rows that are not a multiple of 16 bytes compute slower.
     aligned = next((each for each in (_ALIGNED, 8, 4) if problem.alignment >= each), 2)
-    slowdown = 1.0 if aligned == _ALIGNED else rates[f"unaligned_{aligned}"]
+    slowdown = rates.get(f"unaligned_{aligned}", 1.0)
     rate, mix = problem.peak / cores / slowdown * rates["matrix"], rates["mix"]
     traffic = bandwidth.seconds(problem.moved, problem.recent, rates["memory"], device)
     best = float("inf")
@@ -72,7 +72,8 @@ def seconds(problem: Problem, rates: Rates, device: Device) -> Times:
         # A product of no rows, as over an empty batch, still has the launch of a tile.
         grid = max(-(-problem.m // rows) * -(-problem.n // columns) * problem.batch, 1)
         # Threads of a matrix-vector product have an element of the vector each; a tile computes rows that are not there.
-        rows = 1 if _is_vector(problem.m, problem.batch, problem.width, problem.alignment) else rows
+        is_vector = problem.batch == 1 and _is_vector(problem.m, problem.width, problem.alignment)
+        rows = 1 if is_vector else rows
         work = 2 * (rows * columns + rates["half"] * (rows + columns)) / rate  # of one element of k
         for split in _SPLITS:
             tiles, depth = grid * split, -(-problem.k // (split * _STEP)) * _STEP
@@ -100,35 +101,56 @@ def product_kind(sizes: Product, width: float) -> str:
     """What tells products apart: few rows, which take as long as the other matrix takes to read, have kernels of their own.
 
     Those of 16 bits run on matrix units even for one row; one row of wider numbers is a matrix-vector product (gemv), and
-    so is one of 16 bits whose rows have an odd number of them.
+    so is one of 16 bits whose rows have an odd number of them. In batches of 16 bits rows that are no multiple of 16 bytes
+    have kernels of older GPUs, by how many bytes they load at a time.
     """
-    if sizes.layout in ("tn", "nn"):
-        if _is_vector(sizes.m, sizes.batch, width, _alignment_of(sizes, width)):
+    alignment, has_few_rows = _alignment_of(sizes, width), _has_few_rows(sizes)
+    if sizes.batch == 1:
+        if has_few_rows and _is_vector(sizes.m, width, alignment):
             return "gemv"
-        if sizes.m <= _FEW and sizes.batch == 1 and width > _NARROW:
+        if has_few_rows and sizes.m <= _FEW and width > _NARROW:
             return "few"
-        if sizes.m <= (_FEW_ROWS if sizes.batch == 1 else _FEW_OF_BATCH):
-            return "skinny" if sizes.batch == 1 else "batched.skinny"
-    return "batched" if sizes.batch > 1 else sizes.layout
+        return "skinny" if has_few_rows else sizes.layout
+    if _is_vector(sizes.m, width, alignment):
+        return "batched.vector"
+    if width == _NARROW and alignment < _ALIGNED:
+        return f"batched.by_{alignment}"
+    return "batched.skinny" if has_few_rows else "batched"
 
 
-def _is_vector(rows: int, batch: int, width: float, alignment: int) -> bool:
-    return rows == batch == 1 and (width != _NARROW or alignment <= _NARROW)
+def _has_few_rows(sizes: Product) -> bool:
+    return sizes.layout in ("tn", "nn") and sizes.m <= (_FEW_ROWS if sizes.batch == 1 else _FEW_OF_BATCH)
+
+
+def uneven_kind(sizes: Product, dtype: str) -> str:
+    """The kind of few rows in 16 bits some of which begin at an odd element: nvjet, which loads whole lines, takes none.
+
+    Few rows are multiplied element by element of k (gemmSN, magma), more rows by kernels of older GPUs.
+    """
+    if dtype not in ("bfloat16", "float16") or sizes.batch > 1 or not _has_few_rows(sizes):
+        return ""
+    least = _FEW if dtype == "bfloat16" else _FEW_OF_BATCH
+    return "uneven" if sizes.m >= least and _alignment_of(sizes, _NARROW) <= _NARROW else ""
+
+
+def _is_vector(rows: int, width: float, alignment: int) -> bool:
+    return rows == 1 and (width != _NARROW or alignment <= _NARROW)
 
 
 def of_product(sizes: Product, width: float, peak: float, moved: int, *, is_alone: bool = False) -> Problem:
     """A product with the alignment of its rows in memory. is_alone: run again and again, on operands from the memory."""
     alignment = _alignment_of(sizes, width)
     # No kernel before has touched the weight, nor keys and values of tokens before.
-    has_few_rows = product_kind(sizes, width) not in (sizes.layout, "batched")
     has_weight = sizes.batch == 1 and sizes.layout in ("tn", "nn")
-    weight = int(width * sizes.batch * sizes.k * sizes.n) if has_few_rows or has_weight else 0
+    weight = int(width * sizes.batch * sizes.k * sizes.n) if _has_few_rows(sizes) or has_weight else 0
     recent = 0 if is_alone else max(moved - weight, 0)
     return Problem(sizes.m, sizes.n, sizes.k, sizes.batch, width, alignment, moved, peak, recent=recent)
 
 
 def is_whole(kernel: Kernel, sizes: Product) -> bool:
-    """Whether sums along k are not cut: in float32, of many rows to which a bias is added."""
+    """Whether sums along k are not cut: in batches, and in float32 of many rows to which a bias is added."""
+    if sizes.batch > 1 and kernel.variant != GROUPED:
+        return True
     with_bias = kernel.dtype == "float32" and kernel.vector_flops > 0 and sizes.batch == 1
     return kernel.variant == WHOLE or (with_bias and sizes.layout == "nn" and sizes.m > _FEW_ROWS)
 
@@ -179,7 +201,8 @@ def convolution_kind(sizes: Convolution, width: float = _NARROW) -> str:
     if sizes.groups > 1:
         if sizes.channels == sizes.groups:
             is_wide = sizes.channels_last and max(sizes.filter) > _WIDEST
-            return "depthwise_direct" if is_wide else f"depthwise{last}"
+            line = "_line" if len(sizes.filter) == 1 and not last else last  # a sequence
+            return "depthwise_direct" if is_wide else f"depthwise{line}"
         if sizes.is_looped:
             return "looped_long"
         return "grouped"

@@ -39,6 +39,7 @@ _TENSORS_AROUND = 3  # of the size of its own, which the cache holds too while s
 _MOST_PLACES = 256  # of an axis that are looked at
 _OF_WARP = 2048  # elements of a row that a warp takes as a power of two of them (PersistentSoftmax.cuh)
 _LONGEST = 4096  # elements of a row that one block adds up
+_AT_ONCE = 2  # blocks of 1,024 threads of a multiprocessor
 _UNLIMITED = 1e6  # of a multiprocessor and cycle, where a device has no constant
 
 
@@ -67,12 +68,12 @@ def seconds(kernel: Kernel, width: float, rates: Rates, device: Device) -> Times
         taps = sizes.filters * prod(sizes.filter)  # of filters, a block for each
         work += 0.0 if "position" in rates else taps / cores * rates.get("row", 0.0) * 1e-9
     beside = 0.0
-    is_scan = kernel.family == "scan" and kernel.variant == "outer"
-    if is_scan or kernel.variant in _LATENCY_BESIDE:
-        # The memory answers half as fast as the cache; where each load waits for the sum before, a third as fast.
+    is_serial = kernel.family in ("scan", "softmax") and kernel.variant.startswith("outer")
+    if is_serial or kernel.variant in _LATENCY_BESIDE:
+        # The memory answers half as fast as the cache; where each load waits for the one before, a third as fast.
         nearby = _TENSORS_AROUND * (kernel.written_bytes or kernel.read_bytes)
         missed = 1 - bandwidth.cached(nearby, device) / max(nearby, 1)
-        beside, wait = wait * (1 + missed * (2 if is_scan else 1)), 0.0
+        beside, wait = wait * (1 + missed * (2 if is_serial else 1)), 0.0
     mix = rates.get("mix", _MIX)
     longest = sum(limit**mix for limit in (traffic, elements, work, rows, beside)) ** (1 / mix)
     return rates["floor"] * 1e-6 + longest + wait, max(elements, work, rows, wait, beside), traffic
@@ -96,6 +97,8 @@ def _rows_and_wait(kernel: Kernel, rates: Rates, device: Device) -> tuple[float,
         each = 1 / _WARP
     if is_reduction and not kernel.variant:
         columns = in_turn(kernel.sizes) if is_inner else min(columns, _LONGEST)
+    if kernel.family == "softmax" and not is_inner:  # blocks that no multiprocessor has room for wait
+        columns *= max(1.0, kernel.sizes.rows / (_AT_ONCE * (device.multiprocessors or 1)))
     if "padded" in rates and columns > _OF_WARP:
         columns /= _WARP  # by a block
     started = kernel.sizes.rows * each * rates.get("row", 0.0) * 1e-9 / (device.multiprocessors or 1)

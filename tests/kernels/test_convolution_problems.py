@@ -12,8 +12,9 @@ from graphflops.kernels.convolution import alignment_of, power_of_two, up
 from graphflops.kernels.cudnn import Problem
 from graphflops.kernels.kernel import Rows, Strided
 from graphflops.kernels.lower import forward_kernels
+from tests.one_call import g
 from tests.support import t
-from tests.time.one_call import forward, made, one_call, pointwise
+from tests.time.one_call import backward, forward, made, one_call, pointwise
 
 
 def channels_last(*shape: int) -> tuple[int, ...]:
@@ -140,3 +141,23 @@ def test_depthwise_convolutions_of_cudnn(
     stride, padding = more or (1,), (window // 2,) * 2
     (kernel,) = forward("aten.conv2d.default", x, weight, None, (*stride, *stride), padding, (1, 1), channels)
     assert kernel.variant == variant
+
+
+@pytest.mark.parametrize(
+    ("dtype", "channels", "window", "stride", "variants"),
+    [  # in float16 any window of a sequence, from 32 channels on; its weight's gradient is computed otherwise
+        ("float16", 32, 33, 1, ["line", "line", ""]),
+        ("float16", 32, 4, 1, ["line", "line", ""]),
+        ("float16", 31, 33, 1, ["", "", ""]),
+        ("float16", 32, 33, 2, ["", "", ""]),
+        ("bfloat16", 32, 33, 1, ["", "", ""]),
+        ("float32", 32, 33, 1, ["", "", ""]),
+    ],
+)
+def test_depthwise_sequences_of_cudnn(
+    dtype: str, channels: int, window: int, stride: int, variants: list[str]
+) -> None:
+    x, weight = g(2, channels, 100, dtype=dtype), g(channels, 1, window, dtype=dtype)
+    given = "aten.conv1d.default", x, weight, None, (stride,), (window // 2,), (1,), channels
+    found = (*forward(*given), *backward(*given))
+    assert [kernel.variant for kernel in found if kernel.family == "convolution"] == variants

@@ -324,16 +324,34 @@ def softmax(shape: tuple[int, ...], axis: int) -> Any:
 
 
 @pytest.mark.parametrize(
+    ("shape", "variants"),
+    [
+        ((4, 64, 64), ("outer_shared", "outer_shared_backward")),
+        ((4, 63, 64), ("outer", "outer_backward")),
+        ((4, 64, 128), ("outer", "outer_backward")),
+        ((4, 64, 1), ("log_softmax", "log_softmax_backward")),
+    ],
+)
+def test_kernels_of_a_softmax_along_an_outer_axis(shape: tuple[int, ...], variants: tuple[str, str]) -> None:
+    given = "aten.log_softmax.int", g(*shape), 1
+    found = (*forward(*given), *backward(*given))
+    assert tuple(kernel.variant for kernel in found) == variants
+
+
+@pytest.mark.parametrize(
     ("shape", "axis", "rows"),
     [
         # Of two neighbours along an outer axis, 1024 / 2 threads share what is added up.
         ((4, 512, 2), 1, Rows(4, 1, False)),
         ((4, 513, 2), 1, Rows(4, 2, False)),
-        ((4, 64, 2), 1, Rows(4, 1, False)),
-        ((4, 63, 2), 1, Rows(4, 63, False)),
+        # Four blocks of 64 * 2 threads are half a block of 1,024, eight a whole one.
+        ((4, 64, 2), 1, Rows(1, 1, False)),
+        ((8, 64, 2), 1, Rows(1, 1, False)),
+        ((9, 64, 2), 1, Rows(2, 1, False)),
+        ((4, 63, 2), 1, Rows(1, 63, False)),
         ((4, 64, 64), 1, Rows(4, 64 // 16, False)),
-        ((4, 64, 65), 1, Rows(4, 64, False)),  # a block for 65 has the place of 128
-        ((4, 64, 128), 1, Rows(4, 64, False)),
+        ((16, 64, 65), 1, Rows(16 * 128 // 1024, 64, False)),  # a block for 65 has the place of 128
+        ((16, 64, 128), 1, Rows(16 * 128 // 1024, 64, False)),
         ((4, 64, 1024), 1, Rows(4, 64, False)),
         ((4, 64, 1025), 1, Rows(4 * 2, 64, False)),
         ((3, 4, 64, 1024), 2, Rows(3 * 4, 64, False)),

@@ -169,9 +169,13 @@ def test_the_gradient_of_a_mean_is_repeated() -> None:
         ((4, 100, 16), 1, Rows(4, 2, False)),
         ((4, 128, 16), 1, Rows(4, 128 // 64, False)),
         ((4, 64, 16), 1, Rows(4, 1, False)),
-        ((4, 63, 16), 1, Rows(4, 63, False)),  # too short to be shared
+        (
+            (4, 63, 16),
+            1,
+            Rows(1, 63, False),
+        ),  # too short to be shared; 4 * 16 threads are less than a whole block
         ((4, 100, 64), 1, Rows(4, 100 // 16 + 1, False)),
-        ((4, 100, 100), 1, Rows(4, 100, False)),  # 128 neighbours: too many to share
+        ((16, 100, 100), 1, Rows(16 * 128 // 1024, 100, False)),  # 128 neighbours: too many to share
         ((4, 100, 2048), 1, Rows(4 * 2, 100, False)),
         ((3, 7), 0, Rows(1, 3, False)),
     ],
@@ -182,7 +186,8 @@ def test_softmax_by_its_axis(shape: tuple[int, ...], axis: int, rows: Rows) -> N
         count *= size
     (kernel,) = forward("aten.softmax.int", t(*shape), axis)
     assert (kernel.read_bytes, kernel.written_bytes, kernel.sizes) == (4 * count, 4 * count, rows)
-    assert kernel.variant == ("softmax" if rows.is_inner else "outer")
+    is_shared = not rows.is_inner and rows.columns < shape[axis]
+    assert kernel.variant == ("softmax" if rows.is_inner else "outer_shared" if is_shared else "outer")
     product, gradient = backward("aten.softmax.int", g(*shape), axis)
     assert made([product]) == [pointwise(count, 8 * count, 4 * count)]
     assert (gradient.read_bytes, gradient.written_bytes, gradient.sizes) == (8 * count, 4 * count, rows)

@@ -105,6 +105,15 @@ def test_batch_norms_wait_for_memory_one_load_after_another() -> None:
     assert seconds(kernel, half) == pytest.approx((2 - 0.6 * 1250 / (3 * 500)) * 5e-3)
 
 
+def test_threads_of_a_softmax_along_an_outer_axis_take_turns() -> None:
+    """A third as fast where each load goes to memory; two blocks of 1,024 threads run at once on each of 4 processors."""
+    known = with_rates("softmax.outer", {**TRAFFIC, "column": 1e6}, bandwidth=1e15)
+    kernel = Kernel("softmax", "float32", 0, 0, 500, 500, Rows(8, 5, False), variant="outer")
+    assert seconds(kernel, known) == pytest.approx(3 * 5e-3)
+    assert seconds(kernel, replace(known, l2_bytes=10**6)) == pytest.approx(5e-3)
+    assert seconds(replace(kernel, sizes=Rows(12, 5, False)), known) == pytest.approx(1.5 * 3 * 5e-3)
+
+
 @pytest.mark.parametrize("variant", ["batch_norm_moments", "batch_norm_backward", "batch_norm_training_once"])
 def test_blocks_of_channels_wait_too(variant: str) -> None:
     """What a block does one turn after the other is the longest part, or none."""

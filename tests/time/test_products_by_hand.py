@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from graphflops.kernels.kernel import WHOLE, Convolution, Kernel, Product
+from graphflops.kernels.kernel import GROUPED, WHOLE, Convolution, Kernel, Product
 from graphflops.time.predict_products import (
     Problem,
     convolution_kind,
@@ -138,7 +138,15 @@ def test_the_ceilings_of_a_product() -> None:
         (Product(1, 64, 62), 2, "skinny"),  # rows of 124 bytes align to 4
         (Product(1, 64, 63), 2, "gemv"),
         (Product(1, 63, 64), 2, "gemv"),
-        (Product(1, 64, 64, 2), 4, "batched.skinny"),
+        (Product(1, 64, 64, 2), 4, "batched.vector"),
+        (Product(1, 64, 64, 2), 2, "batched.skinny"),
+        (Product(1, 64, 63, 2), 2, "batched.vector"),
+        # Rows of 100, 98 and 66 elements of 2 bytes are multiples of 8, 4 and 4 bytes, of 65 of 2.
+        (Product(64, 64, 100, 2), 2, "batched.by_8"),
+        (Product(64, 98, 64, 2), 2, "batched.by_4"),
+        (Product(8, 64, 66, 2), 2, "batched.by_4"),
+        (Product(8, 65, 64, 2), 2, "batched.by_2"),
+        (Product(64, 65, 64, 2), 4, "batched"),
         (Product(2, 64, 64), 4, "few"),
         (Product(8, 64, 64), 4, "few"),
         (Product(8, 64, 64, layout="nn"), 4, "few"),
@@ -328,13 +336,14 @@ def test_channels_that_are_no_power_of_two(channels: int, long: bool) -> None:
         (128, {}, False),
         (129, {"dtype": "bfloat16"}, False),
         (129, {"vector_flops": 0}, False),  # without a bias
-        (129, {"batch": 2}, False),
+        (129, {"batch": 2}, True),
+        (129, {"batch": 2, "variant": GROUPED}, False),
         (129, {"layout": "tn"}, False),
         (1, {"dtype": "bfloat16", "vector_flops": 0, "batch": 2, "variant": WHOLE}, True),
     ],
 )
 def test_sums_that_stay_whole(m: int, changed: dict[str, Any], whole: bool) -> None:
-    """Of many rows in float32 with a bias, or of a kernel that says so."""
+    """Of a batch, of many rows in float32 with a bias, or of a kernel that says so."""
     given = {"dtype": "float32", "vector_flops": 1, "batch": 1, "layout": "nn", "variant": "", **changed}
     sizes = Product(m, 64, 64, given["batch"], given["layout"])
     kernel = Kernel("matmul", given["dtype"], 2, given["vector_flops"], 4, 4, sizes, given["variant"])

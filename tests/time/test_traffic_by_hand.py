@@ -204,7 +204,8 @@ def test_how_often_a_depthwise_convolution_repeats_its_work(
         ("reduction", "", Rows(64, 4097, False), 64 / 32, 4096),
         ("reduction", "outer", Rows(64, 5000, False), 64 / 32, 5000),
         ("softmax", "", Rows(64, 8), 64 * 8 / 32, 8),
-        ("softmax", "", Rows(64, 5000, False), 64, 5000),
+        ("softmax", "", Rows(64, 5000, False), 64, 5000 * 64 / (2 * 4)),  # two blocks at once on each of 4
+        ("softmax", "", Rows(8, 5000, False), 8, 5000),
         ("normalization", "", Rows(64, 5000), 64, 5000),
     ],
 )
