@@ -30,6 +30,7 @@ from graphflops.kernels.kernel import (
     SCALAR,
     SEQUENCE_RANK,
     SHARED,
+    TILED,
     Kernel,
     Pass,
     Rows,
@@ -286,8 +287,12 @@ class Problem(Struct, frozen=True, dict=True):
     @property
     def variant(self) -> str:
         """That of the kernel, where it has no tensor cores; "" where it may have them."""
+        conv, is_plain = self.conv, self.way == "as_it_lies" and self.phase == "forward"
+        is_product = conv.is_pointwise or conv.is_one_position
         if self.own:
             return self.own
+        if is_plain and not (conv.is_depthwise or is_product or conv.is_single or self.is_channels_last):
+            return TILED  # few channels in order, in half precision
         if self.way == SCALAR:
             return SCALAR
         return DIRECT if self.is_each else ""

@@ -41,6 +41,7 @@ COLUMN = "column"  # of matrices times a column each
 LONG, PARTS, WHOLE = "long", "long_in_parts", "tn"
 DIRECT = "direct"  # variant of a convolution without matrix units, on tensors as they lie
 SCALAR = "scalar"  # the same of pointwise ones
+TILED = "tiled"  # the same of windows, as a product in tiles
 LINE = "line"  # depthwise ones of cuDNN for sequences
 SHARED = "shared"  # depthwise ones of cuDNN, whose tiles lie in shared memory
 # Bits of an element in half precision and in float32; bytes of a float32, and of an index; axes of sequences and of images.

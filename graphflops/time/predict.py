@@ -20,6 +20,7 @@ from graphflops.kernels.kernel import (
     LINE,
     SCALAR,
     SHARED,
+    TILED,
     Attention,
     Convolution,
     Exchange,
@@ -50,7 +51,7 @@ _GROUPS = 2.0  # the same for groups in streams
 _RECURRENCE = 1.3  # nine of ten recurrent layers are within this factor
 _NARROW, _WIDE = 64, 128  # widths of heads, between which kernels of attention change their tiles
 _OF_MATRIX_UNITS = frozenset({"matmul", "convolution", "attention"})
-_OWN = (LINE, SCALAR, SHARED)  # variants of convolutions that have constants of their own
+_OWN = (LINE, SCALAR, SHARED, TILED)  # variants of convolutions that have constants of their own
 # The type in which devices multiply that have no products of a type: its signed form, or the next wider one.
 _OF_PARTS = {"complex64": "float32", "complex128": "float64"}
 _AS = {"uint8": "int8", "int4": "int8", "uint4": "int8", "int16": "float32", "uint16": "float32"}
@@ -160,6 +161,8 @@ def _modelled(kernel: Kernel, width: float, rates: Rates, device: Device) -> Tim
         case Product() as sizes if peak:
             problem = predict_products.of_product(sizes, width, peak, moved, is_alone=kernel.is_alone)
             problem = replace(problem, is_whole=predict_products.is_whole(kernel, sizes))
+        case Convolution() as sizes if kernel.variant == TILED and "step" in rates:
+            return predict_traffic.tiled_seconds(sizes, width, moved, rates, device)
         case Convolution() as sizes if peak and _on_matrix_units(kernel):
             problem = predict_products.of_convolution(sizes, width, peak, moved)
         case Attention() as sizes if peak:

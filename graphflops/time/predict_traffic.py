@@ -18,11 +18,13 @@ from graphflops.kernels.convolution import power_of_two
 from graphflops.kernels.kernel import Chunks, Convolution, Kernel, Rows, Strided, Windows
 from graphflops.time import bandwidth
 from graphflops.time.bandwidth import Rates, Times
+from graphflops.time.predict_products import of_convolution
 
 _WARP = 32  # threads
 _START_OF_IMAGE = 2  # turns of a warp that starting with the next image takes
 _MIX = 3  # how sharply the longest of several limits decides
 _MIX_OF_CHUNKS = 1.5
+_TILE = limits("cudnn_9", "tiled", "positions", "filters")
 # Filters that have kernels of their own, without and with channels innermost.
 _OWN_KERNELS = {False: ((1, 1), (3, 3), (5, 5)), True: ((1, 1), (3, 3))}
 _LARGE = 28  # positions along each axis of an image: of 31 weight gradients of depthwise windows on an H200
@@ -77,6 +79,18 @@ def seconds(kernel: Kernel, width: float, rates: Rates, device: Device) -> Times
     mix = rates.get("mix", _MIX)
     longest = sum(limit**mix for limit in (traffic, elements, work, rows, beside)) ** (1 / mix)
     return rates["floor"] * 1e-6 + longest + wait, max(elements, work, rows, wait, beside), traffic
+
+
+def tiled_seconds(sizes: Convolution, width: float, moved: int, rates: Rates, device: Device) -> Times:
+    """Seconds of a convolution without matrix units: tiles step by step along k; few of them wait at each step."""
+    problem = of_convolution(sizes, width, 1.0, moved)
+    down, across = _TILE
+    tiles = -(-problem.m // down) * -(-problem.n // across) * problem.batch
+    steps = problem.k + rates["start"]
+    computed = steps * rates["step"] * 1e-9 * tiles / (device.multiprocessors or 1)
+    waited = steps * rates["latency"] * 1e-9
+    longest = (computed**_MIX + waited**_MIX) ** (1 / _MIX)
+    return rates["floor"] * 1e-6 + longest, longest, moved / device.bandwidth
 
 
 def _rows_and_wait(kernel: Kernel, rates: Rates, device: Device) -> tuple[float, float]:

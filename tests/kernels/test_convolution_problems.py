@@ -105,10 +105,11 @@ def test_a_convolution_of_unknown_operands_has_the_work_of_its_operator() -> Non
     assert (kernel.flops, kernel.vector_flops) == (2 * 2 * 16 * 16 * 8 * 9, 0)
 
 
-@pytest.mark.parametrize("side", [1, 5])
-def test_few_channels_are_read_as_they_lie(side: int) -> None:
+@pytest.mark.parametrize(("side", "variant"), [(1, ""), (5, "tiled")])
+def test_few_channels_in_order_are_tiled_unless_there_is_one_position(side: int, variant: str) -> None:
     found = problem((2, 3, side, side), (16, 3, 3, 3), (1, 1), (1, 1))
-    assert (found.way, found.variant) == ("as_it_lies", "")
+    assert found.way == "as_it_lies"
+    assert found.variant == variant
 
 
 def test_an_image_without_a_batch_has_no_problem_of_its_own() -> None:

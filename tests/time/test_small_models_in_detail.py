@@ -2,10 +2,43 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from graphflops.kernels.kernel import Convolution
+from graphflops.time.predict_traffic import tiled_seconds
 from tests.time.test_predict_by_hand import attention, flash
-from tests.time.toy_device import seconds
+from tests.time.toy_device import device, seconds
+
+TILED = {"start": 4.0, "step": 1e6, "latency": 1e-9, "floor": 1000.0}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "tiles", "steps"),
+    [
+        # 2 x 196 positions are four tiles of 128, 40 filters two of 32; the taps of 4 channels 36 steps.
+        (Convolution(2, 4, 40, (16, 16), (14, 14), (3, 3)), 4 * 2, 36),
+        (Convolution(1, 4, 32, (10, 18), (8, 16), (3, 3)), 1, 36),
+        (Convolution(1, 4, 33, (10, 18), (8, 16), (3, 3)), 2, 36),
+        (
+            Convolution(1, 512, 512, (10, 18), (8, 16), (3, 3), groups=2),
+            2 * 8,
+            256 * 9,
+        ),  # tiles of each group
+    ],
+)
+def test_convolutions_without_matrix_units_go_from_tile_to_tile(
+    sizes: Convolution, tiles: int, steps: int
+) -> None:
+    """A millisecond for each step of each tile, on four multiprocessors, and four steps to start."""
+    computed = (steps + 4) * 1e-3 * tiles / 4
+    found = tiled_seconds(sizes, 2, 5 * 10**6, TILED, device(multiprocessors=4))
+    assert found == pytest.approx((1e-3 + computed, computed, 5e-3))
+    alone: Any = tiled_seconds(sizes, 2, 5 * 10**6, TILED, device(multiprocessors=None))
+    assert alone[1] == pytest.approx(4 * computed)
+    waiting = tiled_seconds(sizes, 2, 0, {**TILED, "step": 1e-9, "latency": 1e6}, device(multiprocessors=4))
+    assert waiting == pytest.approx((1e-3 + (steps + 4) * 1e-3, (steps + 4) * 1e-3, 0))
 
 
 def test_kernels_around_a_gradient_move_the_result() -> None:
