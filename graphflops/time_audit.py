@@ -19,6 +19,7 @@ from graphflops.base.record import Record
 from graphflops.base.units import starred
 from graphflops.devices import Device, complete, device
 from graphflops.errors import FileError, OptionError, shown
+from graphflops.kernels.convolution import up
 from graphflops.kernels.kernel import Kernel, Product, bytes_of
 from graphflops.onnx_audit.registry import Check
 from graphflops.ops import operator
@@ -132,16 +133,12 @@ def _unaligned(program: _Program) -> Iterator[Waste]:
     matrix and a vector do not run on tensor cores.
     """
     of_attention = {name for use in program.report.attentions for name in use.calls}  # see GF271
-
-    def up(size: int) -> int:
-        return -(-size // _ALIGNED) * _ALIGNED
-
     for row, sizes, _ in program.products():
         if row.matrix_dtype not in _HALF or 1 in (sizes.n, sizes.k) or row.node in of_attention:
             continue
-        wide = replace(sizes, n=up(sizes.n), k=up(sizes.k))
+        wide = replace(sizes, n=up(sizes.n, _ALIGNED), k=up(sizes.k, _ALIGNED))
         named = (("n", sizes.n, wide.n), ("k", sizes.k, wide.k))
-        uneven = [f"{name} = {size:,}" for name, size, up in named if size != up]
+        uneven = [f"{name} = {size:,}" for name, size, even in named if size != even]
         if uneven:
             text = f"a product of {' and '.join(uneven)}, no multiple{'s' * (len(uneven) - 1)} of 8"
             yield Waste(row, program.saved(row, row.matrix_dtype, sizes, wide), text)

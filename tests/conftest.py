@@ -14,7 +14,10 @@ if os.environ.get("CUDA_VISIBLE_DEVICES") == "" or not Path("/dev/nvidiactl").ex
     # Triton makes its own functions for its interpreter or for a GPU when it is first imported.
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-os.environ.pop("COLUMNS", None)  # pytest-xdist sets it; tests give the width that they are about
+os.environ.pop("COLUMNS", None)  # tests give the width that they are about
+os.environ.setdefault(
+    "OMP_NUM_THREADS", "1"
+)  # tensors are small here, and threads that wait take other tests' time
 
 _as_graph = analysis.as_graph
 
@@ -42,13 +45,8 @@ def _verified(model, model_name=None):
     return graph
 
 
-@pytest.fixture(autouse=True)
-def _as_wide_as_is_needed(monkeypatch):
-    """A worker of pytest-xdist sets COLUMNS, which output off a terminal obeys."""
-    monkeypatch.delenv("COLUMNS", raising=False)
-
-
-@pytest.fixture(autouse=True)
-def _verify_graphs(request, monkeypatch):
-    if request.node.get_closest_marker("ill_formed") is None:
-        monkeypatch.setattr(analysis, "as_graph", _verified)
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Not fixtures, which took a tenth of the time of a short test."""
+    os.environ.pop("COLUMNS", None)
+    analysis.as_graph = _verified if item.get_closest_marker("ill_formed") is None else _as_graph

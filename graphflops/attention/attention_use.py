@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from graphflops.base.record import Record
 from graphflops.dims import Dim
@@ -59,7 +59,7 @@ SIZES = tuple(
 )
 
 
-class Hidden(NamedTuple):
+class Hidden(Record, frozen=True):
     """What masks hide."""
 
     doubled: Dim = 0  # 2 x the hidden pairs, summed over `problems`

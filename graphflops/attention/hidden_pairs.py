@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from graphflops.attention.affine import AffineDomain
 from graphflops.attention.arrays import ArrayDomain, Enumeration, array_of_value
@@ -82,7 +83,7 @@ class Hiding(Struct, dict=True):
             if typed is not None and typed.shape[-2:] == (queries, keys):
                 found += self.restrictions(masking, typed.shape)
         hidden = self.hidden(found, queries, keys)
-        return hidden._replace(mask="tensor") if group.masks and hidden.mask == "none" else hidden
+        return replace(hidden, mask="tensor") if group.masks and hidden.mask == "none" else hidden
 
     def of_operator(self, call: Call, name: str, queries: Dim, keys: Dim) -> Hidden:
         """The pairs that the mask operand of an operator hides: a truth, or a number added to each score."""

@@ -172,8 +172,7 @@ def _efficient(problem: Problem, platform: Platform) -> Iterator[str]:
 
 
 def _four_axes(problem: Problem) -> str:
-    ranks = {operand.type.rank for operand in problem.operands}
-    return "" if ranks == {4} else "operands do not have 4 axes"
+    return "" if {operand.type.rank for operand in problem.operands} == {4} else "operands do not have 4 axes"
 
 
 def _one_type(problem: Problem, *bits: int) -> str:

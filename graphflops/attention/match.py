@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal, NamedTuple, Union
+from typing import Literal, Union
 
 from graphflops.base.record import Record
 from graphflops.dims import Dim, differ, floor_div, prod, same
@@ -61,7 +61,7 @@ def role_of(call: Call) -> Role | None:
     return role(call.operator) if call.is_priced else None
 
 
-class Product(NamedTuple):
+class Product(Record, frozen=True):
     """A matrix product."""
 
     left: str  # the operand that gives the rows
@@ -158,7 +158,7 @@ _AFTER: frozenset[Role] = frozenset({"layout", "cast", "dropout", "scale", "choi
 _SEVERAL: frozenset[Role] = frozenset({"scale", "bias", "choice", "join"})
 
 
-class Masking(NamedTuple):
+class Masking(Record, frozen=True):
     """A call that may hide scores: what else it is given than the scores, and their name."""
 
     call: Call

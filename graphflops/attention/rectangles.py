@@ -201,8 +201,7 @@ class Grid:
         area = self.area(blocks)
         full = (pairs == area) & (self.inside(blocks)[0] == 1)
         partial = (pairs > 0) & ~full
-        counted = (pairs, partial, full, area[partial], area[full])
-        return Counted(*(int(each.sum()) for each in counted))
+        return Counted(*(int(each.sum()) for each in (pairs, partial, full, area[partial], area[full])))
 
 
 def _cut(blocks: Whole) -> Whole:

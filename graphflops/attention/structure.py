@@ -70,8 +70,7 @@ def reshape(p: Evaluator[Any], step: Step, at: Indices) -> Any:
 
 def turn(p: Evaluator[Any], step: Step, at: Indices) -> Any:
     """Reorders axes."""
-    order = step.operator.turned(step.arguments, len(at)) or ()
-    inner = dict(zip(order, at, strict=True))
+    inner = dict(zip(step.operator.turned(step.arguments, len(at)) or (), at, strict=True))
     return _of(p, step, [inner[axis] for axis in range(len(at))])
 
 
@@ -246,8 +245,7 @@ def triangle(p: Evaluator[Any], step: Step, at: Indices) -> Any:
     is_upper = {"triu": True, "tril": False}.get(step.operator.name, bool(step.argument("upper", 1)))
     over = at[-1] + at[-2] * -1 + -p.number(step.argument("diagonal", 0))
     inside = p.domain.between(over if is_upper else over * -1, 0, None)
-    zero = p.cast(step, p.domain.literal(0))
-    return p.domain.choose(inside, p.operand(step.argument("x"), at), zero)
+    return p.domain.choose(inside, p.operand(step.argument("x"), at), p.cast(step, p.domain.literal(0)))
 
 
 def inside(p: Evaluator[Any], step: Step, at: Indices, conditions: list[Any]) -> Indices | None:

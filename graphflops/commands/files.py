@@ -6,11 +6,12 @@ import os
 import stat
 import sys
 from time import monotonic
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
 from graphflops.base.files import whole
+from graphflops.base.record import Record
 from graphflops.errors import inert_in_logs
 from graphflops.render import formats
 
@@ -96,7 +97,7 @@ def _is_file(stream: IO[str]) -> bool:
         return False
 
 
-class Output(NamedTuple):
+class Output(Record, frozen=True):
     """Where a result goes, and in which format."""
 
     form: str | None

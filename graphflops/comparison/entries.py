@@ -181,8 +181,7 @@ def _own_facts(
     before, after = trees.shared[0].get(ours.path, {}), trees.shared[1].get(theirs.path, {})
     for name in {**before, **after}:
         were = before.get(name, set())
-        partners = {_path_now(trees, path) for path in were}
-        if partners != after.get(name, set()):
+        if {_path_now(trees, path) for path in were} != after.get(name, set()):
             yield Fact("shared", ", ".join(sorted(were)), ", ".join(sorted(after.get(name, ()))), name)
     if ours.parameters != theirs.parameters:
         yield Fact("parameters", str(ours.parameters), str(theirs.parameters))

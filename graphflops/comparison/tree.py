@@ -95,8 +95,7 @@ def _finish(
     late = 1 << 60
     parts = sorted(module.children.values(), key=lambda part: late if part.first is None else part.first)
     module.children = {part.name: part for part in parts}
-    starts = [part.first for part in (*parts, module) if part.first is not None]
-    module.first = min(starts, default=None)
+    module.first = min([part.first for part in (*parts, module) if part.first is not None], default=None)
     module.size = 1 + sum(part.size for part in parts)
     module.own = counted(kind for _, kind in module.calls)
     module.counts = together([module.own, *(part.counts for part in parts)]) if parts else module.own

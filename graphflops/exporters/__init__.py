@@ -121,5 +121,4 @@ def regular_file(path: Path | str) -> Path:
 
 def reason(error: BaseException) -> str:
     """The operating system's message for an error, in one line."""
-    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return shown(text, 200)
+    return shown(getattr(error, "strerror", None) or str(error) or type(error).__name__, 200)

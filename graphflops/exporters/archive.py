@@ -131,8 +131,7 @@ class Archive:
         try:
             data = read_at(self._file, found.start, found.packed)
             if found.method == DEFLATED:
-                unpacker = zlib.decompressobj(-zlib.MAX_WBITS)
-                data = unpacker.decompress(data, found.size + 1)
+                data = zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, found.size + 1)
         except (zlib.error, OSError) as error:
             raise FileError(f"{member} is damaged ({reason(error)}): export or copy the file again") from None
         if len(data) != found.size or zlib.crc32(data) != found.checksum:

@@ -109,8 +109,7 @@ def from_exported_program(exported: torch.export.ExportedProgram) -> Graph:
     for entry in inputs:
         scope.type_input(entry, placeholders[entry.name])
     nodes = scope.nodes()
-    results = scope.results()
-    pairs = zip(signature.output_specs, results, strict=True)
+    pairs = zip(signature.output_specs, scope.results(), strict=True)
     outputs = tuple([Output(x, _OUTPUT_ROLES[spec.kind.name], spec.target or "") for spec, x in pairs])
     nodes, inputs = with_parts(nodes, (*inputs, *scope.constants), outputs, scope.types)
     ranges = {str(x): (bound_of(r.lower), bound_of(r.upper)) for x, r in exported.range_constraints.items()}

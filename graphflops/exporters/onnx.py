@@ -73,8 +73,7 @@ def opened(path: Path | str) -> tuple[Any, Origin]:
                 data = file.read()
             else:  # the part of the file that describes the program
                 spend("bytes decoded", min(size, _WHOLE_BYTES))
-                pages = file.read() if size <= _WHOLE_BYTES else Pages(file, size)
-                data = onnx_proto.without_weights(pages)
+                data = onnx_proto.without_weights(file.read() if size <= _WHOLE_BYTES else Pages(file, size))
         model = _decoded(data, form)
         if not model.HasField("graph"):
             raise FileError("holds no graph: it is not an ONNX model, or was cut off when it was copied")

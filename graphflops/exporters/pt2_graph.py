@@ -19,6 +19,7 @@ from graphflops.exporters.pt2_values import (
     named,
     number,
     operator_name,
+    refuse_other_names,
     results,
 )
 from graphflops.exporters.sources import with_modules
@@ -54,8 +55,10 @@ def graph_of(
     module = decoded.graph_module
     scope = Scope(program, module.graph, 0)
     inputs = scope.inputs(module.signature.input_specs, shared or {})
+    refuse_other_names("input", module.graph.inputs, module.signature.input_specs)
     nodes = scope.nodes()
     outputs = tuple([scope.output(spec) for spec in module.signature.output_specs])
+    refuse_other_names("output", module.graph.outputs, module.signature.output_specs)
     nodes, inputs = with_parts(nodes, inputs, outputs, scope.types)
     if shared is None:
         inputs = with_aliases(inputs, nodes, scope.types)
@@ -100,10 +103,6 @@ class Scope:
         entries = [self.input(spec, shared) for spec in specs]
         for entry in entries:
             self.define(entry.name)
-        for argument in self.graph.inputs:
-            for name in results(argument):
-                if name is not None and name not in self.refs:
-                    raise FileError(f"input {shown(name)} of the program is not in its signature")
         for entry in entries:
             self.type_input(entry)
         return tuple(entries)

@@ -10,7 +10,7 @@ distinct one once.
 from __future__ import annotations
 
 import re
-from typing import TypeVar, Union
+from typing import Annotated, TypeVar, Union
 
 import msgspec
 from msgspec import Raw, Struct
@@ -25,6 +25,7 @@ Decoded = TypeVar("Decoded")
 # A string without an end matches to the end of the text, so that the search stays linear.
 _BARE_NUMBER = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|-?Infinity|NaN', re.DOTALL)
 
+Int = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]  # an operand of torch has 64 bits
 Float = Union[float, str]  # newer releases write infinities and NaN as strings, JSON having none
 
 
@@ -94,8 +95,8 @@ class Argument(Struct, gc=False):
     """A union: exactly one field is set."""
 
     as_tensor: Named | None = None
-    as_int: int | None = None
-    as_ints: list[int] | None = None
+    as_int: Int | None = None
+    as_ints: list[Int] | None = None
     as_sym_int: Scalar | None = None
     as_sym_ints: list[Scalar] | None = None
     as_none: object = None
@@ -121,7 +122,7 @@ class Argument(Struct, gc=False):
     as_operator: str | None = None
     as_complex: Complex | None = None
     as_nested_tensors: list[list[Named]] | None = None
-    as_int_lists: list[list[int]] | None = None
+    as_int_lists: list[list[Int]] | None = None
     as_float_lists: list[list[Float]] | None = None
     as_string_to_argument: dict[str, Argument] | None = None
 

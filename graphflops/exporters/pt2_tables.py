@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec.structs import replace
 
+from graphflops.base.record import Record
 from graphflops.errors import FileError, shown
 from graphflops.exporters import pt2_schema as schema
 from graphflops.exporters.archive import Archive
@@ -32,7 +33,7 @@ from graphflops.tensor import TensorType
 _OVERHEAD = 2**14  # bytes of a checkpoint beside its tensors
 
 
-class _Table(NamedTuple):
+class _Table(Record, frozen=True):
     """What is stored, by name in the model; None for what is of a form that is not read."""
 
     payloads: Mapping[str, schema.Payload | None]
@@ -236,7 +237,7 @@ class UnreadableError(Exception):
     """A pickle does what no table of tensors needs."""
 
 
-class _Call(NamedTuple):
+class _Call(Record, frozen=True):
     """What the pickle would import, or what it would call, with the operands."""
 
     name: str

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,19 @@ def results(arg: schema.Argument) -> tuple[str | None, ...]:
     if arg.as_tensor is not None:
         return (arg.as_tensor.name,)
     return tuple(_defined(next((value for value in astuple(arg) if value is not None), None)))
+
+
+def refuse_other_names(
+    what: str, arguments: Iterable[schema.Argument], specs: Iterable[schema.InputSpec | schema.OutputSpec]
+) -> None:
+    """Raises FileError where a signature lists other inputs or outputs than its graph: torch loads no such file."""
+    signed = [next((value for value in astuple(spec) if value is not None), None) for spec in specs]
+    names = [name for spec in signed for name in _defined(getattr(spec, "arg", None))]
+    listed = [name for argument in arguments for name in results(argument)]
+    for place, (name, other) in enumerate(zip_longest(listed, names, fillvalue="missing")):
+        if name != other:
+            one, two = (shown(each or "a number") for each in (name, other))
+            raise FileError(f"{what} #{place} of the program is {one}, in its signature {two}")
 
 
 def _defined(given: Any) -> Iterator[str | None]:

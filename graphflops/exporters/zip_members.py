@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
+from msgspec.structs import replace
+
+from graphflops.base.record import Record
 from graphflops.errors import FileError, shown
 
 MAX_MEMBERS = 1_000_000
@@ -46,7 +49,7 @@ class Seekable(Protocol):
     def close(self) -> None: ...
 
 
-class Member(NamedTuple):
+class Member(Record, frozen=True):
     """Where a member is and how it is packed, as a line of the directory says."""
 
     name: bytes
@@ -71,7 +74,7 @@ def members(file: Seekable, length: int) -> dict[str, Member]:
     edge, before = 0, None
     for entry, name in sorted(zip(entries, names, strict=True), key=lambda pair: pair[0].start):
         near = _following(file, edge, entry.start, _HEADER.size + len(entry.name), before)
-        found[name] = entry._replace(start=entry.start + _header_size(file, entry, near, name))
+        found[name] = replace(entry, start=entry.start + _header_size(file, entry, near, name))
         edge, before = found[name].start + entry.packed, entry
     _following(file, edge, begin, 0, before)
     return found
@@ -186,8 +189,7 @@ def _header_size(file: Seekable, entry: Member, near: bytes, name: str) -> int:
         return length
     checksum, packed, size = _SUMS.unpack_from(near, 14)
     if _OPEN in (packed, size):
-        fields = read_at(file, entry.start + length - extra, extra)
-        size, packed = _wide_numbers(fields, [size, packed])
+        size, packed = _wide_numbers(read_at(file, entry.start + length - extra, extra), [size, packed])
     pairs = (checksum, entry.checksum), (packed, entry.packed), (size, entry.size)
     if any(told != ours and (told or not may_follow) for told, ours in pairs):
         raise FileError(_two_ways(f"two sizes of {shown(name)}"))

@@ -151,8 +151,8 @@ def of_sent(
     if points is None or group > max(point[1] for point in points.points):
         spread = rates["spread"] * (_OTHER_DEVICE if device.rates_of else 1)
         return Transfer(modelled, modelled / spread, modelled * spread, bool(device.rates_of) or group > 2)
-    factor, deviation = interpolated(points, (model.message, group))
-    found, spread = modelled * factor, exp(NINE_OF_TEN * deviation)
+    corrected = interpolated(points, (model.message, group))
+    found, spread = modelled * corrected.factor, exp(NINE_OF_TEN * corrected.deviation)
     return Transfer(found, found / spread, found * spread)
 
 

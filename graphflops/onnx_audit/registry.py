@@ -268,8 +268,7 @@ class Check:
     @property
     def info(self) -> RuleInfo:
         """What holds for all findings of the check."""
-        text = f"{self.explanation}\n\nFix: {self.fix}."
-        return RuleInfo(self.name, self.summary, text, self.severity)
+        return RuleInfo(self.name, self.summary, f"{self.explanation}\n\nFix: {self.fix}.", self.severity)
 
 
 _FIX = "Fix: "

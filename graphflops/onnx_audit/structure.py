@@ -58,8 +58,7 @@ def _undefined(nodes: Iterable[Any], known: set[str], where: str = "") -> Iterat
     for node in nodes:
         for name in node.input:
             if name and name not in known:
-                text = f"{_title(node)}{where} uses {_shown(name)}, which nothing defines"
-                yield Observation(text, node)
+                yield Observation(f"{_title(node)}{where} uses {_shown(name)}, which nothing defines", node)
 
 
 @check("GF203", "defined-twice", "error", reads="file")

@@ -17,6 +17,7 @@ from graphflops.errors import shown
 from graphflops.exporters.onnx_proto import fields
 from graphflops.exporters.onnx_scope import domain_of
 from graphflops.onnx_audit.registry import Edit, Model, Observation, check, nested
+from graphflops.onnx_audit.waste import order_of
 from graphflops.passes import claims
 from graphflops.report.findings import Severity
 from graphflops.tensor import TensorType
@@ -189,7 +190,7 @@ def layout_ping_pong(model: Model) -> Iterator[Observation]:
     Fix: convert the model to one layout (tf2onnx: --inputs-as-nchw), or run a layout optimizer before shipping it.
     """
     for first in model.view.calls:
-        order, maker = _order(first), model.view.makers.get(first.value("x"))
+        order, maker = order_of(first, model), model.view.makers.get(first.value("x"))
         follows_images = maker is not None and (maker.operator.has("images") or maker.operator.is_pointwise)
         if order is None or len(order) < 3 or not follows_images:
             continue
@@ -205,7 +206,7 @@ def layout_ping_pong(model: Model) -> Iterator[Observation]:
             last, between = at, between + 1
             edits.append(Edit("undeclared", last.result))
             at = model.view.only_user(last.result)
-        then = None if at is None else _order(at)
+        then = None if at is None else order_of(at, model)
         if at is None or then is None or not between or len(then) != len(order):
             continue
         if [order[axis] for axis in then] == list(range(len(order))):
@@ -213,11 +214,6 @@ def layout_ping_pong(model: Model) -> Iterator[Observation]:
             text = f"{both} undo each other around {between} elementwise calls"
             edits.append(Edit("instead", at.result, last.result))
             yield Observation(text, first, 0, moved, model.graded(0, moved), tuple(edits))
-
-
-def _order(call: Call) -> tuple[int, ...] | None:
-    """The order that a Transpose states; None for another operator, or where it states none."""
-    return (call.argument("order") or None) if call.operator.name == "permute" else None
 
 
 _GRAPH, _INITIALIZER = 7, 5

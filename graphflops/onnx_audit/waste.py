@@ -121,7 +121,7 @@ def transposes_cancel(model: Model) -> Iterator[Observation]:
     Fix: remove both if they cancel, else replace them by one Transpose.
     """
     for first, second in _pairs(model, "permute"):
-        order, then = _order(first, model), _order(second, model)
+        order, then = order_of(first, model), order_of(second, model)
         if order is None or then is None or len(order) != len(then):
             continue
         both = [order[axis] for axis in then]
@@ -248,10 +248,14 @@ def _past(first: Call, second: Call, cancel: bool, order: tuple[int, ...] = ()) 
     return Edit("instead", result, source) if cancel else Edit("operand", result, source, order)
 
 
-def _order(call: Call, model: Model) -> list[int] | None:
-    """The order in which a Transpose puts the axes."""
+def order_of(call: Call, model: Model) -> list[int] | None:
+    """The order in which a Transpose puts the axes; None for another operator."""
     typed, order = model.typed(call.value("x")), call.argument("order")
-    return None if typed is None else list(order or reversed(range(typed.rank)))
+    return (
+        None
+        if typed is None or call.operator.name != "permute"
+        else list(order or reversed(range(typed.rank)))
+    )
 
 
 def _adds_nothing(call: Call, model: Model) -> str:
@@ -279,7 +283,7 @@ def _copies(call: Call, model: Model) -> bool:
         return False
     match call.operator.name:
         case "permute":
-            order = _order(call, model)
+            order = order_of(call, model)
             return order is not None and order == sorted(order)
         case "slice":
             # true if every step of a Slice is positive, so that it does not reverse the order

@@ -143,8 +143,7 @@ def _faults(op: str, operands: Sequence[object], attributes: Mapping[str, object
             yield _twice(integers("axes"), x)
         case "AveragePool" | "LpPool" | "MaxPool":  # else a window might lie in the padding altogether
             pads, window = integers("pads"), integers("kernel_shape")
-            is_whole = len(pads) == 2 * len(window)
-            is_wide = is_whole and any(map(ge, pads, (*window, *window)))
+            is_wide = len(pads) == 2 * len(window) and any(map(ge, pads, (*window, *window)))
             yield f"pads {pads} are not smaller than the window {window}" if is_wide else ""
         case "Conv":  # one that is padded to keep its size has no dilations
             spread, kept = integers("dilations"), str(attributes.get("auto_pad", "")).startswith("SAME")

@@ -132,8 +132,12 @@ class Op(Record, frozen=True, eq=False):
 
     @property
     def stops_gradients(self) -> bool:
-        """True if no gradient passes from its results to its operands: they are cut off, or only their sizes are used."""
-        return self.name == "detach" or self.reads_sizes or self.word in ("rand_like", "randn_like")
+        """True if no gradient passes from its results to its operands: they are cut off, or only their sizes are used.
+
+        Zeros written in place have one, which is zeros.
+        """
+        is_size = self.reads_sizes and self.word.rstrip("_") != "zero"
+        return self.name == "detach" or is_size or self.word in ("rand_like", "randn_like")
 
     @property
     def broadcasts(self) -> bool:

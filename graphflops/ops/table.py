@@ -13,7 +13,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
+
+from graphflops.base.record import Record
 
 # Kinds that their names do not tell: linear_algebra, matrices are factored or inverted, systems solved; statistics, of the
 # values of a tensor, medians, quantiles, histograms, counts; foreach, one operator, applied to each tensor of a list;
@@ -73,7 +75,7 @@ ARGUMENT_NAMES: dict[str, tuple[str, ...]] = {
 }
 
 
-class Row(NamedTuple):
+class Row(Record, frozen=True):
     """One operator: canonical name, kind, canonical arguments in order, and its spellings by dialect."""
 
     name: str

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from graphflops.base.record import Record
 from graphflops.cost import Cost, Value
 from graphflops.dims import Dim, Expr, evaluate
 from graphflops.dims.solving import LARGEST_SIZE, affine
@@ -293,7 +293,7 @@ def assumed_sizes(graph: Graph, known: Collection[str]) -> dict[str, int]:
     }
 
 
-class _Axis(NamedTuple):
+class _Axis(Record, frozen=True):
     size: Expr
     tensor: TensorType
     place: int

@@ -192,8 +192,7 @@ _SPLITS = ("input_split_sizes", "output_split_sizes")
 
 def with_groups(graph: Graph) -> Graph:
     """The program with a symbol for each group of devices whose size no collective tells."""
-    sizes = group_sizes(graph)
-    unknown = [name for name, size in sizes.items() if not isinstance(size, int)]
+    unknown = [name for name, size in group_sizes(graph).items() if not isinstance(size, int)]
     if not unknown:
         return graph
     added = {

@@ -240,8 +240,7 @@ class Reverse:
         """Bytes of each gradient; equal calls share the object."""
         sizes = self.sizes.get(id(gradient))
         if sizes is None:
-            out = gradient.estimate.out
-            sizes = [value.nbytes if isinstance(value, TensorType) else 0 for value in out]
+            sizes = [value.nbytes if isinstance(value, TensorType) else 0 for value in gradient.estimate.out]
             self.sizes[id(gradient)] = sizes
         return sizes
 

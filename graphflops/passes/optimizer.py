@@ -30,7 +30,7 @@ class Parameter(NamedTuple):
     type: TensorType
 
 
-class Buffer(NamedTuple):
+class Buffer(Record, frozen=True):
     """A tensor that an update keeps or makes, by the parameter that it belongs to."""
 
     name: str
@@ -92,7 +92,7 @@ def trained_inputs(program: PricedProgram) -> list[str]:
     return [name for name in parameters if name in reached and wants(program.operands[name])]
 
 
-class _Temporaries(NamedTuple):
+class _Temporaries(Record, frozen=True):
     """What an implementation makes on the way, turn by turn of a loop over parameters of one element type."""
 
     # The same for parameters of one turn; None: each has its own.
@@ -118,7 +118,7 @@ class _Temporaries(NamedTuple):
         return max(moments, key=_size)
 
 
-class _Algorithm(NamedTuple):
+class _Algorithm(Record, frozen=True):
     """An optimizer of torch.optim."""
 
     cost: Callable[[TensorType], Cost]  # of one parameter, as the state

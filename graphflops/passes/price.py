@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec import field
 from msgspec.structs import replace
@@ -46,7 +46,7 @@ _PLACEMENT = frozenset({"layout", "device", "pin_memory", "memory_format", "gene
 _PROGRESS_EVERY = 256
 
 
-class Fact(NamedTuple):
+class Fact(Record, frozen=True):
     """Something that a rule must know of a call beyond its operands: a keyword argument of the rule."""
 
     keyword: str

@@ -118,7 +118,9 @@ def _completed(
         return unknown_call("GF104", estimate.unknown, estimate.out)
     if in_place and tensors:
         target = next(value for value in flat(arguments.values()) if isinstance(value, TensorType))
-        written = target if is_free(estimate) else target.view(target.shape)
+        written: Value = target if is_free(estimate) else target.view(target.shape)
+        if operator(op).stops_gradients:
+            written = without_gradient(written)
         estimate = replace(estimate, out=(written, *estimate.out[1:]), alias=True)
     back = backward_of(rule, arguments, estimate, tensors) if training else None
     if any(tensor.mapped for tensor in tensors) and not rule.key.startswith(MARKS):
@@ -192,8 +194,11 @@ def _marked(estimate: Estimate, operands: Iterator[Any]) -> Estimate:
     """Mark floating results of a call on values that want a gradient as wanting one too."""
     if not any(map(wants, operands)):
         return estimate
-    if estimate.regions and not any(wants(value) for run, _ in estimate.regions for value in run.out):
+    runs = [run.out for run, _ in estimate.regions]
+    if runs and not any(map(wants, flat(runs))):
         return estimate  # a graph that ran without recording gradients
+    if len(runs) == 1 and all(x is y for x, y in zip(estimate.out, runs[0], strict=False)):
+        return estimate  # the results of a graph that ran once: some of them may be detached
     floating = [isinstance(value, TensorType) and value.dtype.is_floating for value in estimate.out]
     marked = zip(estimate.out, floating, strict=True)
     return replace(estimate, out=tuple([replace(x, requires_grad=True) if yes else x for x, yes in marked]))  # type: ignore[type-var]

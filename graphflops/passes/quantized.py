@@ -105,8 +105,7 @@ def say_unfused(program: PricedProgram, separate: PricedProgram) -> None:
         return memory(value) if value is not None else f"{in_prose(str(quantity), names)} B"
 
     more, calls = (sum(row.state == "counted" for row in one.main.rows) for one in (separate, program))
-    cost = separate.main.cost
-    moved, peak = told(cost.moved_bytes), told(memory_use(separate).forward.bytes)
+    moved, peak = told(separate.main.cost.moved_bytes), told(memory_use(separate).forward.bytes)
     text = (
         f"{more - calls:,} calls that convert or scale quantized values, or lie between such calls, are parts of those that"
         f" runtimes fuse them with; where each runs by itself, {moved} are read and written and the peak is {peak}"

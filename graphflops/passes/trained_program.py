@@ -46,11 +46,53 @@ def trained_program(graph: Graph, training: Training) -> Graph:
         raise ModelError(f"{adding} takes a program of torch.export, whose calls are those of PyTorch")
     if training.lora_rank:
         graph = with_adapters(graph, training.lora_rank, training.lora_modules)
-    graph = with_checkpoints(_with_gradients(graph, training), training.recompute)
+    graph = with_checkpoints(_with_gradients(with_returned(graph), training), training.recompute)
     if training.precision is not None:
         leaves = {entry.name for entry in graph.inputs if wants(graph.types.get(entry.name))}
         graph = at_precision(graph, training.precision, leaves)
     return with_cross_entropy(graph) if training.loss == "cross-entropy" else graph
+
+
+def with_returned(graph: Graph) -> Graph:
+    """The graph in which operands that a nested graph without gradients returns are read as themselves, and have a gradient.
+
+    Under `torch.no_grad`, `x.to(dtype)` of an `x` of that type is `x`, as are `x.mul_(2)` and a dropout that is off.
+    What else is computed there has no gradient.
+    """
+    nodes, instead = list[Node](), dict[str, str]()
+    for node in graph.nodes:
+        here = node.renamed(instead)
+        if any(isinstance(value, Graph) for value in here.args):
+            here = here.changed(lambda value: with_returned(value) if isinstance(value, Graph) else value)
+        match here.args:
+            case (False, Graph() as region, *_) if here.operator.name == "wrap":
+                instead |= _returned(here, region)
+        nodes.append(here)
+    if not instead and all(new is old for new, old in zip(nodes, graph.nodes, strict=True)):
+        return graph
+    outputs = tuple([output.renamed(instead) for output in graph.outputs])
+    return replace(graph, nodes=tuple(nodes), outputs=outputs)
+
+
+def _returned(call: Node, region: Graph) -> dict[str, str]:
+    """By result of a call of a nested graph, the operand that it is."""
+    itself: dict[str, Any] = dict(zip([entry.name for entry in region.inputs], call.args[2:], strict=False))
+    for node in region.nodes:
+        given = node.arguments()
+        first = next(iter(given.values()), None)
+        if isinstance(first, Ref) and node.outputs and node.outputs[0] is not None:
+            both = [region.types.get(name) for name in (first.name, node.outputs[0])]
+            is_same = len({x.dtype if isinstance(x, TensorType) else None for x in both}) == 1
+            is_off = node.operator.kind == "dropout" and given.get("training") is False
+            if node.operator.mutates or is_off or (node.operator.name == "cast" and is_same):
+                itself[node.outputs[0]] = itself.get(first.name)
+    values = [output.value for output in region.outputs]
+    found = {
+        name: itself.get(x.name)
+        for name, x in zip(call.outputs, values, strict=False)
+        if name and isinstance(x, Ref)
+    }
+    return {name: operand.name for name, operand in found.items() if isinstance(operand, Ref)}
 
 
 def _with_gradients(graph: Graph, training: Training) -> Graph:

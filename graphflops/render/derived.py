@@ -328,8 +328,7 @@ def _chart(found: History, quantity: str) -> str:
         version = found.points[index].version
         places.append(f"{x:.1f},{y:.1f}")
         told = f"{version.commit[:_HASH]} {version.date}: {measured(quantity, value)}. {version.subject}"
-        about = escaped(told)
-        dots.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5"><title>{about}</title></circle>')
+        dots.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5"><title>{escaped(told)}</title></circle>')
     words = f"{_LABELS[quantity]}: {measured(quantity, known[0][1])} to {measured(quantity, known[-1][1])}"
     return (
         f'<figure><figcaption>{escaped(words)}</figcaption><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" '

@@ -79,8 +79,7 @@ class Shares:
 
     def sums(self, findings: Sequence[Finding]) -> tuple[int | None, int | None]:
         flops = self.value(total(finding.flops or 0 for finding in findings))
-        moved = self.value(total(finding.bytes or 0 for finding in findings))
-        return flops, moved
+        return flops, self.value(total(finding.bytes or 0 for finding in findings))
 
     def stored(self, findings: Sequence[Finding]) -> int:
         """Bytes of stored tensors; 0 where more are stored than saved."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import NamedTuple, get_args
+from typing import get_args
 
 from msgspec import field
 
@@ -32,7 +32,7 @@ RENDERED = {
 }  # fmt: skip
 
 
-class Renderer(NamedTuple):
+class Renderer(Record, frozen=True):
     """How a format renders one class."""
 
     function: str  # `module:function`, called with the object and the options

@@ -6,7 +6,6 @@ A run of a phase as `torch.cuda.memory._snapshot()` tells one, which pytorch.org
 
 from __future__ import annotations
 
-import pickle
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
@@ -106,8 +105,7 @@ def folded(timeline: Timeline) -> Timeline:
     for kind, called in _TOGETHER.items():
         parts = [one for one in timeline.held if one.kind == kind]
         if parts:
-            size = total(one.bytes for one in parts)
-            held.append(Held(called, kind, parts[0].first, parts[0].last, size))
+            held.append(Held(called, kind, parts[0].first, parts[0].last, total(one.bytes for one in parts)))
     held = [one._replace(first=0) if one.kind == "library" else one for one in held]
     return Timeline(timeline.rows, tuple(held), timeline.gradients_from)
 
@@ -289,6 +287,8 @@ _NOWHERE = {"filename": "", "line": 0}
 
 def snapshot(report: Report) -> bytes:
     """The last phase, a training step where there is one, from an empty allocator on; ModelError where a size is open."""
+    import pickle  # other views of memory need not wait for it
+
     if not report.memory_use:
         raise OptionError("a memory snapshot is of a device: name one with --device, such as h200")
     timeline = (entry := report.memory_use[-1]).timeline

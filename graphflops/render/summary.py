@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from graphflops.base.lazy import imported
+from graphflops.base.record import Record
 from graphflops.base.units import memory, number, parameters
 from graphflops.cost import REPORTED
 from graphflops.dims import Dim, Expr
@@ -30,7 +31,7 @@ NAMED = frozenset(  # quantities that have lines or columns of their own
 )
 
 
-class Fact(NamedTuple):
+class Fact(Record, frozen=True):
     """One labelled line. `formula` stands beside the text and may be shortened; `alarming` turns it red."""
 
     label: str

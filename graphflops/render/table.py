@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from graphflops.base.lazy import imported
+from graphflops.base.record import Record
 from graphflops.cost import CONVENTIONS
 from graphflops.errors import elided
 from graphflops.render import summary
@@ -135,7 +135,7 @@ class Page:
         self.lines.append("".join(texts))
 
 
-class _Block(NamedTuple):
+class _Block(Record, frozen=True):
     """Columns of a table that stand side by side."""
 
     names: Sequence[int]  # the columns of names

@@ -40,7 +40,7 @@ _WHOLE = [quantity for quantity in REPORTED if not quantity.part_of and quantity
 _LINES = 25  # lines of a table that the user chose
 
 
-class Entry(NamedTuple):
+class Entry(Record, frozen=True):
     """A line of a table."""
 
     cells: Sequence[str]
@@ -192,7 +192,7 @@ def _attentions(report: Report, numbers: Numbers, most: int) -> TextTable:
         entries.append(Entry([f"… {rest:,} more", *[""] * (len(heads) - 1)]))
     # Without columns in which no line has anything.
     kept = [i for i in range(len(heads)) if not entries or any(entry.cells[i] for entry in entries)]
-    entries = [entry._replace(cells=[entry.cells[i] for i in kept]) for entry in entries]
+    entries = [replace(entry, cells=[entry.cells[i] for i in kept]) for entry in entries]
     return TextTable([heads[i] for i in kept], entries)
 
 

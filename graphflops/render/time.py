@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import Literal, NamedTuple
+from typing import Literal
 
+from graphflops.base.record import Record
 from graphflops.base.units import interval, number, percent, rate, seconds, starred
 from graphflops.derived.items import cost_per_million, outside_of_calls, throughput
 from graphflops.devices import Device, complete, device, disturbance
@@ -86,7 +87,7 @@ def _with_interval(time: PhaseTime) -> str:
     return f"{'>= ' if time.is_lower_bound else ''}{seconds(time.seconds)}{f' ({spread})' if spread else ''}"
 
 
-class _Share(NamedTuple):
+class _Share(Record, frozen=True):
     """The times of several calls together, those of their gradients too."""
 
     name: str

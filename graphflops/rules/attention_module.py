@@ -80,23 +80,17 @@ def multi_head(
 
 
 @rule("aten._native_multi_head_attention").takes(
-    "query key value * mask? qkv_weight qkv_bias proj_weight proj_bias"
+    "query key value * mask? qkv_weight qkv_bias proj_weight proj_bias; embed_dim num_head need_weights=True "
+    "average_attn_weights=True"
 )
-def native_multi_head_attention(
-    of: Operands,
-    *,
-    embed_dim: int,
-    num_head: int,
-    need_weights: bool = True,
-    average_attn_weights: bool = True,
-) -> Estimate:
+def native_multi_head_attention(of: Operands) -> Estimate:
     """Four projections and the two products of attention; averaging the weights over the heads adds them."""
     query, key, value, mask, *weights_and_biases = of
-    meet(query.shape[-1], embed_dim, f"width {query.shape[-1]} is not embed_dim {embed_dim}")
-    problem, work = multi_head(query, key, value, num_head, mask)
-    heads = () if average_attn_weights else (num_head,)
-    weights = query.like((query.shape[0], *heads, query.shape[1], key.shape[1])) if need_weights else None
-    averaged = problem.scores if need_weights and average_attn_weights else 0
+    meet(query.shape[-1], of.embed_dim, f"width {query.shape[-1]} is not embed_dim {of.embed_dim}")
+    problem, work = multi_head(query, key, value, of.num_head, mask)
+    heads = () if of.average_attn_weights else (of.num_head,)
+    weights = query.like((query.shape[0], *heads, query.shape[1], key.shape[1])) if of.need_weights else None
+    averaged = problem.scores if of.need_weights and of.average_attn_weights else 0
     reads = (*problem.operands, *weights_and_biases)
     return work.plus(vector_flops=averaged, out=(query.like(), weights), reads=reads)
 

@@ -306,7 +306,6 @@ def linalg_cross(a: TensorType, b: TensorType, *, dim: int = -1) -> Estimate:
 @rule("aten.cross", kind="linear_algebra")
 def cross(a: TensorType, b: TensorType, dim: int | None = None) -> Estimate:
     """As `linalg_cross`, along the first axis of three where none is named."""
-    shape = broadcast(a.shape, b.shape)
-    threes = [place for place, size in enumerate(shape) if not differ(size, 3)]
+    threes = [place for place, size in enumerate(broadcast(a.shape, b.shape)) if not differ(size, 3)]
     require(bool(threes), "no axis holds vectors of 3")
     return linalg_cross(a, b, dim=threes[0] if dim is None else dim)

@@ -20,18 +20,19 @@ KIND = "convolution"
 
 
 @rule("aten.convolution_backward convolution_backward_overrideable _slow_conv2d_backward.output_mask").takes(
-    "grad x weight"
+    "grad x weight; bias_sizes=None transposed=False output_mask"
 )
-def convolution_backward(
-    of: Operands, *, bias_sizes: Shape | None = None, transposed: bool = False, output_mask: Mask
-) -> Estimate:
+def convolution_backward(of: Operands) -> Estimate:
     """Twice the forward's work for both gradients, whatever the groups."""
     grad, x, weight = of
-    wants_x, wants_weight, wants_bias = output_mask
-    bias = weight.like(bias_sizes or grad.shape[1:2])
+    wants_x, wants_weight, wants_bias = of.output_mask
+    bias, product = (
+        weight.like(of.bias_sizes or grad.shape[1:2]),
+        multiply_adds(x, grad, weight, of.transposed),
+    )
     return Estimate(
-        where_wanted((x, weight, bias), output_mask),
-        matrix_flops=(wants_x + wants_weight) * flops_of(multiply_adds(x, grad, weight, transposed), x.dtype),
+        where_wanted((x, weight, bias), of.output_mask),
+        matrix_flops=(wants_x + wants_weight) * flops_of(product, x.dtype),
         vector_flops=additions(grad) if wants_bias else 0,
         reads=(grad, weight if wants_x else None, x if wants_weight else None),
     )

@@ -212,8 +212,7 @@ def cdist_backward(
     """The gradient of x1: per component of every pair subtract, scale, accumulate; pow for other p."""
     if 0 in (grad.numel, x1.numel):  # zeros, not broadcast
         return Estimate((x1.like(),))
-    batch = broadcast(x1.shape[:-2], x2.shape[:-2])
-    out = x1.like((*batch, *x1.shape[-2:]))
+    out = x1.like((*broadcast(x1.shape[:-2], x2.shape[:-2]), *x1.shape[-2:]))
     components = out.numel * x2.shape[-2]
     functions = functions_of(p, components, 0)
     return Estimate((out,), 0, 3 * components + grad.numel, functions, reads=(grad, x1, x2, distances))

@@ -7,13 +7,14 @@ tensors with axes outrank 0-d tensors, and those outrank Python numbers
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
 from graphflops.cost import Estimate, Value
 from graphflops.dims import Expr, broadcast
 from graphflops.ops import operator
+from graphflops.rules.operands import Operands, Taking
 from graphflops.rules.registry import Backward, ForwardCall, backward, require, rule
 from graphflops.rules.shapes import Fold, combine
 from graphflops.rules.work import PASS, WORK, ZERO, Gradient, Work, gradient_of
@@ -127,36 +128,34 @@ def pointwise(
     names: str,
     row: str = "",
     *,
+    operands: str = "a b c",
     result: Promotion = result_type,
     fold: Fold | None = None,
     dialect: str = "aten",
 ) -> None:
     """Register elementwise functions, separated by commas, each under all of its names, with gradients if ATen's.
 
-    The row of the table is `row`, or that of the first name. Arguments behind the operands are attributes that change
-    neither type nor work.
+    The row of the table is `row`, or that of the first name. operands: their names. Other arguments are attributes that
+    change neither type nor work.
     """
     for spellings in names.split(","):
         keys = [f"{dialect}.{name}" for name in spellings.split()]
         work = WORK[row or operator(keys[0]).name]
-        rule(*keys)(_priced(work, result, fold))
+        taken = operands.split()[: work.operands]
+        rule(*keys)(_priced(taken, work, result, fold))
         if work.formulas and dialect == "aten":
-            backward(*keys)(differentiate(work))
+            backward(*keys)(differentiate(work, *taken))
 
 
-def _priced(work: Work, result: Promotion, fold: Fold | None) -> Callable[..., Estimate]:
-    """The rule of a function with as many operands as its row says."""
+def _priced(taken: Sequence[str], work: Work, result: Promotion, fold: Fold | None) -> Taking:
+    """The rule of a function of these operands, tensors or numbers."""
 
-    def unary(a: Value, *attributes: Value, **named: Value) -> Estimate:
-        return elementwise(work, a, result=result, fold=fold)
+    def function(of: Operands) -> Estimate:
+        return elementwise(work, *of, result=result, fold=fold)
 
-    def binary(a: Value, b: Value, *attributes: Value, **named: Value) -> Estimate:
-        return elementwise(work, a, b, result=result, fold=fold)
-
-    def ternary(a: Value, b: Value, c: Value, *attributes: Value, **named: Value) -> Estimate:
-        return elementwise(work, a, b, c, result=result, fold=fold)
-
-    return (unary, binary, ternary)[work.operands - 1]
+    priced = Taking(" ".join(f"{name}=" for name in taken), function)
+    priced.says = f"Operations per element: {work.flops}; functions evaluated: {work.transcendentals}."
+    return priced
 
 
 def differentiate(work: Work, *parameters: str) -> Backward:
@@ -172,7 +171,7 @@ def differentiate(work: Work, *parameters: str) -> Backward:
         numbers = numbers_of(each for each in given if not isinstance(each[1], TensorType))
         found: dict[str, Gradient | None] = {}
         for name, formula in zip(names, work.formulas, strict=False):
-            gradient = formula and gradient_of(formula, numbers)
+            gradient = None if formula is None else gradient_of(formula, numbers)
             found[name] = gradient and gradient._replace(
                 reads=" ".join(letters.get(name, name) for name in gradient.reads.split())
             )

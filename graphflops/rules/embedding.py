@@ -70,16 +70,8 @@ rule("aten.embedding_renorm_").derived(renormed, in_place=True)
 rule("aten.embedding_renorm").derived(renormed, in_place=False)
 
 
-@takes("weight indices offsets * per_sample_weights?")
-def embedding_bag(
-    of: Operands,
-    *,
-    mode: int = SUM,
-    include_last_offset: bool = False,
-    padding_idx: int | None = -1,
-    last_counts: bool = True,
-    none_unpadded: bool = False,
-) -> Estimate:
+@takes(f"weight indices offsets * per_sample_weights?; mode={SUM} include_last_offset=False padding_idx=-1")
+def embedding_bag(of: Operands, *, last_counts: bool = True, none_unpadded: bool = False) -> Estimate:
     """Looks rows up and reduces each bag by sum, mean or maximum.
 
     One operation per element of every row, one more where rows are weighted, and per result of a mean. The sizes of bags are
@@ -88,10 +80,10 @@ def embedding_bag(
     last_counts: whether the end of the last bag, if included in the offsets, has a size of its own.
     none_unpadded: whether a negative padding row counts from the end, so that only None stands for no padding.
     """
-    weight, indices, offsets, per_sample_weights = of
-    padded = padding_idx is not None and (none_unpadded or padding_idx >= 0)
-    counted = offsets.shape[0] - (0 if last_counts else include_last_offset)
-    bags, width, looked_up = offsets.shape[0] - include_last_offset, weight.shape[1], indices.numel
+    (weight, indices, offsets, per_sample_weights), mode = of, of.mode
+    padded = of.padding_idx is not None and (none_unpadded or of.padding_idx >= 0)
+    counted = offsets.shape[0] - (0 if last_counts else of.include_last_offset)
+    bags, width, looked_up = offsets.shape[0] - of.include_last_offset, weight.shape[1], indices.numel
     out, rows = weight.like((bags, width)), weight.like((looked_up, width))
     plain = mode == SUM and weight.dtype.name in ("float32", "float16") and not padded
     helpers = ((0 if plain else looked_up,), (counted,), (bags, width) if mode == MAX else (bags,))

@@ -154,8 +154,7 @@ def flex_attention_gradient(call: ForwardCall) -> Estimate:
     query, block_mask = call["query"], call["block_mask"]
     buffers = call.get("score_mod_other_buffers", ())
     problem, seen = flex_problem(query, call["key"], call["value"], block_mask, call.get("seen"))
-    places = index_operands(query)
-    score = call["score_mod"](query.like(()), *places, *buffers)
+    score = call["score_mod"](query.like(()), *index_operands(query), *buffers)
     mask = masked(block_mask, query, call.get("mask_mod_other_buffers", ()))
     estimate = with_functions(
         problem, seen, lambda of: of.backward(call.wants, call.out), (score, score), mask

@@ -110,39 +110,31 @@ def update(work: Work, of: Operands, kept: Sequence[TensorType], *shared: Item) 
     ).plus(work.more(grad_scale is not None).on(total(x.numel for x in parameters)))
 
 
-@rule("aten._fused_sgd").takes(f"parameters? grads? momentum_buffer_list? {STEPPED}")
-def fused_sgd(
-    of: Operands,
-    *,
-    weight_decay: float,
-    momentum: float,
-    lr: Value,
-    dampening: float,
-    nesterov: bool,
-    maximize: bool,
-    is_first_step: bool,
-) -> Estimate:
+@rule("aten._fused_sgd").takes(
+    f"parameters? grads? momentum_buffer_list? {STEPPED}; weight_decay momentum lr dampening nesterov maximize is_first_step"
+)
+def fused_sgd(of: Operands) -> Estimate:
     """P -= lr * g; momentum is a product and a scaled sum more, and a first step only copies the gradient."""
-    work = WORK["sgd"].more(maximize + (WORK["l2_penalty"].flops if weight_decay != 0 else 0))
-    if momentum != 0:
+    work = WORK["sgd"].more(of.maximize + (WORK["l2_penalty"].flops if of.weight_decay != 0 else 0))
+    if of.momentum != 0:
         moving = WORK["momentum"].flops
-        work = work.more((0 if is_first_step else moving + (dampening != 0)) + moving * nesterov)
-    return update(work, of, of.momentum_buffer_list, lr)
+        work = work.more((0 if of.is_first_step else moving + (of.dampening != 0)) + moving * of.nesterov)
+    return update(work, of, of.momentum_buffer_list, of.lr)
 
 
-@takes(f"parameters? grads? exp_avgs? exp_avg_sqs? max_exp_avg_sqs? state_steps? {STEPPED}")
-def adam(
-    of: Operands, *, lr: Value, weight_decay: float, amsgrad: bool, maximize: bool, decoupled: bool = False
-) -> Estimate:
+@takes(
+    f"parameters? grads? exp_avgs? exp_avg_sqs? max_exp_avg_sqs? state_steps? {STEPPED}; lr weight_decay amsgrad maximize"
+)
+def adam(of: Operands, *, decoupled: bool = False) -> Estimate:
     """Both moments and the step; one operation more for a largest moment, one for a negated gradient.
 
     Weights decay by the gradient (two operations) or, decoupled, by a scale (one).
     """
     work = WORK["adam"]
-    if weight_decay != 0:
+    if of.weight_decay != 0:
         work = WORK["adamw"] if decoupled else work.more(WORK["l2_penalty"].flops)
     states = (*of.exp_avgs, *of.exp_avg_sqs, *of.max_exp_avg_sqs)
-    return update(work.more(amsgrad + maximize), of, states, *of.state_steps, lr)
+    return update(work.more(of.amsgrad + of.maximize), of, states, *of.state_steps, of.lr)
 
 
 rule("aten._fused_adam")(adam)

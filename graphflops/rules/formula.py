@@ -11,7 +11,8 @@ import ast
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
-from typing import NamedTuple
+
+from graphflops.base.record import Record
 
 Numbers = tuple[tuple[str, object], ...]
 
@@ -32,7 +33,7 @@ REDUCING = ("sum", "mean", "any")
 SCANNING = ("cumsum",)
 
 
-class Launch(NamedTuple):
+class Launch(Record, frozen=True):
     """One kernel of a formula."""
 
     function: str
@@ -45,7 +46,7 @@ class Launch(NamedTuple):
     is_in_place: bool = False  # it overwrites the result of the launch before it
 
 
-class _Number(NamedTuple):
+class _Number(Record, frozen=True):
     value: object
 
 

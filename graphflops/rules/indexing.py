@@ -121,8 +121,7 @@ def index_put(
     """Writes values at the indices; with `accumulate` one addition each."""
     part = x.like(indexed_shape(x, indices))
     expanded(values, part.shape)
-    where = tensors_of(indices)
-    return Update(x, part, (values, *where), part.numel if accumulate else 0, accumulate)
+    return Update(x, part, (values, *tensors_of(indices)), part.numel if accumulate else 0, accumulate)
 
 
 update("index_put _index_put_impl", index_put)

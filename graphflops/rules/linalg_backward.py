@@ -148,8 +148,7 @@ def lu(call: ForwardCall) -> Estimate:
 def householder_product(call: ForwardCall) -> Estimate:
     """A product of the result and its gradient, from which the reflectors are taken off one by one."""
     x, tau, found = call["x"], call["tau"], call.out
-    work = reflectors(x.shape[-2], x.shape[-1], tau.shape[-1])
-    return gradients(call, found, *work, x, tau, found)
+    return gradients(call, found, *reflectors(x.shape[-2], x.shape[-1], tau.shape[-1]), x, tau, found)
 
 
 @backward("aten.ormqr")

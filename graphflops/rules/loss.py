@@ -118,17 +118,15 @@ def cosine_embedding_loss(
     return total_of(full, reduction, flops, full.numel, (input1, input2, target))
 
 
-@rule("aten.triplet_margin_loss").takes("anchor positive negative")
-def triplet_margin_loss(
-    of: Operands, *, p: float = 2.0, swap: bool = False, reduction: int = MEAN
-) -> Estimate:
+@rule("aten.triplet_margin_loss").takes(f"anchor positive negative; p=2.0 swap=False reduction={MEAN}")
+def triplet_margin_loss(of: Operands) -> Estimate:
     """Two distances, with `swap` a third; add, subtract and clamp per row, with `swap` the smaller of two."""
     anchor, positive, negative = of
-    pairs = [(anchor, positive), (anchor, negative), *([(positive, negative)] if swap else [])]
+    pairs = [(anchor, positive), (anchor, negative), *([(positive, negative)] if of.swap else [])]
     shape = reduced(broadcast(anchor.shape, positive.shape, negative.shape), -1)
     full = TensorType(shape, real_of(float_result(anchor, positive, negative)))
-    loss = total_of(full, reduction, (3 + swap) * full.numel, 0, (anchor, positive, negative))
-    return loss.plus(*(pairwise_distance(a, b, p) for a, b in pairs))
+    loss = total_of(full, of.reduction, (3 + of.swap) * full.numel, 0, (anchor, positive, negative))
+    return loss.plus(*(pairwise_distance(a, b, of.p) for a, b in pairs))
 
 
 # Connectionist temporal classification: a recursion over time and the label sequence with blanks in between.

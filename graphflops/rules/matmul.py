@@ -77,14 +77,12 @@ def addmm(of: Operands, *, out_dtype: DType | None = None, beta: Number = 1, alp
     return add_product(of.base, product, beta, alpha)
 
 
-@rule("aten._addmm_activation", product=("a", "b")).takes("base a b")
-def addmm_activation(
-    of: Operands, *, beta: Number = 1, alpha: Number = 1, use_gelu: bool = False
-) -> Estimate:
+@rule("aten._addmm_activation", product=("a", "b")).takes("base a b; beta=1 alpha=1 use_gelu=False")
+def addmm_activation(of: Operands) -> Estimate:
     """As addmm, followed by relu, one comparison, or gelu."""
     product = matmul(of.a, of.b)
-    activated = WORK["gelu" if use_gelu else "relu"].on(only_result(product).numel)
-    return add_product(of.base, product, beta, alpha).plus(activated)
+    activated = WORK["gelu" if of.use_gelu else "relu"].on(only_result(product).numel)
+    return add_product(of.base, product, of.beta, of.alpha).plus(activated)
 
 
 @rule("aten.addbmm", product=("a", "b"))
@@ -102,8 +100,7 @@ def addbmm(
 def addr(base: TensorType, a: TensorType, b: TensorType, *, beta: Number = 1, alpha: Number = 1) -> Estimate:
     """As addmm for a column times a row."""
     out = TensorType((*a.shape, *b.shape), result_type(base, a, b))
-    product = Estimate((out,), flops_of(out.numel, out.dtype), reads=(a, b))
-    return add_product(base, product, beta, alpha)
+    return add_product(base, Estimate((out,), flops_of(out.numel, out.dtype), reads=(a, b)), beta, alpha)
 
 
 def add_product(base: TensorType, product: Estimate, beta: Number, alpha: Number) -> Estimate:

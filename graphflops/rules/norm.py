@@ -299,16 +299,15 @@ def native_group_norm_backward(of: Operands, *, C: Dim, output_mask: Wants) -> E
 @rule(
     "aten.native_batch_norm_backward batch_norm_backward _batch_norm_impl_index_backward",
     "aten.cudnn_batch_norm_backward miopen_batch_norm_backward",
-).takes("* grad x weight? running_mean? running_var? saved_mean? saved_var?")
-def batch_norm_backward(
-    of: Operands, *, training: bool = True, output_mask: Wants = (True, True, True)
-) -> Estimate:
+).takes(
+    "* grad x weight? running_mean? running_var? saved_mean? saved_var?; training=True output_mask=(True,True,True)"
+)
+def batch_norm_backward(of: Operands) -> Estimate:
     """Up to 8 operations per element for input, weight and bias in training, 5 in inference."""
-    kept = of.named("saved_mean saved_var" if training else "running_mean running_var")
-    affine = affine_of(of.x, of.weight)
-    norm = BATCH if training else BATCH_INFERENCE
-    estimate = norm.gradients(of.grad, of.x, of.weight, output_mask, kept, affine)
-    return replace(estimate, transcendentals=0 if training else affine.numel)
+    kept = of.named("saved_mean saved_var" if of.training else "running_mean running_var")
+    affine, norm = affine_of(of.x, of.weight), BATCH if of.training else BATCH_INFERENCE
+    estimate = norm.gradients(of.grad, of.x, of.weight, of.output_mask, kept, affine)
+    return replace(estimate, transcendentals=0 if of.training else affine.numel)
 
 
 def affine_of(x: TensorType, weight: TensorType | None) -> TensorType:
@@ -347,5 +346,4 @@ backward("aten._native_batch_norm_legit_no_training _batch_norm_no_update")(part
 )
 def batch_norm_gradient(call: ForwardCall) -> Estimate:
     """As in training for the batch's own statistics, as in inference for running ones."""
-    own = call.get("training", call.get("use_input_stats"))
-    return priced(BATCH if own else BATCH_INFERENCE, call)
+    return priced(BATCH if call.get("training", call.get("use_input_stats")) else BATCH_INFERENCE, call)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ast import literal_eval
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -10,14 +11,15 @@ from graphflops.errors import ShapeError
 
 
 class Operands:
-    """The operands of one call, in the operator's order; None where one is left out."""
+    """The operands of one call, in the operator's order, None where one is left out; and by name its attributes."""
 
-    def __init__(self, given: Mapping[str, Any]) -> None:
-        self.given = given
+    def __init__(self, given: Mapping[str, Any], attributes: Mapping[str, Any]) -> None:
+        self.given, self.attributes = given, attributes
 
     def __getattr__(self, name: str) -> Any:
-        if name in self.given:
-            return self.given[name]
+        for values in (self.given, self.attributes):
+            if name in values:
+                return values[name]
         raise AttributeError(f"there is no operand {name}")
 
     def __iter__(self) -> Iterator[Any]:
@@ -60,24 +62,31 @@ class Derived:
 
 
 class Taking(Derived):
-    """A rule whose operands have their names here: it takes them as one argument `of`, and attributes by their names."""
+    """A rule whose operands have their names here: it takes them, and attributes, as one argument `of`."""
 
     def __init__(self, names: str, function: Callable[..., Estimate]) -> None:
         super().__init__(function)
+        operands, _, attributes = names.partition(";")
         kinds = {"?": "TensorType | None", "=": "object"}
-        self.takes = {
-            name.rstrip("?="): kinds.get(name[-1], "TensorType") for name in names.replace("*", "").split()
+        self.operands = {
+            name.rstrip("?="): kinds.get(name[-1], "TensorType") for name in operands.replace("*", "").split()
         }
-        placed = names.partition("*")[0].split()  # the others are found by name
+        placed = operands.partition("*")[0].split()  # the others are found by name
         self.order = tuple(name.rstrip("?=") for name in placed)
+        stated = [attribute.partition("=") for attribute in attributes.split()]
+        self.defaults = {name: literal_eval(default) if default else None for name, _, default in stated}
+        self.takes = self.operands | {
+            name: "object | None" if default else "object" for name, _, default in stated
+        }
 
     def __call__(self, *operands: Any, **named: Any) -> Estimate:
-        given = dict.fromkeys(self.takes) | dict(zip(self.takes, operands, strict=False))
-        given |= {name: named.pop(name) for name in self.takes if name in named}
+        given = dict.fromkeys(self.operands) | dict(zip(self.operands, operands, strict=False))
+        given |= {name: named.pop(name) for name in self.operands if name in named}
         for name, value in given.items():
-            if value is None and "None" not in self.takes[name]:
+            if value is None and "None" not in self.operands[name]:
                 raise ShapeError(f"the operand {name} is missing")
-        estimate: Estimate = self.__wrapped__(Operands(given), **named)
+        attributes = {name: named.pop(name, default) for name, default in self.defaults.items()}
+        estimate: Estimate = self.__wrapped__(Operands(given, attributes), **named)
         return estimate
 
 
@@ -85,6 +94,7 @@ def takes(names: str) -> Callable[[Callable[..., Estimate]], Taking]:
     """Make a rule of a function of `Operands`.
 
     names: in the operator's order, `bias?` for one that may be left out, `sizes=` for one that need not be a tensor; those
-    after a `*` are found by name, as keywords.
+    after a `*` are found by name, as keywords. Behind a `;` stand attributes, which are no operands: `heads` that a call
+    must give, `causal=0` with its default.
     """
     return lambda function: Taking(names, function)

@@ -90,8 +90,7 @@ def _result(of: Operands, sizes: Sizes, text: str) -> TensorType | None:
         return x
     given, _, otherwise = dtype.partition("|")
     wanted: Any = getattr(of, given, None) or DTYPES.get(otherwise or given)
-    own = _sizes(of, sizes, shape) if bracket else None
-    return x.like(own, getattr(wanted, "dtype", wanted))
+    return x.like(_sizes(of, sizes, shape) if bracket else None, getattr(wanted, "dtype", wanted))
 
 
 def _sizes(of: Operands, sizes: Sizes, text: str) -> Iterator[Dim]:

@@ -52,7 +52,7 @@ _OF_THEIR_OWN = """add sub rsub pow square round clamp clamp_min clamp_max addcm
 mvlgamma where masked_fill lerp prelu elu gelu glu rrelu_with_noise softplus"""
 _IN_TYPE_OF_OPERANDS = """neg floor ceil trunc sign sgn frac nan_to_num mul floor_divide remainder fmod fmax fmin nextafter
 heaviside gcd lcm hypot maximum minimum relu threshold leaky_relu rrelu rrelu_with_noise_backward hardshrink softshrink
-hardsigmoid hardswish mish silu hardtanh selu celu log_sigmoid"""
+hardsigmoid hardswish mish silu hardtanh selu celu log_sigmoid add_relu"""
 _FOLDS: dict[str, Callable[..., Dim]] = {
     "neg": operator.neg,
     "mul": operator.mul,
@@ -114,12 +114,6 @@ def mvlgamma(a: TensorType, p: int) -> Estimate:
 backward("aten.polygamma", "aten.special_polygamma")(differentiate(WORK["polygamma"]))
 
 
-@rule("aten._add_relu")
-def add_relu(a: Value, b: Value) -> Estimate:
-    """A sum and its relu."""
-    return elementwise(WORK["add"].more(WORK["relu"].flops), a, b)
-
-
 def _combined(a: Value, b: Value, alpha: Value = 1, *, name: str, fold: Callable[..., Dim]) -> Estimate:
     """A sum or a difference, and the product with alpha if it is not one."""
     work = WORK[name].more(0 if alpha == 1 else WORK["mul"].flops)
@@ -150,8 +144,7 @@ def divide_rounding(a: TensorType, b: Value, *, rounding_mode: str | None = None
 @backward(*ROUNDING)
 def divide_rounding_backward(call: ForwardCall) -> Estimate:
     """Zero for a rounded division, else the gradient of a division."""
-    rounded = call.get("rounding_mode") is not None
-    return differentiate(WORK["floor_divide" if rounded else "div"])(call)
+    return differentiate(WORK["floor_divide" if call.get("rounding_mode") is not None else "div"])(call)
 
 
 @rule("aten.round", "aten.special_round")
@@ -185,24 +178,10 @@ pointwise("clamp_min", fold=dim_max)
 pointwise("clamp_max", fold=dim_min)
 
 
-@rule("aten.where", "prims.where")
-def select(condition: TensorType, a: Value, b: Value) -> Estimate:
-    """One selection per element; the type is promoted from the two that are chosen between."""
-    return elementwise(
-        WORK["where"], condition, a, b, result=lambda _, *chosen: result_type(*chosen), fold=where
-    )
-
-
-backward("aten.where")(differentiate(WORK["where"], "condition", "a", "b"))
-
-
-@rule("aten.masked_fill")
-def masked_fill(a: TensorType, mask: TensorType, value: Value) -> Estimate:
-    """One selection per element, in the type of what is filled."""
-    return elementwise(WORK["masked_fill"], a, mask, value, result=lambda x, *_: x.dtype)
-
-
-backward("aten.masked_fill")(differentiate(WORK["masked_fill"], "a", "mask", "value"))
+for _dialect in ("aten", "prims"):  # the type is promoted from the two that are chosen between
+    _result = lambda _, *chosen: result_type(*chosen)  # noqa: E731
+    pointwise("where", operands="condition a b", result=_result, fold=where, dialect=_dialect)
+pointwise("masked_fill", operands="a mask value", result=lambda x, *_: x.dtype)
 
 
 @rule("aten.pow")
@@ -227,26 +206,13 @@ backward("aten.pow", "aten.float_power")(differentiate(WORK["pow"], "a", "expone
 backward("aten.frexp")(differentiate(WORK["frexp"]))
 
 
-@rule("aten.complex")
-def make_complex(real: TensorType, imag: TensorType) -> Estimate:
-    """Interleaves real and imaginary parts; no arithmetic."""
-    return elementwise(Work("complex"), real, imag, result=_complex)
-
-
-@rule("aten.polar")
-def polar(abs: TensorType, angle: TensorType) -> Estimate:
-    """Sine, cosine and two products per element."""
-    return elementwise(WORK["polar"], abs, angle, result=_complex)
-
-
 def _complex(*parts: Value) -> DType:
     return complex_of(result_type(*parts))
 
 
-@rule("aten.angle")
-def angle(a: TensorType) -> Estimate:
-    """An arc tangent per complex element; one operation per real element, whose sign gives the angle."""
-    return elementwise(WORK["angle"], a, result=lambda x: real_of(float_result(x)))
+pointwise("complex", "complex", operands="real imag", result=_complex)
+pointwise("polar", operands="abs angle", result=_complex)
+pointwise("angle", result=lambda x: real_of(float_result(x)))
 
 
 @rule("aten.conj_physical", "aten._conj_physical")
@@ -331,8 +297,7 @@ def glu(a: TensorType, dim: int = -1) -> Estimate:
 @rule("aten.glu_backward")
 def glu_backward(grad: TensorType, a: TensorType) -> Estimate:
     """Grad * s for one half, grad * a * s * (1 - s) for the other."""
-    work = elementwise(first_gradient(WORK["glu"]), grad)
-    return replace(work, out=(a.like(),), reads=(grad, a))
+    return replace(elementwise(first_gradient(WORK["glu"]), grad), out=(a.like(),), reads=(grad, a))
 
 
 backward("aten.glu")(lambda call: glu_backward(call.out, call["a"]))

@@ -104,8 +104,7 @@ rule("aten.max_pool2d_backward").derived(pooling_backward, spatial=2, again=True
 )
 def max_pool_gradient(call: ForwardCall) -> Estimate:
     """Adds each output's gradient at the position of its maximum; a training step keeps the indices."""
-    kept = operand_gradient(call, saved=(call.out.like(dtype=INT64),))
-    return replace(kept, vector_flops=call.out.numel)
+    return replace(operand_gradient(call, saved=(call.out.like(dtype=INT64),)), vector_flops=call.out.numel)
 
 
 def adaptive_windows(sizes: Shape, counts: Shape) -> Dim:

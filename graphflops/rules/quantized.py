@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from graphflops.cost import Estimate, Value
 from graphflops.dims import Dim, ceil_div, differ, floor_div, prod
 from graphflops.rules.elementwise import differentiate
-from graphflops.rules.matmul import Number, add_product, flops_of, grouped_mm, linear, matmul_into
+from graphflops.rules.matmul import add_product, flops_of, grouped_mm, linear, matmul_into
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import backward, require, rule
 from graphflops.rules.shapes import Tensors, only_result, shown
@@ -127,14 +127,12 @@ def scaled_mm_v2(of: Operands, *, out_dtype: DType | None) -> Estimate:
 
 
 @rule("aten._scaled_addmm", product=("a", "b")).takes(
-    "base a b scale_a? recipe_a? swizzle_a? scale_b? recipe_b? swizzle_b? contraction_dim?"
+    "base a b scale_a? recipe_a? swizzle_a? scale_b? recipe_b? swizzle_b? contraction_dim?; beta=1 alpha=1"
 )
-def scaled_addmm(
-    of: Operands, *, beta: Number = 1, alpha: Number = 1, use_fast_accum: bool = False
-) -> Estimate:
+def scaled_addmm(of: Operands) -> Estimate:
     """As _scaled_mm_v2, added to a matrix of the result's type."""
     product = _scaled(matmul_into(of.a, of.b, of.base.dtype), (*of.scale_a, *of.scale_b))
-    return add_product(of.base, product, beta, alpha).plus(vector_flops=product.vector_flops)
+    return add_product(of.base, product, of.beta, of.alpha).plus(vector_flops=product.vector_flops)
 
 
 @rule("aten._scaled_grouped_mm", product=("a", "b")).takes(
@@ -255,23 +253,22 @@ def sparse_mm(a: TensorType, meta: TensorType, b: TensorType, *, out_dtype: DTyp
     return Estimate((out,), flops_of(a.numel * b.shape[1], a.dtype), reads=(a, meta, b))
 
 
-@rule("aten._sparse_semi_structured_addmm").takes("base a meta b")
-def sparse_addmm(
-    of: Operands, *, alpha: Number = 1, beta: Number = 1, out_dtype: DType | None = None
-) -> Estimate:
+@rule("aten._sparse_semi_structured_addmm").takes("base a meta b; alpha=1 beta=1 out_dtype=None")
+def sparse_addmm(of: Operands) -> Estimate:
     """As _sparse_semi_structured_mm, added to one number per row."""
-    column, product = of.base.view((of.base.shape[0], 1)), sparse_mm(of.a, of.meta, of.b, out_dtype=out_dtype)
-    return add_product(column, product, beta, alpha)
+    column, product = (
+        of.base.view((of.base.shape[0], 1)),
+        sparse_mm(of.a, of.meta, of.b, out_dtype=of.out_dtype),
+    )
+    return add_product(column, product, of.beta, of.alpha)
 
 
-@rule("aten._cslt_sparse_mm").takes("a b bias? alpha?")
-def cslt_sparse_mm(
-    of: Operands, *, out_dtype: DType | None = None, transpose_result: bool = False
-) -> Estimate:
+@rule("aten._cslt_sparse_mm").takes("a b bias? alpha?; out_dtype=None transpose_result=False")
+def cslt_sparse_mm(of: Operands) -> Estimate:
     """A multiply-add per column and stored weight: half of each row."""
     a, b, bias, alpha = of
     rows, (inner, columns) = a.shape[0], b.shape
-    out = b.like((columns, rows) if transpose_result else (rows, columns), out_dtype)
+    out = b.like((columns, rows) if of.transpose_result else (rows, columns), of.out_dtype)
     operations = (bias is not None) + (alpha is not None)
     flops = flops_of(rows * floor_div(inner, 2) * columns, b.dtype)
     return Estimate((out,), flops, operations * out.numel, reads=(a, b, bias, alpha))

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from graphflops.cost import Estimate, free
 from graphflops.dims import Dim, differ, meet, prod, total
 from graphflops.rules.creation import DROPOUT
-from graphflops.rules.matmul import Mask, flops_of
+from graphflops.rules.matmul import flops_of
 from graphflops.rules.operands import Derived, Operands, takes
 from graphflops.rules.registry import ForwardCall, backward, require, rule
 from graphflops.rules.shapes import Tensors, shown, tensors_of, where_wanted
@@ -344,17 +344,18 @@ rule("aten._cudnn_rnn")(cudnn_rnn)
 rule("aten.miopen_rnn").derived(cudnn_rnn, weight_buf=None, in_one_buffer=True)
 
 
-@rule("aten._cudnn_rnn_backward").takes("x * hx cx? output grad_output? grad_hy? grad_cy? weight_buf reserve")
-def cudnn_rnn_backward(
-    of: Operands, *, weight: Tensors, weight_stride0: int, mode: int, bidirectional: bool, output_mask: Mask
-) -> Estimate:
+@rule("aten._cudnn_rnn_backward").takes(
+    "x * hx cx? output grad_output? grad_hy? grad_cy? weight_buf reserve; weight weight_stride0 mode bidirectional "
+    "output_mask"
+)
+def cudnn_rnn_backward(of: Operands) -> Estimate:
     """Back-propagation through time, for the operands in the mask: input, both states, weights."""
-    layers = cut(weight, weight_stride0)
-    names = zip(("x", "hx", "cx", "params"), output_mask, strict=True)
+    layers = cut(of.weight, of.weight_stride0)
+    names = zip(("x", "hx", "cx", "params"), of.output_mask, strict=True)
     wants = frozenset(name for name, wanted in names if wanted)
-    work = recur_back(MODES[mode], of.x, of.hx, layers, 2 if bidirectional else 1, wants)
-    single = where_wanted((of.x, of.hx, of.cx), output_mask[:3])
-    weights = (value.like() for value in weight if output_mask[3])
+    work = recur_back(MODES[of.mode], of.x, of.hx, layers, 2 if of.bidirectional else 1, wants)
+    single = where_wanted((of.x, of.hx, of.cx), of.output_mask[:3])
+    weights = (value.like() for value in of.weight if of.output_mask[3])
     return replace(work, out=(*single, *weights), reads=(*of,))
 
 

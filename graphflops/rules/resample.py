@@ -142,20 +142,18 @@ rule("aten.cudnn_grid_sampler").derived(grid_sampler, order="x grid", interpolat
 @rule(
     "aten.grid_sampler_2d_backward grid_sampler_3d_backward cudnn_grid_sampler_backward",
     "aten._grid_sampler_2d_cpu_fallback_backward",
-).takes("* grad x grid")
-def grid_sampler_backward(
-    of: Operands, *, interpolation_mode: int = BILINEAR, output_mask: tuple[bool, ...] = (True, True)
-) -> Estimate:
+).takes(f"* grad x grid; interpolation_mode={BILINEAR} output_mask=(True,True)")
+def grid_sampler_backward(of: Operands) -> Estimate:
     """Positions and weights again; per tap two operations for the input, two per coordinate for the grid."""
     grad, x, grid = of
     spatial = x.rank - 2
-    taps = taps_of(interpolation_mode, spatial)
+    taps = taps_of(of.interpolation_mode, spatial)
     points = prod(grid.shape[:-1])
-    wants_input, wants_grid = output_mask
+    wants_input, wants_grid = of.output_mask
     # The nearest input gets the whole gradient in one addition, and no grid point moves it.
     each = (max(2 * taps, 1) if wants_input else 0) + (2 * taps * spatial if wants_grid else 0)
     return Estimate(
-        where_wanted((x, grid), output_mask),
+        where_wanted((x, grid), of.output_mask),
         vector_flops=each * grad.numel + (UNNORMALISE * spatial + taps) * points,
         reads=(grad, x if wants_grid else None, grid),
     )

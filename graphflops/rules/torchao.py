@@ -154,8 +154,7 @@ def quantized_attention(
 ) -> Estimate:
     """Attention over quantised operands; probabilities and results are quantised again."""
     problem = attend(query, key, value, attn_mask, right=0 if is_causal else None)
-    estimate = problem.forward(query.like())
-    return estimate.plus(vector_flops=QUANTIZE * (problem.scores + query.numel))
+    return problem.forward(query.like()).plus(vector_flops=QUANTIZE * (problem.scores + query.numel))
 
 
 @rule("torchao._scaled_embedding_bag", kind="gather").takes(

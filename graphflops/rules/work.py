@@ -23,6 +23,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from msgspec.structs import replace
+
+from graphflops.base.record import Record
 from graphflops.cost import Estimate
 from graphflops.dims import Dim
 from graphflops.errors import RuleError
@@ -40,7 +43,7 @@ class Gradient(NamedTuple):
     reads: str = ""
 
 
-class Formula(NamedTuple):
+class Formula(Record, frozen=True):
     """The gradient of one operand as a formula (`formula.py` says how to write it), of which its work is counted."""
 
     text: str
@@ -53,7 +56,7 @@ ZERO = Gradient()
 PASS = None  # the gradient of the result is also the operand's: no work, the same memory
 
 
-class Work(NamedTuple):
+class Work(Record, frozen=True):
     """Work of one function per element of its result."""
 
     name: str
@@ -76,7 +79,7 @@ class Work(NamedTuple):
 
     def times(self, count: int) -> Work:
         """The function applied `count` times to each element."""
-        return self._replace(flops=count * self.flops, transcendentals=count * self.transcendentals)
+        return replace(self, flops=count * self.flops, transcendentals=count * self.transcendentals)
 
 
 def _cells(table: str) -> Iterator[list[str]]:

@@ -140,8 +140,7 @@ class RunComparison:
         """Compare one result's type with the derived one, and record its data-dependent sizes."""
         if typed.mapped:
             return  # its vmapped axes are hidden from operators
-        dtype = str(value.dtype).removeprefix("torch.")
-        check = self.sizes.check(typed, dtype, value.shape)
+        check = self.sizes.check(typed, str(value.dtype).removeprefix("torch."), value.shape)
         reason = ""
         if check.verdict == "different":
             if name not in self.graph.used:

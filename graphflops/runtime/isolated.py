@@ -94,8 +94,7 @@ def child_command(task: str, request: Mapping[str, Any]) -> list[str]:
     """The command of a child that imports what this process imports; the current folder is not searched for modules."""
     paths = [path for path in sys.path if path]
     run = "from graphflops.runtime.isolated import main; main(*sys.argv[1:])"
-    code = f"import sys; sys.path[:] = {paths!r}; {run}"
-    return [sys.executable, "-c", code, task, json.dumps(request)]
+    return [sys.executable, "-c", f"import sys; sys.path[:] = {paths!r}; {run}", task, json.dumps(request)]
 
 
 def main(task: str, text: str) -> None:

@@ -34,6 +34,18 @@ def free_bytes() -> int | None:
     return min((size for size in found if size is not None), default=None)
 
 
+def most_held_bytes() -> int:
+    """Memory that this process has had at most, 0 if unknown. On Linux `ru_maxrss` begins with that of its parent."""
+    if (held := _field("/proc/self/status", "VmHWM:")) is not None:
+        return held
+    with suppress(ImportError):
+        import resource
+
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return most if sys.platform == "darwin" else most * 1024
+    return 0
+
+
 def limit_process(seconds: float, memory: int | None, writes: int) -> None:
     """Limit this process: processor time, memory beyond what it has now, files. No effect on Windows.
 

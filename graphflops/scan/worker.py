@@ -35,6 +35,7 @@ from graphflops.loading import analyze
 from graphflops.report import HELD, Named, Report, Totals
 from graphflops.report.contradictions import contradicted, impossible
 from graphflops.report.findings import SEVERITIES, Finding
+from graphflops.runtime.machine import most_held_bytes
 from graphflops.scan.jobs import Binding, Options, Result, fetch, size_of
 
 _LARGEST = 2**63  # beyond what a column of integers holds; such a number stands in the column of formulas
@@ -286,17 +287,10 @@ def main() -> None:
     gc.disable()
     decoder = msgspec.json.Decoder(Task)
     for number, line in enumerate(sys.stdin.buffer):
-        task = decoder.decode(line)
-        found = answered(task)
+        found = answered(decoder.decode(line))
         if number % _COLLECTED == 0:
             gc.collect()
-        held = 0  # bytes, where the system tells
-        with contextlib.suppress(ImportError):
-            import resource
-
-            kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-            held = kilobytes if sys.platform == "darwin" else kilobytes * 1024
-        replies.write(msgspec.json.encode(replace(found, memory=held)) + b"\n")
+        replies.write(msgspec.json.encode(replace(found, memory=most_held_bytes())) + b"\n")
         replies.flush()
 
 

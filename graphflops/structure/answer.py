@@ -114,8 +114,7 @@ def _stage(
     part: int,
     by: queries.Quantity,
 ) -> Stage:
-    nodes = graph.nodes(data="kind")
-    calls = [name for name, kind in nodes if kind == "call" and of_call[name] == part]
+    calls = [name for name, kind in graph.nodes(data="kind") if kind == "call" and of_call[name] == part]
     read = {maker for name in calls for maker in graph.pred[name] if graph.nodes[maker]["kind"] == "weight"}
     ends = ((span.crossing, max(of_call[name] for name in span.users)) for span in spans)
     crossing = [one for one, last in ends if of_call[one.maker] <= part < last]

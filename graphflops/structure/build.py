@@ -256,8 +256,7 @@ class Measures:
         found = self.cost(Cost.sum(row.cost for row in known)) | {"exact": exact}
         backward = [row.backward for row in known if row.backward is not None]
         if backward:
-            costs = self.cost(Cost.sum(backward))
-            found |= {f"backward_{name}": value for name, value in costs.items()}
+            found |= {f"backward_{name}": value for name, value in self.cost(Cost.sum(backward)).items()}
         return found
 
     def cost(self, cost: Cost) -> Attributes:

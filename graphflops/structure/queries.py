@@ -201,8 +201,7 @@ def bottlenecks(graph: networkx.MultiDiGraph) -> Bottlenecks:
             sizes = {data["value"]: data.get("bytes") for _, _, data in flow.out_edges(name, data=True)}
             found.append(Bottleneck(name, None if None in sizes.values() else sum(sizes.values()), before))
     found.sort(key=lambda one: (one.bytes is None, one.bytes, one.flops))
-    beside = tuple([name for name in chains if name != source])
-    return Bottlenecks(source, end, tuple(found), beside)
+    return Bottlenecks(source, end, tuple(found), tuple([name for name in chains if name != source]))
 
 
 def _dominators(flow: networkx.MultiDiGraph, source: str, end: str) -> list[str]:

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from math import dist, exp, log, log2, prod, sqrt
 from operator import itemgetter, mul
-from typing import NamedTuple
 
 from graphflops.base.record import Record
 from graphflops.devices import Calibration, Device
@@ -64,7 +63,7 @@ _COLUMNS = {
 _TRAFFIC = Columns(("bytes", "rows", "columns"), (3.0, 3.0, 3.0), 0.2, 0.08)
 
 
-class Correction(NamedTuple):
+class Correction(Record, frozen=True):
     """A factor of the time, and the standard deviation of its logarithm."""
 
     factor: float
@@ -73,7 +72,8 @@ class Correction(NamedTuple):
 
 def correction(kernel: Kernel, device: Device) -> Correction | None:
     """The correction by the points of the kernel's family, variant and element type, or of those most like it."""
-    known = {(points.family, points.variant, points.dtype): points for points in device.calibration}
+    family = [points for points in device.calibration if points.family == kernel.family]
+    known = {(points.variant, points.dtype): points for points in family}
     variant, sizes = variant_of(kernel), columns_of(kernel)
     variants = (variant, f"{variant}.alone", "tn.alone") if kernel.family == "matmul" else (variant,)
     if isinstance(kernel.sizes, Product) and not kernel.is_alone:
@@ -82,7 +82,7 @@ def correction(kernel: Kernel, device: Device) -> Correction | None:
             variants = (variant,)  # points of another layout do not correct constants of this one alone
     for name in variants:
         for dtype in (kernel.dtype, _ALIKE.get(kernel.dtype, "")):
-            points = known.get((kernel.family, name, dtype))
+            points = known.get((name, dtype))
             if (
                 points is not None
                 and points.columns[: len(sizes)] == _COLUMNS.get(points.family, _TRAFFIC).names[: len(sizes)]

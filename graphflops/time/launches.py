@@ -20,7 +20,7 @@ from graphflops.kernels.beside import GradientLayouts
 from graphflops.kernels.buffers import saved_input_bytes
 from graphflops.kernels.call import ConcreteCall, OpenSizeError, Sizes
 from graphflops.kernels.gradients import backward_kernels, call_kernels
-from graphflops.kernels.kernel import AttentionKernel, Exchange, Kernel
+from graphflops.kernels.kernel import AttentionKernel, Exchange, Kernel, Product
 from graphflops.kernels.lower import inside_operator
 from graphflops.kernels.moved import Transfer, copy, elementwise, transfer
 from graphflops.kernels.rowwise import loss_kernels
@@ -240,7 +240,7 @@ class Launcher:
                 out = next(value for value in call.estimate.out if isinstance(value, TensorType))
                 tensors = (self.sizes.known(out, strides) for strides in copied)
                 copies = [copy(tensor) for tensor in tensors if tensor is not None]
-                kernels = (*copies, *kernels)
+                kernels = (*copies, *map(_of_copies, kernels))
             launched = (*(kernels or ()), *self._sums(call, contributions, gradients))
             launched = self.joined.setdefault(launched, launched)  # equal ones are timed once
             own = self._host_inside(call, run.expanded.outer.get(call.node.name), "backward", launched)
@@ -338,6 +338,14 @@ class Launcher:
             return kernels
         stride = max(1, abs(group.ranks[1] - group.ranks[0]))
         return (*copies, replace(last, sizes=replace(last.sizes, stride=stride)))
+
+
+def _of_copies(kernel: Kernel) -> Kernel:
+    """The kernel where the gradient was copied: a transposed one then lies in order."""
+    sizes = kernel.sizes
+    if not isinstance(sizes, Product) or sizes.layout != "nt":
+        return kernel
+    return replace(kernel, sizes=replace(sizes, layout="nn"))
 
 
 def _entered(before: str, now: str) -> list[str]:

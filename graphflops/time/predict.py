@@ -207,8 +207,7 @@ def names_of_constants(kernel: Kernel, width: float) -> list[str]:
         case Product() as sizes:
             kind = predict_products.product_kind(sizes, bytes_of(kernel.dtype))
             few = {"gemv": (("few",), ("skinny",)), "few": (("skinny",),)}.get(kind, ())
-            uneven = predict_products.uneven_kind(sizes, kernel.dtype)
-            first = [(each,) for each in (kernel.variant, uneven) if each]
+            first = [(kernel.variant,)] if kernel.variant else []
             of_variants = (*first, (kind,), *few, ("batched" if sizes.batch > 1 else sizes.layout,), ())
     variants = [".".join(filter(None, (kernel.family, *parts))) for parts in of_variants]
     return [name for variant in variants for name in (f"{variant}.{int(8 * width)}", variant)]

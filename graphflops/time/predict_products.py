@@ -101,36 +101,22 @@ def product_kind(sizes: Product, width: float) -> str:
     """What tells products apart: few rows, which take as long as the other matrix takes to read, have kernels of their own.
 
     Those of 16 bits run on matrix units even for one row; one row of wider numbers is a matrix-vector product (gemv), and
-    so is one of 16 bits whose rows have an odd number of them. In batches of 16 bits rows that are no multiple of 16 bytes
-    have kernels of older GPUs, by how many bytes they load at a time.
+    so is one of 16 bits whose rows have an odd number of them. In 16 bits rows that are no multiple of 16 bytes have
+    kernels of older GPUs, by how many bytes they load at a time: nvjet, which loads whole lines, takes none.
     """
     alignment, has_few_rows = _alignment_of(sizes, width), _has_few_rows(sizes)
-    if sizes.batch == 1:
-        if has_few_rows and _is_vector(sizes.m, width, alignment):
-            return "gemv"
-        if has_few_rows and sizes.m <= _FEW and width > _NARROW:
-            return "few"
-        return "skinny" if has_few_rows else sizes.layout
-    if _is_vector(sizes.m, width, alignment):
-        return "batched.vector"
+    batched = "batched." if sizes.batch > 1 else ""
+    if _is_vector(sizes.m, width, alignment) and (batched or has_few_rows):
+        return "batched.vector" if batched else "gemv"
     if width == _NARROW and alignment < _ALIGNED:
-        return f"batched.by_{alignment}"
-    return "batched.skinny" if has_few_rows else "batched"
+        return f"{batched}by_{alignment}"
+    if has_few_rows:
+        return "few" if sizes.m <= _FEW and not batched and width > _NARROW else f"{batched}skinny"
+    return "batched" if batched else sizes.layout
 
 
 def _has_few_rows(sizes: Product) -> bool:
     return sizes.layout in ("tn", "nn") and sizes.m <= (_FEW_ROWS if sizes.batch == 1 else _FEW_OF_BATCH)
-
-
-def uneven_kind(sizes: Product, dtype: str) -> str:
-    """The kind of few rows in 16 bits some of which begin at an odd element: nvjet, which loads whole lines, takes none.
-
-    Few rows are multiplied element by element of k (gemmSN, magma), more rows by kernels of older GPUs.
-    """
-    if dtype not in ("bfloat16", "float16") or sizes.batch > 1 or not _has_few_rows(sizes):
-        return ""
-    least = _FEW if dtype == "bfloat16" else _FEW_OF_BATCH
-    return "uneven" if sizes.m >= least and _alignment_of(sizes, _NARROW) <= _NARROW else ""
 
 
 def _is_vector(rows: int, width: float, alignment: int) -> bool:

@@ -282,8 +282,7 @@ def versions(path: str, span: RevisionRange | None, most: int) -> list[Version]:
             how, asked = "--full-tree", found[-1].renamed_from or found[-1].path
         if listed := git("ls-tree", "-z", how, old, "--", asked):
             about, _, name = listed.rstrip(b"\0").partition(b"\t")
-            told = os.fsdecode(git("log", "-1", "--format=%cs%x00%s", old)).strip("\n")
-            date, subject = told.split("\0")
+            date, subject = os.fsdecode(git("log", "-1", "--format=%cs%x00%s", old)).strip("\n").split("\0")
             found.append(Version(old, date, subject, os.fsdecode(name), about.decode().split()[2]))
     if not found:
         raise FileError(f"{shown(path)}: no commit of that range has such a file")

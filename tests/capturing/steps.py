@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
+
+from graphflops import record
+from graphflops.graph import Graph
 
 WIDTH, HEADS, HIDDEN, VOCABULARY, LAYERS = 32, 4, 128, 48, 2
 BATCH, LENGTH = 2, 8
@@ -82,6 +87,16 @@ def loss(scores: torch.Tensor) -> torch.Tensor:
 def trained(model: nn.Module) -> tuple[Any, ...]:
     ids = torch.zeros(BATCH, LENGTH, dtype=torch.long)
     return model, ids, torch.optim.AdamW(model.parameters()), loss
+
+
+@cache
+def _recorded(factory: Callable[..., Any], mesh: tuple[tuple[str, int], ...], rank: int) -> Graph:
+    return record(factory, mesh=dict(mesh), rank=rank)
+
+
+def recorded(factory: Callable[..., Any], mesh: dict[str, int] | None = None, rank: int = 0) -> Graph:
+    """The step of one of the factories below, recorded once for all tests, which only read it."""
+    return _recorded(factory, tuple((mesh or {}).items()), rank)
 
 
 def single() -> tuple[Any, ...]:

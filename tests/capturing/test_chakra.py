@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 import torch
 import torch.distributed as dist
 
-from graphflops import analyze, record
+from graphflops import analyze
 from tests.capturing import steps
 from tests.capturing.steps import BYTES, LAYER, LAYERS, OUTER, PARAMETERS
 from tests.render.chakra_messages import attributes
@@ -23,12 +23,12 @@ GROUPS = "## process_group:init ##"
 
 
 def nodes_of(factory: Any, unknown: int = 0, **options: Any) -> list[Any]:
-    return assert_true(analyze(record(factory, **options), device="h100"), unknown)
+    return assert_true(analyze(steps.recorded(factory, **options), device="h100"), unknown)
 
 
 def test_gradients_are_summed_once() -> None:
     """Data parallel: one bucket of all gradients, among all ranks, of which ASTRA-sim needs no list."""
-    report = analyze(record(steps.data_parallel, mesh={"dp": 4}, rank=3), device="h100")
+    report = analyze(steps.recorded(steps.data_parallel, {"dp": 4}, rank=3), device="h100")
     meta, _ = trace(report)
     assert [attributes(meta)[name] for name in ("rank", "world_size")] == [3, 4]
     nodes = assert_true(report)

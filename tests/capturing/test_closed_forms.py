@@ -15,7 +15,8 @@ pytest.importorskip("torch")
 
 import torch
 
-from graphflops import analyze, record
+from graphflops import analyze
+from tests.capturing import steps
 from tests.links import closed_forms as layouts
 
 PAGE = Path(__file__).parents[2] / "docs" / "recorded.md"
@@ -36,7 +37,7 @@ def page() -> SimpleNamespace:
 
 def sent(factory: Any, within: str = "layers.", **mesh: int) -> tuple[int, int]:
     """Bytes that a step sends in modules whose path begins so, forward and backward."""
-    exchanges = analyze(record(factory, mesh=mesh)).exchanges
+    exchanges = analyze(steps.recorded(factory, mesh)).exchanges
     assert {one.axis for one in exchanges} == mesh.keys()
     return tuple(  # type: ignore[return-value]
         sum(int(one.bytes) for one in exchanges if one.phase == phase and one.module.startswith(within))

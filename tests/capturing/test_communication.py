@@ -23,7 +23,7 @@ from tests.capturing import steps
     ("factory", "mesh"), [(steps.sharded_and_split, {"dp": 2, "tp": 2}), (steps.pipelined, {"pp": 2})]
 )
 def test_they_add_up_to_the_communication_of_the_step(factory: Any, mesh: dict[str, int]) -> None:
-    report = analyze(record(factory, mesh=mesh), device="h100")
+    report = analyze(steps.recorded(factory, mesh), device="h100")
     time = report.totals.time
     assert time is not None
     assert sum(one.seconds for one in report.exchanges) == pytest.approx(time.communication)
@@ -67,7 +67,7 @@ def test_what_runs_beside_products_is_not_exposed() -> None:
 
 
 def test_without_a_device_there_are_no_times() -> None:
-    report = analyze(record(steps.fully_sharded, mesh={"dp": 2}))
+    report = analyze(steps.recorded(steps.fully_sharded, {"dp": 2}))
     assert {(one.seconds, one.exposed) for one in report.exchanges} == {(0, 0)}
     text = str(render(report, "table", width=160))
     (heads,) = [line for line in text.splitlines() if line.split()[:2] == ["axis", "collective"]]

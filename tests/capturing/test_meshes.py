@@ -99,7 +99,8 @@ def test_a_wider_decoder_too(
     recorded: dict[str, int],
     wanted: dict[str, int],
 ) -> None:
-    for name, size in {"WIDTH": 512, "HEADS": 16, "HIDDEN": 1024, "VOCABULARY": 1024}.items():
+    sizes = {"LAYERS": 1, "WIDTH": 512, "HEADS": 16, "HIDDEN": 1024, "VOCABULARY": 1024}
+    for name, size in sizes.items():
         monkeypatch.setattr(steps, name, size)
     test_it_equals_a_recording_there(tmp_path, factory, recorded, wanted)
 
@@ -120,6 +121,13 @@ def test_sums_over_more_devices(tmp_path: Path) -> None:
     assert gathers == {"dp": 15 * 2 * WIDTH * HIDDEN // 8 * BYTES // 16}
 
 
+@pytest.fixture(scope="module")
+def sharded_step(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("sharded") / "step.recorded"
+    record(steps.fully_sharded, mesh={"dp": 4}, open_axes=["dp"], file=file)
+    return file
+
+
 @pytest.mark.parametrize(
     ("wanted", "said"),
     [
@@ -128,11 +136,9 @@ def test_sums_over_more_devices(tmp_path: Path) -> None:
         ({"tp": 2}, "the mesh has dp"),
     ],
 )
-def test_a_mesh_that_is_refused(tmp_path: Path, wanted: dict[str, int], said: str) -> None:
-    file = tmp_path / "step.recorded"
-    record(steps.fully_sharded, mesh={"dp": 4}, open_axes=["dp"], file=file)
+def test_a_mesh_that_is_refused(sharded_step: Path, wanted: dict[str, int], said: str) -> None:
     with pytest.raises(GraphflopsError, match=said):
-        analyze(file, mesh=wanted)
+        analyze(sharded_step, mesh=wanted)
 
 
 def test_an_axis_that_was_not_left_open(tmp_path: Path) -> None:

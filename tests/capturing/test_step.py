@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 def report_of(factory: Any, mesh: dict[str, int] | None = None, **options: Any) -> Report:
-    return analyze(record(factory, mesh=mesh, **options))
+    return analyze(steps.recorded(factory, mesh, **options))
 
 
 def sent(report: Report, axis: str = "") -> int:
@@ -322,7 +322,7 @@ def test_a_file_is_read_without_torch(tmp_path: Path) -> None:
 
 
 def test_phases_and_places() -> None:
-    graph = record(steps.single)
+    graph = steps.recorded(steps.single)
     assert graph.step is not None
     places = {(node.module, phase) for node, phase in zip(graph.nodes, graph.step.phases, strict=True)}
     assert {("layers.1.mlp.up", "forward"), ("layers.1.mlp.up", "backward"), ("", "optimizer")} <= places
@@ -499,7 +499,7 @@ def test_collectives_between_nodes_take_the_network() -> None:
 
 
 def test_layouts_are_those_of_the_run() -> None:
-    graph = record(steps.single)
+    graph = steps.recorded(steps.single)
     step = graph.step
     assert step is not None
     turned = next(node.outputs[0] for node in graph.nodes if node.op == "aten.t.default") or ""
@@ -509,7 +509,7 @@ def test_layouts_are_those_of_the_run() -> None:
 
 
 def test_a_device_adds_the_buffers_of_its_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    graph, needed = record(steps.single), 10**9
+    graph, needed = steps.recorded(steps.single), 10**9
     before = analyze(graph, device="h200").memory_use[0].requested_peak
     assert isinstance(before, int)
     assert before < needed

@@ -25,8 +25,8 @@ COPIES = {
 }
 
 
-def make(folder: Path, text: str) -> None:
-    """Put the samples into a folder, and the models that an example names."""
+def make(folder: Path, text: str, exports: Path) -> None:
+    """Put the samples into a folder, and the models that an example names. exports: keeps these for further examples."""
     shutil.copytree(SAMPLES, folder / "samples")
     for path in SAMPLES.glob("*.[po][tn]*"):
         shutil.copy(path, folder)
@@ -35,9 +35,12 @@ def make(folder: Path, text: str) -> None:
         shutil.copy(SAMPLES / sample, folder / name)
     if "first/" in text and "graphflops demo" not in text:
         demo.callback(str(folder / "first"))
-    for name, export in EXPORTS.items():
+    for place, (name, export) in enumerate(EXPORTS.items()):
         if name in text:
-            export(folder / name)
+            if not (kept := exports / str(place)).exists():
+                kept.mkdir()
+                export(kept / name)
+            shutil.copytree(kept, folder, dirs_exist_ok=True)
 
 
 def transformer(**sizes: int) -> Any:

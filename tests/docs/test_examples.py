@@ -60,8 +60,16 @@ def of(*languages: str) -> list[Any]:
     return [pytest.param(block, id=str(block)) for block in BLOCKS if block.language in languages]
 
 
+@pytest.fixture(scope="module")
+def exports(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the exports are that several examples name."""
+    return tmp_path_factory.mktemp("exports")
+
+
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Path:
+def folder(
+    tmp_path: Path, exports: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Path:
     """A folder under git with the models and the limits that the documentation names; the test runs in it."""
     block = request.getfixturevalue("block")
     if any(name in block.text for name in models.EXPORTS) or "validate" in block.text:
@@ -70,7 +78,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixt
         pytest.importorskip("transformers")
     if "timm:" in block.text:
         pytest.importorskip("timm")
-    models.make(tmp_path, block.text)
+    models.make(tmp_path, block.text, exports)
     monkeypatch.chdir(tmp_path)
     budgets = [found for found in BLOCKS if found.language == "toml" and "[[budget]]" in found.text]
     limits = {found.path.stem: found.text for found in budgets}

@@ -198,6 +198,8 @@ def test_size_of_a_scalar(tmp_path: Path) -> None:
         ([call("aten.relu", {"as_new_kind": 1})], "of a kind that this graphflops does not know"),
         ([call("aten.relu", {"as_scalar_type": 77})], "element type number 77"),
         ([call("aten.relu", {"as_float": "1e5"})], "1e5 is not a number"),
+        ([call("aten.roll", tensor("x"), {"as_ints": [2**63]})], "Expected `int` <= 9223372036854775807"),
+        ([call("aten.add", tensor("x"), {"as_int": -(2**63) - 1})], "Expected `int` >= -9223372036854775808"),
         ([call("aten.relu", ("a", {"as_int": 1}), ("a", {"as_int": 2}))], "two operands of one name"),
     ],
 )
@@ -253,6 +255,10 @@ def test_a_list_of_a_nested_graph_that_returns_one_tensor(tmp_path: Path, is_lis
             "has no name of its own",
         ),
         ({"values": {"y": meta(2)}}, "input x has no recorded type"),
+        ({"graph": {"outputs": [tensor("x")]}}, "output #0 of the program is x, in its signature y"),
+        ({"graph": {"outputs": []}}, "output #0 of the program is missing, in its signature y"),
+        ({"graph": {"inputs": [tensor("y")]}}, "input #0 of the program is y, in its signature x"),
+        ({"graph": {"inputs": [{"as_int": 3}]}}, "input #0 of the program is a number, in its signature x"),
     ],
 )
 def test_signature(tmp_path: Path, fields: dict[str, Any], says: str) -> None:

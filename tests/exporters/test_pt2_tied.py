@@ -10,7 +10,7 @@ import pytest
 
 from graphflops.exporters.pt2 import read
 from graphflops.graph import Graph
-from tests.exporters.build import call, meta, parameters, program, save, tensor
+from tests.exporters.build import call, listed, meta, parameters, program, save, tensor
 
 
 def tied_program(module: str = "head") -> dict[str, Any]:
@@ -84,6 +84,7 @@ def test_a_module_all_of_whose_weights_are_tied(tmp_path: Path) -> None:
         {"parameter": {"arg": {"name": name}, "parameter_name": target}}
         for name, target in (("p_emb_bias", "emb.bias"), ("p_bias", "bias"))
     ]
+    whole["inputs"] = listed(signature["input_specs"])
     whole["tensor_values"] |= {"p_emb_bias": meta(4), "p_bias": meta(4)}
     whole["nodes"][0]["inputs"].append({"name": "padding_idx", "arg": tensor("p_bias"), "kind": 1})
     assert aliases(read(save(tmp_path / "a.pt2", content))) == {
@@ -114,6 +115,7 @@ def test_a_tied_weight_of_a_module_that_makes_no_calls(
         {"parameter": {"arg": {"name": "p_more"}, "parameter_name": target}},
         {"parameter": {"arg": {"name": "p_bias"}, "parameter_name": "head.decoder.bias"}},
     ]
+    whole["inputs"] = listed(signature["input_specs"])
     whole["tensor_values"] |= {"p_more": meta(*shape), "p_bias": meta(5)}
     whole["nodes"][1]["inputs"].append({"name": "bias", "arg": tensor("p_bias"), "kind": 1})
     found = aliases(read(save(tmp_path / "a.pt2", content)))

@@ -36,7 +36,7 @@ PRODUCTS = ("MatMul", "MatMulInteger")
 def executed(data: bytes, n: int, folder: Path) -> int | None:
     """The FLOPs of the products that onnxruntime runs, by its profile; None where it refuses the file."""
     options = runtime.SessionOptions()
-    options.log_severity_level = 4
+    options.log_severity_level, options.intra_op_num_threads = 4, 1
     options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.add_session_config_entry(
         "session.disable_prepacking", "1"

@@ -117,7 +117,7 @@ def model_of(call: str, stored: str) -> onnx.ModelProto:
 
 def runs(model: onnx.ModelProto) -> bool:
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
+    options.log_severity_level, options.intra_op_num_threads = 4, 1
     feeds: dict[str, Any] = {}
     for each in model.graph.input:
         tensor = each.type.tensor_type

@@ -187,12 +187,12 @@ def test_memory_is_there_as_long_as_the_file_says(tmp_path: Path) -> None:
 
 def test_wrong_numbers_of_processes(tmp_path: Path) -> None:
     file = tmp_path / "step.recorded"
-    graphflops.record(replicated, mesh={"dp": 4}, file=file)
+    graphflops.record(replicated, mesh={"dp": 2}, file=file)
     for given, line in (
-        (["--nproc", "2"], "a step of 4 devices (dp=4): give --nproc 4"),
-        ([], "a step of 4 devices (dp=4): give --nproc 4"),
-        (["--nproc", "4", "--random-weights"], "leave --dim, --inputs and such out"),
-        (["--nproc", "4", "--device", "cuda"], "--device cuda: "),
+        (["--nproc", "4"], "a step of 2 devices (dp=2): give --nproc 2"),
+        ([], "a step of 2 devices (dp=2): give --nproc 2"),
+        (["--nproc", "2", "--random-weights"], "leave --dim, --inputs and such out"),
+        (["--nproc", "2", "--device", "cuda"], "--device cuda: "),
         (["--counters", "hardware"], "--counters hardware runs programs, not recorded steps"),
     ):
         result = CliRunner().invoke(main, ["validate", str(file), *given])

@@ -355,6 +355,16 @@ def test_diff_report_and_policy(fleet: Path) -> None:
 # Ends of processes
 
 
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's account of memory")
+def test_a_process_does_not_have_the_memory_of_the_one_that_started_it() -> None:
+    """Else each file that a large process scans has a worker of its own, for large ones are replaced."""
+    held = bytes(range(256)) * 2**21  # 512 MiB
+    code = "from graphflops.runtime.machine import most_held_bytes; print(most_held_bytes())"
+    env = {**os.environ, "PYTHONPATH": str(Path(graphflops.__file__).parents[1])}
+    told = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    assert 2**20 < int(told.stdout) < len(held) // 4
+
+
 def many(folder: Path, count: int) -> None:
     for number in range(count):
         path = folder / f"model_{number:03d}.pt2"

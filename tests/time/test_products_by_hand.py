@@ -135,7 +135,7 @@ def test_the_ceilings_of_a_product() -> None:
         (Product(1, 64, 64), 8, "gemv"),
         (Product(1, 64, 64), 1, "gemv"),
         (Product(1, 64, 64), 2, "skinny"),
-        (Product(1, 64, 62), 2, "skinny"),  # rows of 124 bytes align to 4
+        (Product(1, 64, 62), 2, "by_4"),  # rows of 124 bytes
         (Product(1, 64, 63), 2, "gemv"),
         (Product(1, 63, 64), 2, "gemv"),
         (Product(1, 64, 64, 2), 4, "batched.vector"),

@@ -172,8 +172,7 @@ def _last(
         yield Entry([label, "", *_cells(summed(rest), lead, beside)], path=label)
     if unchanged:
         label = f"… {unchanged:,} {noun}{'' if unchanged == 1 else 's'} unchanged"
-        zero = measured(lead, 0)
-        yield Entry([label, "", "", "", zero, "", *([""] * len(beside))], path=label)
+        yield Entry([label, "", "", "", measured(lead, 0), "", *([""] * len(beside))], path=label)
     phases = [comparison.totals[phase] for phase in ("forward", "backward") if phase in comparison.totals]
     whole = {name: added([phase[name] for phase in phases]) for name in WORK}
     whole["parameters"] = phases[0]["parameters"]

@@ -108,8 +108,7 @@ def read(folder: Path, *names: str, between: str = "") -> str:
 
 def _hashed(text: str) -> str:
     """A script or style as a policy names it."""
-    digest = hashlib.sha256(text.encode()).digest()
-    return f"'sha256-{base64.b64encode(digest).decode()}'"
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
 # By the name of a class; of all others their document.

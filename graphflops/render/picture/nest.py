@@ -192,8 +192,7 @@ class _Nest:
         """Several parts of one as a part of their own."""
         times = len(around.turns)
         calls = ([call for part in parts for call in _share(part, turn, times)] for turn in range(times))
-        turns = [Turn(each) for each in calls]
-        made = Part(around.level, False, turns, parts)
+        made = Part(around.level, False, [Turn(each) for each in calls], parts)
         self.labels[made] = label
         return made
 

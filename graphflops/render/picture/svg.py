@@ -66,8 +66,7 @@ class Face(Record, frozen=True):
     @property
     def box(self) -> Box:
         """The room that it takes."""
-        sizes = [_FIRST, *[_SMALL] * (len(self.lines) - 1)]
-        texts = zip(self.lines, sizes, strict=True)
+        texts = zip(self.lines, [_FIRST, *[_SMALL] * (len(self.lines) - 1)], strict=True)
         width = max(text_width(line, size, bold=size == _FIRST) for line, size in texts)
         high = 11 + LINE * len(self.lines) + _GROWTH * self.share**0.5
         width += 26 + 14 * (bool(self.status or self.is_unknown) + self.opens)

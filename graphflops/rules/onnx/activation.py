@@ -128,8 +128,7 @@ def modulo(a: TensorType, b: TensorType, *, fmod: int = 0) -> Estimate:
 @rule("onnx.Pow")
 def power(a: TensorType, exponent: TensorType, *, axis: int | None = None) -> Estimate:
     """A function evaluation per element, or the products that a small constant exponent stands for."""
-    work = power_work(only_value(exponent))
-    return pointwise(work, a, placed(a, exponent, axis), fold=values.power)
+    return pointwise(power_work(only_value(exponent)), a, placed(a, exponent, axis), fold=values.power)
 
 
 def only_value(x: TensorType | None) -> values.Number | None:

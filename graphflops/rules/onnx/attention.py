@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from graphflops.cost import Estimate, Region
+from graphflops.cost import Estimate
 from graphflops.dims import Dim, at_least, differ, floor_div, meet
 from graphflops.rules.attention import Attention, attend, by_head, leading_axes
 from graphflops.rules.matmul import matmul
@@ -136,32 +136,22 @@ def rotated(*operands: TensorType, width: Dim = 0) -> Estimate:
 
 
 @rule("com.microsoft.Attention", product=("x", "weights")).takes(
-    "x weights bias? mask_index? past? attention_bias? past_sequence_length?"
+    "x weights bias? mask_index? past? attention_bias? past_sequence_length?; num_heads unidirectional=0 "
+    "qkv_hidden_sizes=() past_present_share_buffer=0 do_rotary=0 rotary_embedding_dim=0"
 )
-def projected_attention(
-    of: Operands,
-    *,
-    num_heads: int,
-    unidirectional: int = 0,
-    qkv_hidden_sizes: Sizes = (),
-    past_present_share_buffer: int = 0,
-    do_rotary: int = 0,
-    rotary_embedding_dim: int = 0,
-    outputs: Outputs = (True,),
-    **others: object,
-) -> Estimate:
+def projected_attention(of: Operands, *, outputs: Outputs = (True,), **others: object) -> Estimate:
     """One projection for queries, keys and values, and the two products of attention."""
-    product, q, v = project(of.x, of.weights, of.bias, num_heads, qkv_hidden_sizes)
-    shared = past_present_share_buffer != 0
+    product, q, v = project(of.x, of.weights, of.bias, of.num_heads, of.qkv_hidden_sizes)
+    shared, causal = of.past_present_share_buffer != 0, of.unidirectional != 0
     keys = past_rows(of.past, of.past_sequence_length, shared) + of.x.shape[1]
-    problem = attention_to(q, num_heads, keys, v.shape[-1], of.attention_bias, causal=unidirectional != 0)
+    problem = attention_to(q, of.num_heads, keys, v.shape[-1], of.attention_bias, causal=causal)
     return attended(
         problem,
         merged(q, v.shape[-1]),
         (Cache(of.past, q.like((2, *q.shape)), keys, shared),),
         product,
         per_score(problem, of.mask_index),
-        rotated(*(q, q) * (do_rotary != 0), width=rotary_embedding_dim),
+        rotated(*(q, q) * (of.do_rotary != 0), width=of.rotary_embedding_dim),
         reads=of.but("past"),
         outputs=outputs,
     )
@@ -193,19 +183,18 @@ def separated(
 
 @rule("com.microsoft.MultiHeadAttention", product=("query", "key")).takes(
     "query key? value? bias? key_padding_mask? attention_bias? past_key? past_value? past_sequence_length? "
-    "cache_indirection?"
+    "cache_indirection?; num_heads unidirectional=0"
 )
-def multi_head_attention(
-    of: Operands, *, num_heads: int, unidirectional: int = 0, outputs: Outputs = (True,), **others: object
-) -> Estimate:
+def multi_head_attention(of: Operands, *, outputs: Outputs = (True,), **others: object) -> Estimate:
     """The two products of attention, after the biases of the projections.
 
     A causal query sees the keys at its own position and before it; with a past, all of the past too.
     """
+    num_heads = of.num_heads
     q, k, v = separated(of.query, of.key, of.value, num_heads, num_heads)
     shared = of.past_sequence_length is not None
     keys = past_rows(of.past_key, of.past_sequence_length, shared) + k.shape[-2]
-    causal, aligned = unidirectional != 0, of.past_key is not None
+    causal, aligned = of.unidirectional != 0, of.past_key is not None
     problem = attention_to(
         q, num_heads, keys, v.shape[-1], of.attention_bias, causal=causal, bottom_right=aligned
     )
@@ -229,35 +218,27 @@ SOFTCAP = 2  # divide, multiply; and a hyperbolic tangent
 
 
 @rule("onnx.Attention", product=("query", "key", "value")).takes(
-    "query key value attn_mask? past_key? past_value? nonpad_kv_seqlen?"
+    "query key value attn_mask? past_key? past_value? nonpad_kv_seqlen?; is_causal=0 q_num_heads=None kv_num_heads=None "
+    "left_window_size=-1 right_window_size=-1 softcap=0.0"
 )
-def attention(
-    of: Operands,
-    *,
-    is_causal: int = 0,
-    kv_num_heads: int | None = None,
-    left_window_size: int = -1,
-    q_num_heads: int | None = None,
-    right_window_size: int = -1,
-    softcap: float = 0.0,
-) -> Estimate:
+def attention(of: Operands) -> Estimate:
     """Two products per score; a causal query sees the past and the keys up to its own position.
 
     Where only data say how much of a cache is filled, it is taken to be all of it.
     """
-    q = _split(of.query, q_num_heads)
+    q = _split(of.query, of.q_num_heads)
     pairs = ((of.past_key, of.key), (of.past_value, of.value))
-    k, v = (_joined(past, _split(fresh, kv_num_heads)) for past, fresh in pairs)
+    k, v = (_joined(past, _split(fresh, of.kv_num_heads)) for past, fresh in pairs)
     mask, valid = _fitting(of.attn_mask, q.shape[-2], k.shape[-2]), of.nonpad_kv_seqlen
     require(valid is None or valid.rank == 1, f"valid keys are a number for each sequence, not {valid}")
     problem = attend(
         *(q, k, v, mask),
-        left=None if left_window_size < 0 else left_window_size,
-        right=0 if is_causal else None if right_window_size < 0 else right_window_size,
+        left=None if of.left_window_size < 0 else of.left_window_size,
+        right=0 if of.is_causal else None if of.right_window_size < 0 else of.right_window_size,
         bottom_right=valid is not None,
         offset=0 if of.past_key is None else of.past_key.shape[-2],
     )
-    capped = work(SOFTCAP * problem.scores, problem.scores) if softcap else Estimate()
+    capped = work(SOFTCAP * problem.scores, problem.scores) if of.softcap else Estimate()
     out = _result(q, k, v)
     y = merged(out, v.shape[-1]) if of.query.rank == 3 else out
     scores = q.like((*out.shape[:-1], k.shape[-2]))
@@ -281,23 +262,18 @@ def _result(q: TensorType, k: TensorType, v: TensorType) -> TensorType:
     return q.like((*leading_axes(q, k, v, grouped=True), q.shape[-2], v.shape[-1]))
 
 
-@rule("ai.onnx.preview.FlexAttention", product=("query", "key", "value"))
-def flex_attention(
-    query: TensorType,
-    key: TensorType,
-    value: TensorType,
-    *,
-    prob_mod: Region | None = None,
-    score_mod: Region | None = None,
-    softmax_precision: int | None = None,
-) -> Estimate:
+@rule("ai.onnx.preview.FlexAttention", product=("query", "key", "value")).takes(
+    "query key value; prob_mod=None score_mod=None softmax_precision=None"
+)
+def flex_attention(of: Operands) -> Estimate:
     """Two products per score, and the arithmetic of the functions that change scores and probabilities on chip."""
+    query, key, value = of
     problem = attend(query, key, value)
     out = _result(query, key, value)
     precise = FLOAT64 if query.dtype == FLOAT64 else FLOAT32
-    dtype = precise if softmax_precision is None else onnx_dtype(softmax_precision)
+    dtype = precise if of.softmax_precision is None else onnx_dtype(of.softmax_precision)
     scores = query.like((*out.shape[:-1], key.shape[-2]), dtype)
-    runs = [function(scores) for function in (score_mod, prob_mod) if function is not None]
+    runs = [function(scores) for function in (of.score_mod, of.prob_mod) if function is not None]
     functions = [work(run.cost.vector_flops, run.cost.transcendentals) for run in runs]
     estimate = fused((out,), problem.forward(), *functions, reads=problem.operands)
     return replace(estimate, regions=tuple((run, 0) for run in runs))

@@ -49,7 +49,7 @@ def _picked(condition: Expr | None, a: Value, b: Value, place: int) -> Value:
             out, first, second = a.like(shape), known_contents(a), known_contents(b)
             if condition is None or first is None or second is None or a.shape != b.shape:
                 return out
-            return filled(out, lambda at: chosen(condition, first.at(at), second.at(at)))
+            return filled(out, lambda at: chosen(condition, first[at], second[at]))
         taken = set[bool]()
         # the condition's value at sizes none of which is 0 or 1, if that is the same at all of them
         if condition is not None:
@@ -59,8 +59,7 @@ def _picked(condition: Expr | None, a: Value, b: Value, place: int) -> Value:
             taken = {bool(evaluate(condition, sizes)) for sizes in tried}
         return UnknownType(a.dtype) if len(taken) != 1 else a if taken.pop() else b
     if isinstance(a, SequenceType) and isinstance(b, SequenceType):
-        length = a.length if a.length == b.length else None
-        return SequenceType(alike(a.element, b.element), length)
+        return SequenceType(alike(a.element, b.element), a.length if a.length == b.length else None)
     if isinstance(a, OptionalType) and isinstance(b, OptionalType):
         return OptionalType(alike(a.element, b.element))
     return UnknownType()

@@ -123,31 +123,29 @@ def convolution_of_integers(of: Operands, **geometry: Any) -> Estimate:
     return in_32_bits(convolution(of.x, of.w, **geometry), (of.x, of.x_zero_point), (of.w, of.w_zero_point))
 
 
-@rule("onnx.ConvTranspose", product=("x", "w")).takes("x w bias?")
-def transposed_convolution(
-    of: Operands, *, group: int = 1, kernel_shape: Ints = (), output_shape: Ints = (), **geometry: Any
-) -> Estimate:
+@rule("onnx.ConvTranspose", product=("x", "w")).takes("x w bias?; group=1 kernel_shape=() output_shape=()")
+def transposed_convolution(of: Operands, **geometry: Any) -> Estimate:
     """Every input position times the whole kernel, per group; counting output positions would count too much."""
     x, w, bias = of
-    sizes = spatial_sizes(x, w, group, kernel_shape)
+    sizes, asked = spatial_sizes(x, w, of.group, of.kernel_shape), of.output_shape
     require_one_padding(**geometry)
-    require(len(output_shape) in (0, len(sizes)), f"{len(output_shape)} sizes asked for, {len(sizes)} axes")
+    require(len(asked) in (0, len(sizes)), f"{len(asked)} sizes asked for, {len(sizes)} axes")
     wanted = transposed_sizes(sizes, w.shape[2:], **geometry)
-    return convolved(x, w, bias, output_shape or wanted, group, transposed=True)
+    return convolved(x, w, bias, asked or wanted, of.group, transposed=True)
 
 
-@rule("onnx.DeformConv", product=("x", "w")).takes("x w offset bias? mask?")
-def deformable_convolution(
-    of: Operands, *, group: int = 1, kernel_shape: Ints = (), offset_group: int = 1, **geometry: Any
-) -> Estimate:
+@rule("onnx.DeformConv", product=("x", "w")).takes(
+    "x w offset bias? mask?; group=1 kernel_shape=() offset_group=1"
+)
+def deformable_convolution(of: Operands, **geometry: Any) -> Estimate:
     """A convolution of inputs sampled at learned offsets: the product, and one bilinear sample per tap and channel."""
-    over = spatial_sizes(of.x, of.w, group, kernel_shape)
+    over = spatial_sizes(of.x, of.w, of.group, of.kernel_shape)
     sizes = window_counts(over, of.w.shape[2:], **geometry)
-    taps = offset_group * prod(of.w.shape[2:])
+    taps = of.offset_group * prod(of.w.shape[2:])
     for given, each in ((of.offset, len(sizes)), (of.mask, 1)):
         fits = given is None or not any(map(differ, given.shape[1:], (each * taps, *sizes)))
         require(fits, f"{given} for {each * taps} numbers at each of {shown(sizes)} positions")
-    return deformed(of.x, of.w, of.offset, of.mask, of.bias, sizes, group)
+    return deformed(of.x, of.w, of.offset, of.mask, of.bias, sizes, of.group)
 
 
 @rule("onnx.CausalConvWithState", product=("x", "w")).takes("x w bias? past_state?")

@@ -139,7 +139,7 @@ def one_hot(indices: TensorType, depth: entries.Numbers, values: TensorType, *, 
     (out,) = tensors_of(estimate.out)
 
     def entry(at: Place) -> Number | None:
-        index = None if known is None else known.at((*at[:place], *at[place + 1 :]))
+        index = None if known is None else known[at[:place] + at[place + 1 :]]
         if not isinstance(index, int) or not isinstance(classes, int) or pair is None:
             return None
         return pair[at[place] - index in (0, classes)]

@@ -33,17 +33,19 @@ _COMBINED: dict[str, Callable[[values.Number, values.Number], values.Number]] = 
 Address = Callable[[values.Place], Sequence[int]]
 
 
-def along(x: TensorType, known: values.KnownContents, place: int) -> Address:
+def along(x: TensorType, known: values.Known, place: int) -> Address:
     """Where elements lie whose position along one axis is known, each by an index of its own."""
-    return lambda at: (*at[:place], values.wrapped(known.at(at), x.shape[place]), *at[place + 1 :])
+    return lambda at: (*at[:place], values.wrapped(known[at], x.shape[place]), *at[place + 1 :])
 
 
-def named_by(x: TensorType, known: values.KnownContents, deep: int, batch: int = 0) -> Address:
-    """Where elements lie of slices that index vectors name, which hold `deep` positions behind the axes of the batch."""
-    lead = len(known.shape) - 1
+def named_by(x: TensorType, known: values.Known, lead: int, deep: int, batch: int = 0) -> Address:
+    """Where elements lie of slices that index vectors name, which hold `deep` positions behind the axes of the batch.
+
+    lead: the axes of the indices before those of a vector.
+    """
 
     def address(at: values.Place) -> values.Place:
-        named = (values.wrapped(known.at((*at[:lead], i)), x.shape[batch + i]) for i in range(deep))
+        named = (values.wrapped(known[at[:lead] + (i,)], x.shape[batch + i]) for i in range(deep))
         return (*at[:batch], *named, *at[lead:])
 
     return address
@@ -56,7 +58,7 @@ def _gathered(
     x: TensorType,
     indices: TensorType,
     shape: Sequence[Dim],
-    address: Callable[[values.KnownContents], Address],
+    address: Callable[[values.Known], Address],
 ) -> Estimate:
     """As many elements read as are returned, with their contents where those of the indices are known."""
     known, out = values.known_contents(indices), x.like(shape)
@@ -69,8 +71,8 @@ def gather(x: TensorType, indices: TensorType, *, axis: int = 0) -> Estimate:
     require(x.rank > 0, "a tensor without axes has nothing to gather along")
     place, last = place_of(axis, x.rank), place_of(axis, x.rank) + indices.rank
 
-    def address(known: values.KnownContents) -> Address:
-        return lambda at: (*at[:place], values.wrapped(known.at(at[place:last]), x.shape[place]), *at[last:])
+    def address(known: values.Known) -> Address:
+        return lambda at: (*at[:place], values.wrapped(known[at[place:last]], x.shape[place]), *at[last:])
 
     return _gathered(x, indices, replaced(x.shape, place, *indices.shape), address)
 
@@ -99,7 +101,7 @@ def gather_nd(x: TensorType, indices: TensorType, *, batch_dims: int = 0) -> Est
     """One slice per index vector; a vector holds positions along the leading axes behind the batch."""
     deep = _depth(x, indices, batch_dims)
     shape = (*indices.shape[:-1], *x.shape[batch_dims + deep :])
-    return _gathered(x, indices, shape, lambda known: named_by(x, known, deep, batch_dims))
+    return _gathered(x, indices, shape, lambda known: named_by(x, known, indices.rank - 1, deep, batch_dims))
 
 
 def _depth(x: TensorType, indices: TensorType, batch_dims: int = 0) -> int:
@@ -134,7 +136,9 @@ def scatter_nd(
     slices = (*indices.shape[:-1], *x.shape[deep:])
     fits = updates.rank == len(slices) and not any(map(differ, updates.shape, slices))
     require(fits, f"updates {shown(updates.shape)} for slices {shown(slices)}")
-    return _scattered(x, indices, updates, reduction, lambda known: named_by(x, known, deep))
+    return _scattered(
+        x, indices, updates, reduction, lambda known: named_by(x, known, indices.rank - 1, deep)
+    )
 
 
 def _scattered(
@@ -142,7 +146,7 @@ def _scattered(
     indices: TensorType,
     updates: TensorType,
     reduction: str,
-    address: Callable[[values.KnownContents], Address],
+    address: Callable[[values.Known], Address],
 ) -> Estimate:
     require_known(reduction in _COMBINED, f"unknown reduction {reduction}")
     update = combined(x, updates, (indices, updates), None if reduction == "none" else reduction)
@@ -150,14 +154,14 @@ def _scattered(
     known, new, old = map(values.known_contents, (indices, updates, x))
     if known is None or new is None or old is None:
         return estimate
-    entries, written = dict(zip(old.places, old.entries, strict=True)), address(known)
+    written = address(known)
     try:
-        for at, number in zip(new.places, new.entries, strict=True):
+        for at, number in new.items():
             place = tuple(written(at))
-            entries[place] = combine(entries[place], number)
-    except (IndexError, ValueError):  # an unknown index, or numbers of unknown order
+            old[place] = combine(old[place], number)
+    except (LookupError, ValueError):  # an unknown index, or numbers of unknown order
         return estimate
-    return replace(estimate, out=(values.filled(x.like(), lambda at: entries[at]),))
+    return replace(estimate, out=(values.filled(x.like(), lambda at: old[at]),))
 
 
 @rule("onnx.TensorScatter")
@@ -299,14 +303,13 @@ def _with_border(
     x: TensorType, out: TensorType, ahead: dict[int, Dim], mode: str, fill: Dim | None
 ) -> TensorType:
     """`out` with the contents of `x` and of its border."""
-    known = values.known_contents(x)
+    known, own, shape = values.known_contents(x), values.fixed(x.shape), values.fixed(out.shape)
     widths = [width for at in range(x.rank) if isinstance(width := ahead.get(at, 0), int)]
-    shape = values.fixed(out.shape)
-    if known is None or shape is None or len(widths) < x.rank:
+    if known is None or own is None or shape is None or len(widths) < x.rank:
         return out
     # A negative width crops first; the border is drawn from what remains.
     first = [max(0, -width) for width in widths]
-    last = [min(n, length - width) for n, length, width in zip(known.shape, shape, widths, strict=True)]
+    last = [min(n, length - width) for n, length, width in zip(own, shape, widths, strict=True)]
     border = [max(0, width) for width in widths]
 
     def entry(at: values.Place) -> values.Number | None:
@@ -314,7 +317,7 @@ def _with_border(
             _drawn(i - n, end - start, mode) for i, n, start, end in zip(at, border, first, last, strict=True)
         ]
         inside = [start + i for start, i in zip(first, source, strict=True) if i is not None]
-        return known.at(inside) if len(inside) == len(source) else fill
+        return known[tuple(inside)] if len(inside) == len(source) else fill
 
     return values.filled(out, entry)
 

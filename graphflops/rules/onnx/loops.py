@@ -289,7 +289,7 @@ class _Loop:
             return whole
 
         def entry(at: Place) -> Number:
-            number = known.at(at[1:])
+            number = known[at[1:]]
             return number if isinstance(number, float) else at_turn(number, self.name, at[0])
 
         return filled(whole, entry)
@@ -318,8 +318,7 @@ class _Loop:
         known = {name: part for name, part in more.items() if part is not None}
         if len(known) < len(more):
             return same_for_all
-        first = self.turn(0, self.initial).run
-        return Cost(**known).estimate(out, regions=((first, count),))
+        return Cost(**known).estimate(out, regions=((self.turn(0, self.initial).run, count),))
 
 
 def counted(runs: Sequence[RegionRun]) -> tuple[tuple[RegionRun, int], ...]:

@@ -98,13 +98,13 @@ def decoder_masked_self_attention(of: Operands, *, outputs: Outputs = (True,), *
 
 @rule("com.microsoft.DecoderMaskedMultiHeadAttention", product=("query", "key")).takes(
     "query key? value? mask_index? attention_bias? past_key? past_value? past_sequence_length? beam_width? "
-    "cache_indirection? bias?"
+    "cache_indirection? bias?; past_present_share_buffer=0"
 )
 def decoder_masked_multi_head_attention(
-    of: Operands, *, past_present_share_buffer: int = 0, outputs: Outputs = (True,), **given: Any
+    of: Operands, *, outputs: Outputs = (True,), **given: Any
 ) -> Estimate:
     """As MultiHeadAttention for one row per sequence, over all that the past holds."""
-    filled = of.past_sequence_length if past_present_share_buffer else None
+    filled = of.past_sequence_length if of.past_present_share_buffer else None
     estimate = attention.multi_head_attention(
         *of.named("query key value bias mask_index attention_bias past_key past_value"),
         *(filled, of.cache_indirection),
@@ -150,20 +150,19 @@ NORMED = MEAN_SQUARE + NORMALISE + 1  # a root mean square norm with a weight, p
 CAPPED = 2  # divide 1, multiply 1; and a tanh
 
 
-def prepared(of: Operands, query: TensorType, key: TensorType, do_rotary: int) -> tuple[Estimate, Estimate]:
+def prepared(of: Operands, query: TensorType, key: TensorType) -> tuple[Estimate, Estimate]:
     """Rotary embedding and root mean square norms of queries and new keys (batch, heads, rows, width).
 
     Where there are tables, of each a row is read per position; heads are normalised where there are weights.
     """
     rotation, (cos, sin, *weights) = work(0), of.named("cos_cache sin_cache q_norm_weight k_norm_weight")
-    if do_rotary and cos is not None and sin is not None:
+    if of.do_rotary and cos is not None and sin is not None:
         places = (query.shape[0], query.shape[-2], cos.shape[-1])
         turned = attention.rotated(query, key, width=2 * cos.shape[-1])
         rotation = replace(turned, reads=(cos.like(places), sin.like(places)))
     parts = [x for x, weight in zip((query, key), weights, strict=True) if weight is not None]
     elements, rows = sum(x.numel for x in parts), sum(prod(x.shape[:-1]) for x in parts)
-    norms = Estimate(vector_flops=NORMED * elements, transcendentals=rows, reads=tuple(weights))
-    return rotation, norms
+    return rotation, Estimate(vector_flops=NORMED * elements, transcendentals=rows, reads=tuple(weights))
 
 
 def reshaped_scores(problem: Attention, softcap: float, sink: bool) -> Estimate:
@@ -174,37 +173,25 @@ def reshaped_scores(problem: Attention, softcap: float, sink: bool) -> Estimate:
 
 @rule("com.microsoft.GroupQueryAttention", product=("query", "key")).takes(
     "query key? value? past_key? past_value? seqlens_k? total_sequence_length? cos_cache? sin_cache? position_ids? "
-    "attention_bias? head_sink? k_scale? v_scale? q_norm_weight? k_norm_weight? query_seqlens?"
+    "attention_bias? head_sink? k_scale? v_scale? q_norm_weight? k_norm_weight? query_seqlens?; num_heads kv_num_heads "
+    "causal=1 do_rotary=0 local_window_size=-1 softcap=0.0 smooth_softmax=-1 sliding_window_cache=0"
 )
-def group_query_attention(
-    of: Operands,
-    *,
-    num_heads: int,
-    kv_num_heads: int,
-    causal: int = 1,
-    do_rotary: int = 0,
-    local_window_size: int = -1,
-    softcap: float = 0.0,
-    smooth_softmax: int = -1,
-    sliding_window_cache: int = 0,
-    outputs: Outputs = (True,),
-    **others: object,
-) -> Estimate:
+def group_query_attention(of: Operands, *, outputs: Outputs = (True,), **others: object) -> Estimate:
     """The two products over all keys so far, every sequence taken to have the greatest length.
 
     That length is the value of `total_sequence_length`; where it is not known, the past and the new rows. A cache
     that is long enough is a buffer, of which only the new rows are written.
     """
-    q, k, v = attention.separated(of.query, of.key, of.value, num_heads, kv_num_heads)
-    keys = keys_in_all(of.past_key, k.shape[-2], of.total_sequence_length, sliding_window_cache != 0)
-    window = local_window_size if local_window_size > 0 else None
+    q, k, v = attention.separated(of.query, of.key, of.value, of.num_heads, of.kv_num_heads)
+    keys = keys_in_all(of.past_key, k.shape[-2], of.total_sequence_length, of.sliding_window_cache != 0)
+    window = of.local_window_size if of.local_window_size > 0 else None
     problem = attention.attention_to(
-        q, kv_num_heads, keys, v.shape[-1], of.attention_bias, causal=causal != 0, window=window
+        q, of.kv_num_heads, keys, v.shape[-1], of.attention_bias, causal=of.causal != 0, window=window
     )
     narrow = [x.shape[-1] for x, scale in ((k, of.k_scale), (v, of.v_scale)) if scale is not None]
     parts = (
-        *prepared(of, q, k, do_rotary),
-        reshaped_scores(problem, softcap, of.head_sink is not None or smooth_softmax > 0),
+        *prepared(of, q, k),
+        reshaped_scores(problem, of.softcap, of.head_sink is not None or of.smooth_softmax > 0),
         # of a cache of few bits, new rows are quantized and all rows dequantized, without zero points
         work(
             ((QUANTIZE - 1) * k.shape[-2] + (DEQUANTIZE - 1) * keys) * k.shape[0] * k.shape[1] * sum(narrow)

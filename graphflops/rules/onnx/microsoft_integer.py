@@ -17,7 +17,7 @@ from graphflops.rules.onnx.attention import Cache, attended, attention_to, merge
 from graphflops.rules.onnx.entries import Outputs, fused, onnx_dtype, require_scales, work
 from graphflops.rules.onnx.microsoft_qlinear import quantized_product
 from graphflops.rules.onnx.reduce import gemm
-from graphflops.rules.operands import Operands
+from graphflops.rules.operands import Operands, takes
 from graphflops.rules.quantized import DEQUANTIZE, MIN_MAX, QUANTIZE, convert
 from graphflops.rules.reduce import reduction
 from graphflops.rules.registry import require, rule
@@ -105,30 +105,23 @@ def reduce_sum_integer(x: TensorType, *, axes: tuple[int, ...], keepdims: int) -
 
 
 @rule("com.microsoft.QAttention", product=("x", "weights"), kind="attention").takes(
-    "x weights bias input_scale weight_scale mask_index? input_zero_point? weight_zero_point? past?"
+    "x weights bias input_scale weight_scale mask_index? input_zero_point? weight_zero_point? past?; num_heads "
+    "unidirectional=0 do_rotary=0 past_present_share_buffer=0"
 )
-def qattention(
-    of: Operands,
-    *,
-    num_heads: int,
-    unidirectional: int = 0,
-    do_rotary: int = 0,
-    past_present_share_buffer: int = 0,
-    outputs: Outputs = (True,),
-) -> Estimate:
+def qattention(of: Operands, *, outputs: Outputs = (True,)) -> Estimate:
     """As Attention with an integer projection; all matrix work is recorded as int8."""
-    product, q, v = project(of.x.like(dtype=of.bias.dtype), of.weights, of.bias, num_heads, ())
+    product, q, v = project(of.x.like(dtype=of.bias.dtype), of.weights, of.bias, of.num_heads, ())
     keys = (of.past.shape[-2] if of.past is not None else 0) + of.x.shape[1]
-    problem = attention_to(q, num_heads, keys, v.shape[-1], causal=unidirectional != 0)
+    problem = attention_to(q, of.num_heads, keys, v.shape[-1], causal=of.unidirectional != 0)
     zeros = zeroed((of.x, of.input_zero_point), (of.weights, of.weight_zero_point))
     estimate = attended(
         problem,
         merged(q, v.shape[-1]),
-        (Cache(of.past, q.like((2, *q.shape)), keys, past_present_share_buffer != 0),),
+        (Cache(of.past, q.like((2, *q.shape)), keys, of.past_present_share_buffer != 0),),
         product,
         work(TO_FLOAT * 3 * q.numel + sum(x.numel for x in zeros)),
         per_score(problem, of.mask_index),
-        rotated(*(q, q) * (do_rotary != 0)),
+        rotated(*(q, q) * (of.do_rotary != 0)),
         reads=of.but("past"),
         outputs=outputs,
     )
@@ -190,20 +183,11 @@ def followed(product: Estimate, *parts: Estimate, reads: tuple[TensorType | None
 
 
 @rule("com.microsoft.FusedMatMul", "com.microsoft.TransposeMatMul", product=("a", "b"))
-def fused_matmul(
-    a: TensorType,
-    b: TensorType,
-    *,
-    alpha: float = 1.0,
-    transA: int = 0,
-    transB: int = 0,
-    transBatchA: int = 0,
-    transBatchB: int = 0,
-    **parameters: object,
-) -> Estimate:
+@takes("a b; alpha=1.0 transA=0 transB=0 transBatchA=0 transBatchB=0")
+def fused_matmul(of: Operands, **parameters: object) -> Estimate:
     """A product of operands that may be transposed, scaled by alpha."""
-    product = matmul(turned(a, transA, transBatchA), turned(b, transB, transBatchB))
-    return product if alpha == 1 else product.plus(vector_flops=only_result(product).numel)
+    product = matmul(turned(of.a, of.transA, of.transBatchA), turned(of.b, of.transB, of.transBatchB))
+    return product if of.alpha == 1 else product.plus(vector_flops=only_result(product).numel)
 
 
 @rule("com.microsoft.FusedMatMulActivation", product=("a", "b"))
@@ -222,18 +206,16 @@ def fused_gemm(
     return followed(product, activation_named(activation).on(only_result(product).numel))
 
 
-@rule("com.microsoft.GemmFloat8", product=("a", "b")).takes("a b c? scale_a? scale_b? scale_y?")
-def gemm_float8(
-    of: Operands, *, activation: str = "NONE", beta: float = 0.0, dtype: int = 1, **given: Any
-) -> Estimate:
+@rule("com.microsoft.GemmFloat8", product=("a", "b")).takes(
+    "a b c? scale_a? scale_b? scale_y?; activation='NONE' beta=0.0 dtype=1"
+)
+def gemm_float8(of: Operands, **given: Any) -> Estimate:
     """As Gemm on narrow floats, one operation per result for each scale, and relu or gelu."""
-    product = gemm(of.a, of.b, of.c, beta=beta, **given)
-    scales = of.but("a b c")
-    rescaled = work(only_result(product).numel * sum(scale is not None for scale in scales))
-    estimate = followed(
-        product, rescaled, activation_named(activation).on(only_result(product).numel), reads=scales
-    )
-    return replace(estimate, out=(only_result(product).like(dtype=onnx_dtype(dtype)),))
+    product, scales = gemm(of.a, of.b, of.c, beta=of.beta, **given), of.but("a b c")
+    out = only_result(product)
+    rescaled = work(out.numel * sum(scale is not None for scale in scales))
+    estimate = followed(product, rescaled, activation_named(of.activation).on(out.numel), reads=scales)
+    return replace(estimate, out=(out.like(dtype=onnx_dtype(of.dtype)),))
 
 
 @rule("com.microsoft.GemmFastGelu", product=("x", "weight"))

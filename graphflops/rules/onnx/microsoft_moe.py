@@ -9,7 +9,7 @@ activations; every weight is converted to it once, and is read at its packed wid
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, dim_min, floor_div, meet, prod, same
@@ -40,42 +40,37 @@ class ExpertLayer(NamedTuple):
     packed: int = 1
 
 
-def gate(kind: str, alpha: float, beta: float, limit: float | None, apart: bool) -> Work:
+def gate(of: Operands, apart: bool) -> Work:
     """Work per hidden element of the activation between two layers; `apart`: times the result of a third layer.
 
     Swiglu has that product in itself, and also scales, shifts and clamps where its attributes say so.
     """
-    row = activation_named(kind)
-    if kind != "swiglu":
+    row = activation_named(of.activation_type)
+    if of.activation_type != "swiglu":
         return row.more(apart)
-    return row.more((alpha != 1) + (beta != 0) + 3 * (limit is not None))
+    return row.more(
+        (of.activation_alpha != 1) + (of.activation_beta != 0) + 3 * (of.swiglu_limit is not None)
+    )
 
 
-def mixture(
-    of: Operands,
-    layers: tuple[ExpertLayer, ...],
-    *more: TensorType | None,
-    k: int = 1,
-    activation_type: str = "relu",
-    activation_alpha: float = 1.0,
-    activation_beta: float = 0.0,
-    normalize_routing_weights: int = 0,
-    swiglu_limit: float | None = None,
-    **others: object,
-) -> Estimate:
+ROUTING = "k=1 normalize_routing_weights=0"
+ACTIVATION = "activation_type='relu' activation_alpha=1.0 activation_beta=0.0 swiglu_limit=None"
+
+
+def mixture(of: Operands, layers: tuple[ExpertLayer, ...], *more: TensorType | None) -> Estimate:
     """The layers to the hidden elements and back, and an optional third one in parallel with the first."""
     x, router = of.named("x router_probs")
     tokens, hidden, experts = prod(x.shape[:-1]), x.shape[-1], router.shape[-1]
-    used, touched = k * tokens, dim_min(experts, k * tokens)
+    used, touched = of.k * tokens, dim_min(experts, of.k * tokens)
     # weights of an expert
     sizes = [floor_div(layer.packed * layer.weights.numel, experts) for layer in layers]
     packed = [size for layer, size in zip(layers, sizes, strict=True) if layer.parameters]
     inner = floor_div(sizes[1], hidden)
     widths = (floor_div(sizes[0], hidden), hidden, inner)
-    row = gate(activation_type, activation_alpha, activation_beta, swiglu_limit, len(layers) > 2)
+    row = gate(of, len(layers) > 2)
     biased = sum(width for layer, width in zip(layers, widths, strict=False) if layer.bias is not None)
     # softmax over the experts and selection of the best `k`, optionally with weights normalised to sum one
-    per_token = (SOFTMAX + 1) * experts + n_log_n(k) + (2 * k if normalize_routing_weights else 0)
+    per_token = (SOFTMAX + 1) * experts + n_log_n(of.k) + (2 * of.k if of.normalize_routing_weights else 0)
     parts = (
         Estimate(matrix_flops=2 * used * sum(sizes)),
         work(tokens * per_token, tokens * experts),
@@ -90,43 +85,36 @@ def mixture(
 
 
 @rule("com.microsoft.MoE", product=("x", "fc1")).takes(
-    "x router_probs fc1 fc1_bias? fc2 fc2_bias? fc3? fc3_bias?"
+    f"x router_probs fc1 fc1_bias? fc2 fc2_bias? fc3? fc3_bias?; {ROUTING} {ACTIVATION}"
 )
-def moe(of: Operands, **given: Any) -> Estimate:
+def moe(of: Operands) -> Estimate:
     """The layers of the chosen experts for every token."""
     stored = map(of.named, ("fc1 fc1_bias", "fc2 fc2_bias", "fc3 fc3_bias"))
-    return mixture(of, tuple(ExpertLayer(*layer) for layer in stored if layer[0] is not None), **given)
+    return mixture(of, tuple(ExpertLayer(*layer) for layer in stored if layer[0] is not None))
 
 
 @rule("com.microsoft.QMoE", product=("x", "fc1")).takes(
     "x router_probs fc1 fc1_scales? fc1_bias? fc2 fc2_scales? fc2_bias? fc3? fc3_scales? fc3_bias? fc1_zero_points? "
     "fc2_zero_points? fc3_zero_points? router_weights? fc1_global_scale? fc2_global_scale? fc1_act_scale? "
-    "fc2_act_scale? fc1_act_block_scale? fc2_act_block_scale?"
+    "fc2_act_scale? fc1_act_block_scale? fc2_act_block_scale?; expert_weight_bits=4 fc1_expert_weight_bits=0 "
+    f"fc2_expert_weight_bits=0 fc3_expert_weight_bits=0 {ROUTING} {ACTIVATION}"
 )
-def qmoe(
-    of: Operands,
-    *,
-    expert_weight_bits: int = 4,
-    fc1_expert_weight_bits: int = 0,
-    fc2_expert_weight_bits: int = 0,
-    fc3_expert_weight_bits: int = 0,
-    **given: Any,
-) -> Estimate:
+def qmoe(of: Operands) -> Estimate:
     """As MoE with weights of few bits, several to a byte, which become the activations' type for the products."""
     stored = (
         (of.fc1, of.fc1_bias, (of.fc1_scales, of.fc1_zero_points, of.fc1_global_scale)),
         (of.fc2, of.fc2_bias, (of.fc2_scales, of.fc2_zero_points, of.fc2_global_scale)),
         (of.fc3, of.fc3_bias, (of.fc3_scales, of.fc3_zero_points)),
     )
-    bits = (fc1_expert_weight_bits, fc2_expert_weight_bits, fc3_expert_weight_bits)
+    bits = (of.fc1_expert_weight_bits, of.fc2_expert_weight_bits, of.fc3_expert_weight_bits)
     layers = []
     for (weights, bias, parameters), own in zip(stored, bits, strict=True):
         if weights is not None:
             # Narrow floats: one to an element.
-            width = 8 if weights.dtype.is_floating else own or expert_weight_bits
+            width = 8 if weights.dtype.is_floating else own or of.expert_weight_bits
             layers.append(ExpertLayer(weights, bias, parameters, weights.dtype.bits // width))
     read = of.named("router_weights fc1_act_scale fc2_act_scale fc1_act_block_scale fc2_act_block_scale")
-    return mixture(of, tuple(layers), *read, **given)
+    return mixture(of, tuple(layers), *read)
 
 
 LOOKED_UP = 2  # a code becomes its value in a table 1, times its block's scale 1
@@ -152,11 +140,12 @@ def narrowed(x: TensorType, product: Estimate, dtype: DType) -> Estimate:
     return product.plus(vector_flops=(MIN_MAX + QUANTIZE) * x.numel, matrix_dtype=dtype)
 
 
-@rule("com.microsoft.MatMulNBits").takes("x weight scales zero_points? group_index? bias?")
-def matmul_nbits(
-    of: Operands, *, K: int, N: int, block_size: int, bits: int = 4, accuracy_level: int = 0
-) -> Estimate:
+@rule("com.microsoft.MatMulNBits").takes(
+    "x weight scales zero_points? group_index? bias?; K N block_size bits=4 accuracy_level=0"
+)
+def matmul_nbits(of: Operands) -> Estimate:
     """Three operations dequantize each weight; the default zero point is the middle of the range."""
+    K, N, block_size, bits = of.K, of.N, of.block_size, of.bits
     require(bits in (2, 4, 8), f"a weight of {bits} bits")
     require(block_size >= 16 and block_size & (block_size - 1) == 0, f"blocks of {block_size} weights")
     blocks = -(-K // block_size)
@@ -165,7 +154,7 @@ def matmul_nbits(
     meet(of.weight.nbytes, stated, f"a weight {of.weight} {told} of {block_size}")
     meet(of.scales.numel, N * blocks, f"scales {of.scales} {told}")
     product = by_weight(of.x, K, N, DEQUANTIZE, *of.but("x bias"), bias=of.bias)
-    return narrowed(of.x, product, INT8) if accuracy_level == INT8_ACTIVATIONS else product
+    return narrowed(of.x, product, INT8) if of.accuracy_level == INT8_ACTIVATIONS else product
 
 
 @rule("com.microsoft.MatMulBnb4")

@@ -70,35 +70,26 @@ def packed_attention(of: Operands, *, num_heads: int, qkv_hidden_sizes: Sizes = 
 
 @rule("com.microsoft.PagedAttention", product=("query", "key")).takes(
     "query key? value? key_cache? value_cache? cumulative_sequence_length past_seqlens block_table cos_cache? sin_cache? "
-    "slot_mapping? head_sink? q_norm_weight? k_norm_weight? k_scale? v_scale? attention_metadata?"
+    "slot_mapping? head_sink? q_norm_weight? k_norm_weight? k_scale? v_scale? attention_metadata?; num_heads kv_num_heads "
+    "do_rotary=0 is_causal=1 local_window_size=-1 softcap=0.0 v_head_size=0"
 )
-def paged_attention(
-    of: Operands,
-    *,
-    num_heads: int,
-    kv_num_heads: int,
-    do_rotary: int = 0,
-    is_causal: int = 1,
-    local_window_size: int = -1,
-    softcap: float = 0.0,
-    v_head_size: int = 0,
-) -> Estimate:
+def paged_attention(of: Operands) -> Estimate:
     """Packed rows against the pages of their sequences, which are read; new rows are written into them in place."""
     offsets, tokens, room = of.cumulative_sequence_length, of.query.shape[0], of.block_table.shape[-1]
     query, key, value = (x and x.view((1, *x.shape)) for x in (of.query, of.key, of.value or of.key))
-    q, k, v = separated(query, key, value, num_heads, kv_num_heads)
+    q, k, v = separated(query, key, value, of.num_heads, of.kv_num_heads)
     # values may share one with keys
     pages = [cache for cache in of.named("key_cache value_cache") if cache is not None]
     room *= pages[0].shape[1]  # rows that one sequence can have
     held = with_past(offsets, of.past_seqlens)
-    queries, values = q.like((tokens, num_heads, q.shape[-1])), (v.shape[1], v_head_size or v.shape[-1])
-    left, right = local_window_size - 1 if local_window_size > 0 else None, 0 if is_causal else None
+    queries, values = q.like((tokens, of.num_heads, q.shape[-1])), (v.shape[1], of.v_head_size or v.shape[-1])
+    left, right = of.local_window_size - 1 if of.local_window_size > 0 else None, 0 if of.is_causal else None
     problem = pack(queries, k, v.like((tokens, *values)), offsets, held, room, left=left, right=right)
-    parts = (*prepared(of, q, k, do_rotary), reshaped_scores(problem, softcap, of.head_sink is not None))
+    parts = (*prepared(of, q, k), reshaped_scores(problem, of.softcap, of.head_sink is not None))
     # all that the table has room for where only data can tell how many rows there are
     rows = sum(lengths(held) or [of.block_table.shape[0] * room])
     reads = of.but("key_cache value_cache cos_cache sin_cache q_norm_weight k_norm_weight attention_metadata")
-    out = of.query.like((tokens, num_heads * problem.value.shape[-1]))
+    out = of.query.like((tokens, of.num_heads * problem.value.shape[-1]))
     return fused(
         (out, *(cache.view(cache.shape) for cache in pages)),
         problem.forward(),
@@ -167,48 +158,34 @@ def qordered_longformer_attention(of: Operands, *, num_heads: int, window: int) 
 @rule("com.microsoft.DynamicSparseAttention", product=("query", "key")).takes(
     "query key? value? past_key? past_value? auxiliary_key? auxiliary_value? selected_indices selected_counts? seqlens_k? "
     "total_sequence_length? cos_cache? sin_cache? position_ids? q_norm_weight? k_norm_weight? head_sink? "
-    "committed_length? key_scale? value_scale?"
+    "committed_length? key_scale? value_scale?; num_heads kv_num_heads attention_mode='selected_only' do_rotary=0 "
+    "local_window_size=-1"
 )
-def dynamic_sparse_attention(
-    of: Operands,
-    *,
-    num_heads: int,
-    kv_num_heads: int,
-    attention_mode: str = "selected_only",
-    do_rotary: int = 0,
-    local_window_size: int = -1,
-    outputs: Outputs = (True,),
-) -> Estimate:
+def dynamic_sparse_attention(of: Operands, *, outputs: Outputs = (True,)) -> Estimate:
     """Every row meets as many keys as may be selected for it, and in one mode those of its window too."""
-    q, k, v = separated(of.query, of.key, of.value, num_heads, kv_num_heads)
+    q, k, v = separated(of.query, of.key, of.value, of.num_heads, of.kv_num_heads)
     keys = keys_in_all(of.past_key, k.shape[-2], of.total_sequence_length, evicting=False)
-    local = dim_min(local_window_size, keys) if attention_mode == "local_plus_selected" else 0
+    local = dim_min(of.local_window_size, keys) if of.attention_mode == "local_plus_selected" else 0
     met = of.selected_indices.shape[-1] + local
     problem = to_places(q, v, prod(q.shape[:-1]) * met)
     reads = of.named("query key value auxiliary_key auxiliary_value selected_indices selected_counts")
     reads += of.named("seqlens_k total_sequence_length position_ids head_sink")
-    parts, pasts = prepared(of, q, k, do_rotary), (of.past_key, of.past_value)
+    parts, pasts = prepared(of, q, k), (of.past_key, of.past_value)
     return grouped(problem, (q, k, v), pasts, keys, parts, reads, outputs)
 
 
 @rule("com.microsoft.SparsePagedAttention", product=("query", "key")).takes(
     "query key? value? key_cache value_cache cumulative_sequence_length? past_seqlens? block_table? slot_mapping? "
     "selected_indices selected_counts? auxiliary_key? auxiliary_value? auxiliary_lengths? cos_cache? sin_cache? "
-    "head_sink? q_norm_weight? k_norm_weight? k_scale? v_scale? attention_metadata?"
+    "head_sink? q_norm_weight? k_norm_weight? k_scale? v_scale? attention_metadata?; num_heads kv_num_heads "
+    "attention_mode='selected_only' local_window_size=-1"
 )
-def sparse_paged_attention(
-    of: Operands,
-    *,
-    num_heads: int,
-    kv_num_heads: int,
-    attention_mode: str = "selected_only",
-    local_window_size: int = -1,
-) -> Estimate:
+def sparse_paged_attention(of: Operands) -> Estimate:
     """As DynamicSparseAttention on packed rows and pages: the selected rows are read, the new rows written in place."""
-    tokens = of.query.shape[0]
-    together = num_heads if of.key is not None else num_heads + 2 * kv_num_heads
+    tokens, num_heads = of.query.shape[0], of.num_heads
+    together = num_heads if of.key is not None else num_heads + 2 * of.kv_num_heads
     width = packed_by_head(of.query, together).shape[-1]
-    local = max(local_window_size, 0) if attention_mode == "local_plus_selected" else 0
+    local = max(of.local_window_size, 0) if of.attention_mode == "local_plus_selected" else 0
     met = of.selected_indices.shape[-1] + local
     q = of.query.like((num_heads, tokens, width))
     problem = to_places(q, q, num_heads * tokens * met)

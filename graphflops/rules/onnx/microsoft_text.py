@@ -9,11 +9,10 @@ per score.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from msgspec.structs import replace
 
-from graphflops.cost import Estimate, Region, data_dependent
+from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, broadcast, prod
 from graphflops.rules.onnx.entries import said, work
 from graphflops.rules.operands import Operands
@@ -25,36 +24,32 @@ from graphflops.tensor import FLOAT32, INT32, UINT8, TensorType
 KIND = "text"
 
 
-def generated(
-    rows: Dim,
-    *,
-    decoder: Region,
-    encoder: Region | None = None,
-    init_decoder: Region | None = None,
-    vocab_size: int = -1,
-    **others: object,
-) -> tuple[Estimate, Dim]:
+GRAPHS = "decoder encoder=None init_decoder=None vocab_size=-1"
+
+
+def generated(of: Operands, rows: Dim) -> tuple[Estimate, Dim]:
     """The encoder once, the first decoder (if any) once, the decoder for every other token, and a choice per row and step.
 
     After it the number of words in the vocabulary.
     """
     steps = data_dependent("generated_tokens")
-    turn = decoder(*decoder.declared)
-    once = [(given(*given.declared), 1) for given in (encoder, init_decoder) if given is not None]
-    logits, words = turn.out[0], vocab_size if vocab_size > 0 else data_dependent("vocabulary")
-    if vocab_size <= 0 and isinstance(logits, TensorType) and logits.rank:
+    turn = of.decoder(*of.decoder.declared)
+    once = [(given(*given.declared), 1) for given in (of.encoder, of.init_decoder) if given is not None]
+    logits, words = turn.out[0], of.vocab_size if of.vocab_size > 0 else data_dependent("vocabulary")
+    if of.vocab_size <= 0 and isinstance(logits, TensorType) and logits.rank:
         words = logits.shape[-1]
-    scores, regions = rows * steps * words, (*once, (turn, steps - (init_decoder is not None)))
+    scores, regions = rows * steps * words, (*once, (turn, steps - (of.init_decoder is not None)))
     return replace(work((LOG_SOFTMAX + 1) * scores, scores), regions=regions), words
 
 
 @rule("com.microsoft.GreedySearch", "com.microsoft.Sampling", kind="other").takes(
-    "ids max_length min_length? repetition_penalty? vocab_mask? prefix_vocab_mask? attention_mask? presence_mask? seed?"
+    "ids max_length min_length? repetition_penalty? vocab_mask? prefix_vocab_mask? attention_mask? presence_mask? seed?; "
+    + GRAPHS
 )
-def greedy_search(of: Operands, **given: Any) -> Estimate:
+def greedy_search(of: Operands) -> Estimate:
     """Generates one sequence per input sequence."""
     batch = of.ids.shape[0]
-    search, words = generated(batch, **given)
+    search, words = generated(of, batch)
     sequences = of.ids.like((batch, said(of.max_length, "max_length")), INT32)
     filtered = of.ids.like((batch, words), FLOAT32)
     reads = of.named("ids vocab_mask prefix_vocab_mask attention_mask presence_mask")
@@ -64,17 +59,17 @@ def greedy_search(of: Operands, **given: Any) -> Estimate:
 @rule("com.microsoft.BeamSearch", "com.microsoft.WhisperBeamSearch", kind="other").takes(
     "ids max_length min_length? num_beams? num_return_sequences? length_penalty? repetition_penalty? vocab_mask? "
     "prefix_vocab_mask? attention_mask? decoder_input_ids? logits_processor? cross_qk_layer_head? extra_decoding_ids? "
-    "temperature?"
+    f"temperature?; {GRAPHS}"
 )
-def beam_search(of: Operands, *, encoder: Region | None = None, **given: Any) -> Estimate:
+def beam_search(of: Operands) -> Estimate:
     """Follows several sequences per input sequence and returns the best."""
     ids, begun = of.ids, of.decoder_input_ids
     batch, beams = ids.shape[0], said(of.num_beams, "num_beams")
     returned = said(of.num_return_sequences, "num_return_sequences")
-    search, words = generated(batch * beams, encoder=encoder, **given)
+    search, words = generated(of, batch * beams)
     longest = said(of.max_length, "max_length")
     dtype = of.length_penalty.dtype if of.length_penalty else FLOAT32
-    prompt = (begun or ids).shape[-1] if begun or encoder is None else 1
+    prompt = (begun or ids).shape[-1] if begun or of.encoder is None else 1
     results = (
         ids.like((batch, returned, longest), INT32),
         ids.like((batch, returned), dtype),
@@ -99,23 +94,18 @@ def string_normalizer(x: TensorType, *, stopwords: Sequence[str] | None = None) 
     return Estimate((x.like((*x.shape[:-1], kept)),), reads=(x,))
 
 
-@rule("onnx.TfIdfVectorizer")
-def tf_idf_vectorizer(
-    x: TensorType,
-    *,
-    max_gram_length: int,
-    max_skip_count: int,
-    min_gram_length: int,
-    mode: str,
-    ngram_indexes: Sequence[int],
-) -> Estimate:
+@rule("onnx.TfIdfVectorizer").takes("x; max_gram_length max_skip_count min_gram_length mode ngram_indexes")
+def tf_idf_vectorizer(of: Operands) -> Estimate:
     """An addition for each n-gram of each length and number of skips; a weight for each entry where there are weights."""
+    x, skips = of.x, of.max_skip_count
     require(x.rank in (1, 2), f"{shown(x.shape)} is not a sequence of tokens")
-    out = TensorType((*x.shape[:-1], max(ngram_indexes, default=-1) + 1), FLOAT32)
-    lengths = max_gram_length - min_gram_length + 1
-    # A single token skips nothing.
-    spacings = lengths * (max_skip_count + 1) - (max_skip_count if min_gram_length == 1 else 0)
-    return Estimate((out,), vector_flops=spacings * x.numel + (0 if mode == "TF" else out.numel), reads=(x,))
+    out = TensorType((*x.shape[:-1], max(of.ngram_indexes, default=-1) + 1), FLOAT32)
+    lengths = of.max_gram_length - of.min_gram_length + 1
+    spacings = lengths * (skips + 1) - (
+        skips if of.min_gram_length == 1 else 0
+    )  # a single token skips nothing
+    weighted = 0 if of.mode == "TF" else out.numel
+    return Estimate((out,), vector_flops=spacings * x.numel + weighted, reads=(x,))
 
 
 @rule("onnx.ImageDecoder")
@@ -135,8 +125,7 @@ def bifurcation_detector(of: Operands, *, max_ngram_size: int = 3, min_ngram_siz
     require(ordered, f"there are no n-grams of {min_ngram_size} to {max_ngram_size} tokens")
     lengths = (min_ngram_size + max_ngram_size) * (max_ngram_size - min_ngram_size + 1) // 2
     compared += lengths * of.source.numel
-    out = (of.current.like((merged,)), of.current.like(()))
-    return Estimate(out, vector_flops=compared, reads=(*of,))
+    return Estimate((of.current.like((merged,)), of.current.like(())), vector_flops=compared, reads=(*of,))
 
 
 @rule("com.microsoft.WordConvEmbedding", product=("chars", "weight"))

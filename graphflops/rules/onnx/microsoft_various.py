@@ -10,9 +10,10 @@ from graphflops.cost import Estimate, data_dependent, free
 from graphflops.dims import Dim, ceil_div, floor_div, prod
 from graphflops.rules import fourier, lapack, linalg
 from graphflops.rules.distance import euclidean_dist
+from graphflops.rules.elementwise import pointwise
 from graphflops.rules.embedding import embedding
 from graphflops.rules.onnx import entries
-from graphflops.rules.onnx.activation import pointwise, rows_of, swish
+from graphflops.rules.onnx.activation import own_type, rows_of, swish
 from graphflops.rules.onnx.creation import range_ as onnx_range
 from graphflops.rules.onnx.indexing import slice_
 from graphflops.rules.onnx.norm import dropout
@@ -23,7 +24,7 @@ from graphflops.rules.registry import require, rule
 from graphflops.rules.resample import suppression
 from graphflops.rules.shapes import axis as axis_of
 from graphflops.rules.shapes import replaced
-from graphflops.rules.work import WORK, Work
+from graphflops.rules.work import WORK
 from graphflops.tensor import BOOL, FLOAT32, INT32, INT64, STRING, UINT8, UINT32, TensorType
 
 rule("onnx.DynamicSlice")(slice_)
@@ -179,8 +180,7 @@ def efficient_nms(of: Operands, *, max_output_boxes: int, **attributes: object) 
     kept = (batch, max_output_boxes)
     counts, labels = (scores.like(shape, INT32) for shape in ((batch, 1), kept))
     out = (counts, boxes.like((*kept, 4)), scores.like(kept), labels)
-    work = batch * classes * (candidates + suppression(candidates))
-    return Estimate(out, vector_flops=work, reads=(*of,))
+    return Estimate(out, vector_flops=batch * classes * (candidates + suppression(candidates)), reads=(*of,))
 
 
 # Elementwise: activations after a bias, gated sums, dropout after bias and residual.
@@ -207,12 +207,6 @@ def bias_softmax(x: TensorType, bias: TensorType, *, axis: int = 1) -> Estimate:
     return Estimate((x.like(),), 0, (1 + SOFTMAX) * x.numel, x.numel, reads=(x, bias))
 
 
-@rule("com.microsoft.GatedAdd")
-def gated_add(x: TensorType, y: TensorType, gate: TensorType) -> Estimate:
-    """A product and a sum per element."""
-    return pointwise(WORK["mul"].more(WORK["add"].flops), x, y, gate)
-
-
 @rule("com.microsoft.LinearAttentionGate").takes("a bias scale b?")
 def linear_attention_gate(of: Operands, *, outputs: entries.Outputs = (True,)) -> Estimate:
     """A sum, softplus and a product for the decay; a sigmoid for the update rate."""
@@ -223,10 +217,8 @@ def linear_attention_gate(of: Operands, *, outputs: entries.Outputs = (True,)) -
     return entries.fused(out, decay, rate, reads=(of.a, of.bias, of.scale, sigmoid))
 
 
-@rule("com.microsoft.ComplexMul", "com.microsoft.ComplexMulConj")
-def complex_mul(a: TensorType, b: TensorType) -> Estimate:
-    """Six operations per complex number, whose two parts are the last axis: three for each part."""
-    return pointwise(Work("complex_mul", 3), a, b)
+pointwise("ComplexMul ComplexMulConj", "complex_mul", result=own_type, dialect="com.microsoft")
+pointwise("GatedAdd", "gated_add", operands="x y gate", result=own_type, dialect="com.microsoft")
 
 
 # Dropout: active in training only; additions before and after it always count.
@@ -240,8 +232,7 @@ def bitmask_dropout(of: Operands, *, outputs: entries.Outputs = (True,)) -> Esti
     if mask is None:
         return estimate
     words = of.x.like((ceil_div(of.x.numel, 32),), UINT32)
-    writes = (words,) if estimate.alias else None
-    return replace(estimate, out=(out, words), writes=writes)
+    return replace(estimate, out=(out, words), writes=(words,) if estimate.alias else None)
 
 
 @takes("x bias residual? ratio? training_mode?")

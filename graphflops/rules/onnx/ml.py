@@ -11,12 +11,12 @@ which no more are read than there are.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import Any
 
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, ceil_div, differ, dim_min
 from graphflops.graph import Opaque
 from graphflops.rules.onnx.entries import Touched, fused, work
+from graphflops.rules.operands import Operands
 from graphflops.rules.reduce import SOFTMAX
 from graphflops.rules.registry import require, require_known, rule
 from graphflops.tensor import FLOAT32, INT64, STRING, DType, SequenceType, TensorType
@@ -41,60 +41,47 @@ def rows_and_features(x: TensorType) -> tuple[Dim, Dim]:
 
 
 def scored(
-    x: TensorType,
-    columns: Dim,
-    *parts: Estimate,
-    reads: Touched,
-    post_transform: str = "NONE",
-    strings: Strings | None = None,
-    dtype: DType = FLOAT32,
-    **others: object,
+    of: Operands, columns: Dim, *parts: Estimate, reads: Touched, transform: str = "", dtype: DType = FLOAT32
 ) -> Estimate:
-    """The scores of every sample, so many, after their parts; before them its class, where `strings` says of which type."""
-    scores = x.like((rows_and_features(x)[0], columns), dtype)
-    labels = () if strings is None else (x.like(scores.shape[:1], STRING if strings else INT64),)
-    operations, functions = TRANSFORMS.get(post_transform, (0, 0))
+    """The scores of every sample, so many, after their parts; of a classifier the sample's class stands before them."""
+    scores = of.x.like((rows_and_features(of.x)[0], columns), dtype)
+    names = of.attributes.get("classlabels_strings")
+    labels = () if names is None else (of.x.like(scores.shape[:1], STRING if names else INT64),)
+    operations, functions = TRANSFORMS.get(transform or of.post_transform, (0, 0))
     after = work(operations * scores.numel, functions * scores.numel)
     return fused((*labels, scores), *parts, after, reads=reads, matrix_dtype=FLOAT32)
 
 
-def linear(x: TensorType, coefficients: Floats, intercepts: Floats) -> tuple[Estimate, Dim]:
+def linear(of: Operands) -> tuple[Estimate, Dim]:
     """The products of every sample with every set of coefficients, and the number of sets."""
-    rows, features = rows_and_features(x)
-    sets = ceil_div(len(coefficients), features)
+    rows, features = rows_and_features(of.x)
+    sets = ceil_div(len(of.coefficients), features)
     product = Estimate(
-        matrix_flops=2 * rows * len(coefficients),
-        vector_flops=rows * sets if intercepts else 0,
-        reads=(x, FLOAT_BYTES * (len(coefficients) + len(intercepts))),
+        matrix_flops=2 * rows * len(of.coefficients),
+        vector_flops=rows * sets if of.intercepts else 0,
+        reads=(of.x, FLOAT_BYTES * (len(of.coefficients) + len(of.intercepts))),
     )
     return product, sets
 
 
-@rule("ai.onnx.ml.LinearRegressor")
-def linear_regressor(
-    x: TensorType, *, coefficients: Floats, intercepts: Floats = (), targets: int = 1, **after: Any
-) -> Estimate:
+@rule("ai.onnx.ml.LinearRegressor").takes("x; coefficients intercepts=() targets=1 post_transform='NONE'")
+def linear_regressor(of: Operands) -> Estimate:
     """A product per target."""
-    product, _ = linear(x, coefficients, intercepts)
-    return scored(x, targets, product, reads=product.reads, **after)
+    product, _ = linear(of)
+    return scored(of, of.targets, product, reads=product.reads)
 
 
-@rule("ai.onnx.ml.LinearClassifier")
-def linear_classifier(
-    x: TensorType,
-    *,
-    coefficients: Floats,
-    classlabels_ints: Ints = (),
-    classlabels_strings: Strings = (),
-    intercepts: Floats = (),
-    **after: Any,
-) -> Estimate:
+CLASSES = "classlabels_ints=() classlabels_strings=() post_transform='NONE'"
+
+
+@rule("ai.onnx.ml.LinearClassifier").takes(f"x; coefficients intercepts=() {CLASSES}")
+def linear_classifier(of: Operands) -> Estimate:
     """A product per class, and the maximum; for two classes one score may stand for both."""
-    product, sets = linear(x, coefficients, intercepts)
-    labels = len(classlabels_ints or classlabels_strings)
+    product, sets = linear(of)
+    labels = len(of.classlabels_ints or of.classlabels_strings)
     classes = 2 if labels == 2 and not differ(sets, 1) else sets
-    largest = work(rows_and_features(x)[0] * classes)
-    return scored(x, classes, product, largest, reads=product.reads, strings=classlabels_strings, **after)
+    largest = work(rows_and_features(of.x)[0] * classes)
+    return scored(of, classes, product, largest, reads=product.reads)
 
 
 def kernels(x: TensorType, vectors: Dim, kernel_type: str) -> Estimate:
@@ -111,56 +98,37 @@ def kernels(x: TensorType, vectors: Dim, kernel_type: str) -> Estimate:
     )
 
 
-@rule("ai.onnx.ml.SVMRegressor")
-def svm_regressor(
-    x: TensorType,
-    *,
-    coefficients: Floats,
-    kernel_type: str = "LINEAR",
-    n_supports: int = 0,
-    one_class: int = 0,
-    rho: Floats = (),
-    support_vectors: Floats = (),
-    **after: Any,
-) -> Estimate:
+SUPPORT = "coefficients kernel_type='LINEAR' rho=() support_vectors=()"
+
+
+@rule("ai.onnx.ml.SVMRegressor").takes(f"x; {SUPPORT} n_supports=0 one_class=0 post_transform='NONE'")
+def svm_regressor(of: Operands) -> Estimate:
     """The kernel with every support vector and the weighted sum of all; without support vectors one product."""
-    rows, _ = rows_and_features(x)
-    found = kernels(x, n_supports or 1, kernel_type if n_supports else "LINEAR")
-    summed = Estimate(matrix_flops=2 * rows * n_supports, vector_flops=rows * (1 + (one_class != 0)))
-    held = FLOAT_BYTES * (len(coefficients) + len(rho) + len(support_vectors))
-    return scored(x, 1, found, summed, reads=(x, held), **after)
+    rows, vectors = rows_and_features(of.x)[0], of.n_supports
+    found = kernels(of.x, vectors or 1, of.kernel_type if vectors else "LINEAR")
+    summed = Estimate(matrix_flops=2 * rows * vectors, vector_flops=rows * (1 + (of.one_class != 0)))
+    held = FLOAT_BYTES * (len(of.coefficients) + len(of.rho) + len(of.support_vectors))
+    return scored(of, 1, found, summed, reads=(of.x, held))
 
 
-@rule("ai.onnx.ml.SVMClassifier")
-def svm_classifier(
-    x: TensorType,
-    *,
-    coefficients: Floats,
-    classlabels_ints: Ints = (),
-    classlabels_strings: Strings = (),
-    kernel_type: str = "LINEAR",
-    prob_a: Floats = (),
-    rho: Floats = (),
-    support_vectors: Floats = (),
-    vectors_per_class: Ints = (),
-    **after: Any,
-) -> Estimate:
+@rule("ai.onnx.ml.SVMClassifier").takes(f"x; {SUPPORT} prob_a=() vectors_per_class=() {CLASSES}")
+def svm_classifier(of: Operands) -> Estimate:
     """Kernels with all support vectors, summed for every pair of classes, which vote; or one product per class.
 
     Scores are per class where there are probabilities, else per pair of classes, of which two have both signs.
     """
-    rows, _ = rows_and_features(x)
-    labels, vectors = len(classlabels_ints or classlabels_strings), sum(vectors_per_class)
+    rows, vectors = rows_and_features(of.x)[0], sum(of.vectors_per_class)
+    labels = len(of.classlabels_ints or of.classlabels_strings)
     if vectors:
         pairs = labels * (labels - 1) // 2
         decided = Estimate(matrix_flops=2 * rows * vectors * (labels - 1), vector_flops=2 * rows * pairs)
-        found, columns = kernels(x, vectors, kernel_type), labels if prob_a or labels == 2 else pairs
+        found, columns = kernels(of.x, vectors, of.kernel_type), labels if of.prob_a or labels == 2 else pairs
     else:
-        found, columns = kernels(x, labels, "LINEAR"), labels
+        found, columns = kernels(of.x, labels, "LINEAR"), labels
         decided = work(2 * rows * labels)
-    likely = work(2 * rows * len(prob_a), rows * len(prob_a))
-    held = FLOAT_BYTES * (len(coefficients) + len(support_vectors) + len(rho) + 2 * len(prob_a))
-    return scored(x, columns, found, decided, likely, reads=(x, held), strings=classlabels_strings, **after)
+    likely = work(2 * rows * len(of.prob_a), rows * len(of.prob_a))
+    stored = len(of.coefficients) + len(of.support_vectors) + len(of.rho) + 2 * len(of.prob_a)
+    return scored(of, columns, found, decided, likely, reads=(of.x, FLOAT_BYTES * stored))
 
 
 # Look-ups of values.
@@ -206,18 +174,12 @@ def category_mapper(x: TensorType) -> Estimate:
     return looked_up(x, INT64 if x.dtype == STRING else STRING)
 
 
-@rule("ai.onnx.ml.LabelEncoder")
-def label_encoder(
-    x: TensorType,
-    *,
-    values_int64s: Ints = (),
-    values_strings: Strings = (),
-    values_tensor: TensorType | None = None,
-) -> Estimate:
+@rule("ai.onnx.ml.LabelEncoder").takes("x; values_int64s=() values_strings=() values_tensor=None")
+def label_encoder(of: Operands) -> Estimate:
     """One look-up per element; the type is that of the values."""
-    if values_tensor is not None:
-        return looked_up(x, values_tensor.dtype)
-    return looked_up(x, STRING if values_strings else INT64 if values_int64s else FLOAT32)
+    if of.values_tensor is not None:
+        return looked_up(of.x, of.values_tensor.dtype)
+    return looked_up(of.x, STRING if of.values_strings else INT64 if of.values_int64s else FLOAT32)
 
 
 @rule("ai.onnx.ml.FeatureVectorizer")
@@ -286,20 +248,13 @@ def longest(roots: Iterable[Hashable], ways: Ways) -> int:
     return total
 
 
-def by_identity(
-    x: TensorType,
-    votes: Ints,
-    *,
-    nodes_treeids: Ints = (),
-    nodes_nodeids: Ints = (),
-    nodes_modes: Strings = (),
-    nodes_truenodeids: Ints = (),
-    nodes_falsenodeids: Ints = (),
-    **others: object,
-) -> Estimate:
+NODES = "nodes_treeids=() nodes_nodeids=() nodes_modes=() nodes_truenodeids=() nodes_falsenodeids=()"
+
+
+def by_identity(of: Operands, votes: Ints) -> Estimate:
     """As `descended`, by nodes that are named by tree and number."""
-    trees, nodes = nodes_treeids, nodes_nodeids
-    listed = (trees, nodes, nodes_modes, nodes_truenodeids, nodes_falsenodeids)
+    trees, nodes = of.nodes_treeids, of.nodes_nodeids
+    listed = (trees, nodes, of.nodes_modes, of.nodes_truenodeids, of.nodes_falsenodeids)
     require(len({len(part) for part in listed}) == 1, "attributes of nodes differ in length")
     ways: dict[Hashable, Sequence[Hashable]] = {}
     leaves = 0
@@ -311,53 +266,36 @@ def by_identity(
     led_to = {way for both in ways.values() for way in both}
     roots = [place for place in dict.fromkeys(zip(trees, nodes, strict=True)) if place not in led_to]
     each = max(len(votes) // max(leaves, 1), 1)
-    return descended(x, longest(roots, ways), len(set(trees)), len(nodes), each)
+    return descended(of.x, longest(roots, ways), len(set(trees)), len(nodes), each)
 
 
-@rule("ai.onnx.ml.TreeEnsembleRegressor")
-def tree_ensemble_regressor(
-    x: TensorType, *, n_targets: int = 1, target_ids: Ints = (), post_transform: str = "NONE", **nodes: Any
-) -> Estimate:
+@rule("ai.onnx.ml.TreeEnsembleRegressor").takes(f"x; {NODES} n_targets=1 target_ids=() post_transform='NONE'")
+def tree_ensemble_regressor(of: Operands) -> Estimate:
     """Sums the leaves that every sample reaches, per target."""
-    down = by_identity(x, target_ids, **nodes)
-    return scored(x, n_targets, down, reads=down.reads, post_transform=post_transform)
+    down = by_identity(of, of.target_ids)
+    return scored(of, of.n_targets, down, reads=down.reads)
 
 
-@rule("ai.onnx.ml.TreeEnsembleClassifier")
-def tree_ensemble_classifier(
-    x: TensorType,
-    *,
-    class_ids: Ints = (),
-    classlabels_int64s: Ints = (),
-    classlabels_strings: Strings = (),
-    post_transform: str = "NONE",
-    **nodes: Any,
-) -> Estimate:
+@rule("ai.onnx.ml.TreeEnsembleClassifier").takes(
+    f"x; {NODES} class_ids=() classlabels_int64s=() classlabels_strings=() post_transform='NONE'"
+)
+def tree_ensemble_classifier(of: Operands) -> Estimate:
     """Sums the leaves that every sample reaches, per class, and takes the maximum."""
-    down, classes = by_identity(x, class_ids, **nodes), len(classlabels_int64s or classlabels_strings)
-    largest, labels = work(rows_and_features(x)[0] * classes), classlabels_strings
-    return scored(x, classes, down, largest, reads=down.reads, post_transform=post_transform, strings=labels)
+    down, classes = by_identity(of, of.class_ids), len(of.classlabels_int64s or of.classlabels_strings)
+    return scored(of, classes, down, work(rows_and_features(of.x)[0] * classes), reads=down.reads)
 
 
-@rule("ai.onnx.ml.TreeEnsemble")
-def tree_ensemble(
-    x: TensorType,
-    *,
-    n_targets: int = 1,
-    tree_roots: Ints,
-    nodes_trueleafs: Ints,
-    nodes_falseleafs: Ints,
-    nodes_truenodeids: Ints,
-    nodes_falsenodeids: Ints,
-    post_transform: int = 0,
-) -> Estimate:
+@rule("ai.onnx.ml.TreeEnsemble").takes(
+    "x; n_targets=1 tree_roots nodes_trueleafs nodes_falseleafs nodes_truenodeids nodes_falsenodeids post_transform=0"
+)
+def tree_ensemble(of: Operands) -> Estimate:
     """Sums the leaves that every sample reaches, one vote each, per target."""
-    listed = (nodes_trueleafs, nodes_falseleafs, nodes_truenodeids, nodes_falsenodeids)
+    listed = (of.nodes_trueleafs, of.nodes_falseleafs, of.nodes_truenodeids, of.nodes_falsenodeids)
     require(len({len(part) for part in listed}) == 1, "attributes of nodes differ in length")
-    require_known(0 <= post_transform < len(TRANSFORM_NAMES), f"unknown transform {post_transform}")
+    code, roots = of.post_transform, of.tree_roots
+    require_known(0 <= code < len(TRANSFORM_NAMES), f"unknown transform {code}")
     ways: dict[Hashable, Sequence[Hashable]] = {}
     for place, (yes_ends, no_ends, yes, no) in enumerate(zip(*listed, strict=True)):
         ways[place] = [way for way, ends in ((yes, yes_ends), (no, no_ends)) if not ends]
-    down = descended(x, longest(tree_roots, ways), len(tree_roots), len(ways), votes=1)
-    after = TRANSFORM_NAMES[post_transform]
-    return scored(x, n_targets, down, reads=down.reads, post_transform=after, dtype=x.dtype)
+    down = descended(of.x, longest(roots, ways), len(roots), len(ways), votes=1)
+    return scored(of, of.n_targets, down, reads=down.reads, transform=TRANSFORM_NAMES[code], dtype=of.x.dtype)

@@ -185,11 +185,11 @@ def joined(tensors: Sequence[TensorType], axis: int) -> TensorType:
     known = [contents for x in tensors if (contents := known_contents(x)) is not None]
     if len(known) < len(tensors):
         return out
-    sources = [(part, index) for part in known for index in range(part.shape[place])]
+    sources = [(part, index) for part in known for index in sorted({at[place] for at in part})]
 
     def entry(at: Place) -> Number:
         part, index = sources[at[place]]
-        return part.at((*at[:place], index, *at[place + 1 :]))
+        return part[at[:place] + (index,) + at[place + 1 :]]
 
     return filled(out, entry)
 
@@ -297,7 +297,7 @@ def trilu(x: TensorType, k: entries.Numbers = None, *, upper: int = 1) -> Estima
 
     def entry(at: Place) -> Number:
         beyond = at[-1] - at[-2] - shift
-        return known.at(at) if (beyond >= 0 if upper else beyond <= 0) else 0
+        return known[at] if (beyond >= 0 if upper else beyond <= 0) else 0
 
     return replace(copy, out=(filled(x.like(), entry),))
 

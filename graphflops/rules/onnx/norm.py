@@ -29,18 +29,11 @@ from graphflops.rules.work import WORK, Work
 from graphflops.tensor import BOOL, FLOAT32, INT32, DType, TensorType
 
 
-@takes("x scale bias mean var")
-def batch_normalization(
-    of: Operands,
-    *,
-    training_mode: int = 0,
-    is_test: int = 0,
-    outputs: Outputs = (True,),
-    by_results: bool = False,
-) -> Estimate:
+@takes("x scale bias mean var; training_mode=0 is_test=0")
+def batch_normalization(of: Operands, *, outputs: Outputs = (True,), by_results: bool = False) -> Estimate:
     """In inference one scale and one shift per element; in training seven operations, and new running statistics."""
     x, scale, bias, *statistics = of
-    trains = not is_test and any(outputs[1:]) if by_results else training_mode
+    trains = not of.is_test and any(outputs[1:]) if by_results else of.training_mode
     times = 1 if trains and not by_results else 2
     out = tuple(part.like() for part in (x, *statistics * times))
     if not trains:
@@ -71,26 +64,23 @@ rule("onnx.GroupNormalization").derived(
 )
 
 
-@takes("x scale bias?")
-def by_rows(
-    of: Operands, *, axis: int = -1, stash_type: int = 1, statistics: int = STATISTICS, kept: int = 2
-) -> Estimate:
+@takes("x scale bias?; axis=-1 stash_type=1")
+def by_rows(of: Operands, *, statistics: int = STATISTICS, kept: int = 2) -> Estimate:
     """Seven operations per element with a bias, four by the root mean square, a reciprocal root per row.
 
     kept: how many statistics are results.
     """
     x, scale, bias = of
-    rows = x.shape[: axis_of(axis, x.rank)]
+    rows = x.shape[: axis_of(of.axis, x.rank)]
     for part in (scale, bias):
         wide = x.shape if part is None else broadcast(part.shape, x.shape)
         problem = f"a scale or bias {part} for [{', '.join(map(str, x.shape))}]"
         require(len(wide) == x.rank, problem)
         for whole, size in zip(wide, x.shape, strict=True):
             meet(whole, size, problem)
-    statistic = x.like((*rows, *(1,) * (x.rank - len(rows))), onnx_dtype(stash_type))
+    statistic = x.like((*rows, *(1,) * (x.rank - len(rows))), onnx_dtype(of.stash_type))
     out = x.like(dtype=None if statistics == STATISTICS else scale.dtype)
-    norm = normalised(x, prod(rows), scale, bias, statistics)
-    return replace(norm, out=(out, *(statistic,) * kept))
+    return replace(normalised(x, prod(rows), scale, bias, statistics), out=(out, *(statistic,) * kept))
 
 
 rule("onnx.LayerNormalization")(by_rows)

@@ -113,36 +113,26 @@ def layer_backward(call: ForwardCall) -> Estimate:
     return with_gradients(recur_back(cell, x, state, [one] * r.shape[0], r.shape[0], wants), call)
 
 
-@takes(OPERANDS)
-def recurrent(
-    of: Operands,
-    *,
-    kind: str,
-    activations: tuple[str, ...] = (),
-    clip: float | None = None,
-    layout: int = 0,
-    direction: str = "forward",
-    hidden_size: int | None = None,
-    **others: object,
-) -> Estimate:
+@takes(f"{OPERANDS}; activations=() clip=None layout=0 direction='forward' hidden_size=None")
+def recurrent(of: Operands, *, kind: str, **others: object) -> Estimate:
     """Both matrices of all gates once per row of every step, and the cell's formula."""
     # with the activations of the first direction in place of sigmoids and hyperbolic tangents
     cell, places = CELLS[kind], APPLIED[kind]
-    more = PEEPHOLES * (of.peepholes is not None) + CLIP * cell.gates * (clip is not None)
+    more = PEEPHOLES * (of.peepholes is not None) + CLIP * cell.gates * (of.clip is not None)
     cell = replace(cell, combining=cell.combining + more)
-    if activations:
-        needs = max(places) + 1
-        require(len(activations) >= needs, f"{len(activations)} activations for a cell that has {needs}")
-        named = [activation_named(name) for name in activations]
+    if of.activations:
+        count, needs = len(of.activations), max(places) + 1
+        require(count >= needs, f"{count} activations for a cell that has {needs}")
+        named = [activation_named(name) for name in of.activations]
         cell = replace(cell, activations=tuple(named[place] for place in places))
     # raises ShapeError where the attributes of a layer contradict its matrix of the state
     require(of.r.rank == 3, f"a recurrent layer of {of.r}")
     given, _, hidden = of.r.shape
-    directions = 2 if direction == "bidirectional" else 1
-    require(not differ(given, directions), f"{given} directions in a layer that runs {direction}")
-    fits = hidden_size is None or not differ(hidden, hidden_size)
-    require(fits, f"a state of {hidden}, where hidden_size is {hidden_size}")
-    return layer(cell, of, layout, 3 if kind == "LSTM" else 2)
+    directions = 2 if of.direction == "bidirectional" else 1
+    require(not differ(given, directions), f"{given} directions in a layer that runs {of.direction}")
+    fits = of.hidden_size is None or not differ(hidden, of.hidden_size)
+    require(fits, f"a state of {hidden}, where hidden_size is {of.hidden_size}")
+    return layer(cell, of, of.layout, 3 if kind == "LSTM" else 2)
 
 
 for _kind in CELLS:  # a GRU that resets before the product costs the same as one that does after it
@@ -169,61 +159,50 @@ def recurrence(rows: Dim, heads: Dim, width: Dim, depth: Dim, update_rule: str, 
     )
 
 
-@rule("com.microsoft.LinearAttention").takes("query key value past_state? decay? beta?")
-def linear_attention_of_rows(
-    of: Operands,
-    *,
-    q_num_heads: int,
-    kv_num_heads: int,
-    state_window: int = 0,
-    update_rule: str = "gated_delta",
-) -> Estimate:
+@rule("com.microsoft.LinearAttention").takes(
+    "query key value past_state? decay? beta?; q_num_heads kv_num_heads state_window=0 update_rule='gated_delta'"
+)
+def linear_attention_of_rows(of: Operands) -> Estimate:
     """One state per key head, for every row or the last few; several query heads may share a state."""
+    q_num_heads, kv_num_heads = of.q_num_heads, of.kv_num_heads
     q, k, v = by_head(of.query, q_num_heads), by_head(of.key, kv_num_heads), by_head(of.value, kv_num_heads)
     (batch, _, rows, width), depth = k.shape, v.shape[-1]
     heads = max(q_num_heads, kv_num_heads)
     more_reading = 2 * batch * rows * (heads - kv_num_heads) * width * depth
-    kept = (state_window,) if state_window else ()
+    kept = (of.state_window,) if of.state_window else ()
     state = (of.past_state or of.query).like((*kept, batch, kv_num_heads, width, depth))
     decays = of.decay.numel if of.decay else 0
-    part = recurrence(batch * rows, kv_num_heads, width, depth, update_rule, decays)
+    part = recurrence(batch * rows, kv_num_heads, width, depth, of.update_rule, decays)
     out = q.like((batch, rows, heads * depth))
     return fused((out, state), part, Estimate(matrix_flops=more_reading), reads=(*of,))
 
 
-@rule("onnx.LinearAttention", kind="other").takes("query key value past_state? decay? beta?")
-def linear_attention(
-    of: Operands, *, kv_num_heads: int, q_num_heads: int, update_rule: str = "gated_delta"
-) -> Estimate:
+@rule("onnx.LinearAttention", kind="other").takes(
+    "query key value past_state? decay? beta?; q_num_heads kv_num_heads update_rule='gated_delta'"
+)
+def linear_attention(of: Operands) -> Estimate:
     """Per row a product of key and value into the state and a product of the query with the state.
 
     A decay scales the state, by an exponential for each of its numbers; a delta rule first takes out what the state holds
     for the key: one product more, a difference and a scaling of the value.
     """
+    q_num_heads, kv_num_heads = of.q_num_heads, of.kv_num_heads
     q, k, v = by_head(of.query, q_num_heads), by_head(of.key, kv_num_heads), by_head(of.value, kv_num_heads)
     batch, _, rows, width = k.shape
     meet(q.shape[-1], width, f"query and key widths differ: {q.shape[-1]} and {width}")
     for given, numbers in ((of.decay, (kv_num_heads, kv_num_heads * width)), (of.beta, (1, kv_num_heads))):
         fits = given is None or not all(differ(given.shape[-1], number) for number in numbers)
         require(fits, f"{given} for {kv_num_heads} heads of {width}")
-    heads = {"q_num_heads": q_num_heads, "kv_num_heads": kv_num_heads}
-    estimate = linear_attention_of_rows(*of, update_rule=update_rule, **heads)
+    estimate = linear_attention_of_rows(*of, **of.attributes)
     sharing = batch * rows * (q_num_heads - kv_num_heads) * v.shape[-1]  # query heads that share a state
     return estimate.plus(vector_flops=sharing)
 
 
 @rule("com.microsoft.GatedDeltaNet").takes(
-    "query key? value? cu_seqlens? decay? beta? initial_state? a_log? dt_bias? capture_count? state_update_active?"
+    "query key? value? cu_seqlens? decay? beta? initial_state? a_log? dt_bias? capture_count? state_update_active?; "
+    "update_rule='gated_delta' beta_activation='none' gate_activation='none' qk_l2_norm=0 state_update_capacity=0"
 )
-def gated_delta_net(
-    of: Operands,
-    *,
-    update_rule: str = "gated_delta",
-    beta_activation: str = "none",
-    gate_activation: str = "none",
-    qk_l2_norm: int = 0,
-    state_update_capacity: int = 0,
-) -> Estimate:
+def gated_delta_net(of: Operands) -> Estimate:
     """As LinearAttention on packed rows (tokens, heads, width), including its gates and normalisations."""
     decay, begun = of.decay, of.initial_state
     if of.key is not None and of.value is not None:
@@ -233,20 +212,19 @@ def gated_delta_net(
         (_, heads, depth, width), (*rows_shape, together) = begun.shape, of.query.shape
         q_heads = floor_div(together - heads * depth, 2 * width)
     rows = prod(rows_shape)
-    part = recurrence(rows, heads, width, depth, update_rule, decay.numel if decay else 0)
+    part = recurrence(rows, heads, width, depth, of.update_rule, decay.numel if decay else 0)
     # of a sum, and scaled
-    gates = WORK["softplus"].more(2).on(decay.numel if decay and gate_activation != "none" else 0)
-    rates = WORK["sigmoid"].on(of.beta.numel if of.beta and beta_activation != "none" else 0)
-    normed = 2 * rows * q_heads * (qk_l2_norm != 0)
+    gates = WORK["softplus"].more(2).on(decay.numel if decay and of.gate_activation != "none" else 0)
+    rates = WORK["sigmoid"].on(of.beta.numel if of.beta and of.beta_activation != "none" else 0)
+    normed = 2 * rows * q_heads * (of.qk_l2_norm != 0)
     norms = work(3 * width * normed, normed)
     sequences = begun.shape[0] if begun is not None else rows_shape[0] if len(rows_shape) > 1 else 1
     if of.cu_seqlens is not None:
         sequences = of.cu_seqlens.shape[0] - 1
     state = (decay or begun or of.query).like((sequences, heads, depth, width))
-    captured = state_update_capacity * (heads + q_heads * width + heads * depth)
+    captured = of.state_update_capacity * (heads + q_heads * width + heads * depth)
     out = of.query.like((*rows_shape, dim_max(q_heads, heads), depth))
-    results = (out, state, state.like((sequences, captured)))
-    return fused(results, part, gates, rates, norms, reads=(*of,))
+    return fused((out, state, state.like((sequences, captured))), part, gates, rates, norms, reads=(*of,))
 
 
 def convolved(x: TensorType, weight: TensorType, bias: TensorType | None, activation: str) -> Estimate:
@@ -255,32 +233,26 @@ def convolved(x: TensorType, weight: TensorType, bias: TensorType | None, activa
     return replace(after.on(x.numel), matrix_flops=2 * prod(weight.shape[2:]) * x.numel)
 
 
-@rule("com.microsoft.CausalConvWithState", product=("x", "weight")).takes("x weight bias? past_state?")
-def causal_convolution(
-    of: Operands,
-    *,
-    activation: str = "none",
-    channels_last: int = 0,
-    dilation: int = 1,
-    state_window: int = 0,
-) -> Estimate:
+@rule("com.microsoft.CausalConvWithState", product=("x", "weight")).takes(
+    "x weight bias? past_state?; activation='none' channels_last=0 dilation=1 state_window=0"
+)
+def causal_convolution(of: Operands) -> Estimate:
     """A causal depthwise convolution along the last spatial axis; its last inputs are returned as a state."""
-    x, length = of.x, (of.weight.shape[-1] - 1) * dilation
-    rest = (x.shape[0], length, *x.shape[2:]) if channels_last else (*x.shape[:-1], length)
-    state = x.like((*(state_window,) * (state_window > 0), *rest))
-    return fused((x.like(), state), convolved(x, of.weight, of.bias, activation), reads=(*of,))
+    x, length = of.x, (of.weight.shape[-1] - 1) * of.dilation
+    rest = (x.shape[0], length, *x.shape[2:]) if of.channels_last else (*x.shape[:-1], length)
+    state = x.like((*(of.state_window,) * (of.state_window > 0), *rest))
+    return fused((x.like(), state), convolved(x, of.weight, of.bias, of.activation), reads=(*of,))
 
 
 @rule("com.microsoft.VarlenCausalConvWithState", product=("x", "weight")).takes(
-    "x weight cumulative_sequence_length bias? initial_state capture_count? kernel_delta? previous_mask?"
+    "x weight cumulative_sequence_length bias? initial_state capture_count? kernel_delta? previous_mask?; "
+    "activation='none' state_update_capacity=0"
 )
-def packed_causal_convolution(
-    of: Operands, *, activation: str = "none", state_update_capacity: int = 0
-) -> Estimate:
+def packed_causal_convolution(of: Operands) -> Estimate:
     """As CausalConvWithState on packed rows (tokens, channels)."""
-    captured = of.x.like((of.initial_state.shape[0], state_update_capacity, of.x.shape[1]))
+    captured = of.x.like((of.initial_state.shape[0], of.state_update_capacity, of.x.shape[1]))
     results = (of.x.like(), of.initial_state.like(), captured)
-    return fused(results, convolved(of.x, of.weight, of.bias, activation), reads=(*of,))
+    return fused(results, convolved(of.x, of.weight, of.bias, of.activation), reads=(*of,))
 
 
 @rule("com.microsoft.EngramGate").takes("key query value key_scale query_scale value_scale?")

@@ -81,19 +81,19 @@ def matmul_of_integers(of: Operands) -> Estimate:
     return entries.in_32_bits(products.matmul(of.a, of.b), (of.a, of.a_zero_point), (of.b, of.b_zero_point))
 
 
-@rule("onnx.Gemm", product=("a", "b")).takes("a b c?")
-def gemm(
-    of: Operands, *, alpha: float = 1.0, beta: float = 1.0, transA: int = 0, transB: int = 0, **others: object
-) -> Estimate:
+@rule("onnx.Gemm", product=("a", "b")).takes("a b c?; alpha=1.0 beta=1.0 transA=0 transB=0")
+def gemm(of: Operands, **others: object) -> Estimate:
     """The product, and vector FLOPs for the remaining operations of alpha * (a @ b) + beta * c."""
     a, b, c = of
     require(a.rank == 2 and b.rank == 2, f"Gemm multiplies two matrices, not {a} and {b}")
-    turned = (x.view(x.shape[::-1]) if transposed else x for x, transposed in ((a, transA), (b, transB)))
+    turned = (
+        x.view(x.shape[::-1]) if transposed else x for x, transposed in ((a, of.transA), (b, of.transB))
+    )
     product = products.matmul(*turned)
     if c is None:
-        scaled = products.additions(only_result(product)) if alpha != 1 else 0
+        scaled = products.additions(only_result(product)) if of.alpha != 1 else 0
         return replace(product, vector_flops=scaled)
-    return products.add_product(c, product, beta, alpha)
+    return products.add_product(c, product, of.beta, of.alpha)
 
 
 class Reduction(NamedTuple):
@@ -167,8 +167,8 @@ def arg_extreme(x: TensorType, *, axis: int = 0, keepdims: int = 1) -> Estimate:
 def non_zero(x: TensorType) -> Estimate:
     """The position of every element that is not zero, a column each: one comparison per element."""
     known = known_contents(x)
-    if known is not None and not any(isinstance(entry, Expr) for entry in known.entries):
-        found = [place for place in known.places if known.at(place) != 0]
+    if known is not None and not any(isinstance(entry, Expr) for entry in known.values()):
+        found = [place for place, number in known.items() if number != 0]
         out = filled(x.like((x.rank, len(found)), INT64), lambda at: found[at[1]][at[0]])
     elif x.uniform is not None:  # how exporters made a range before ONNX had a Range operator
         out = x.like((x.rank, x.numel if x.uniform else 0), INT64)
@@ -225,5 +225,4 @@ def non_max_suppression(of: Operands) -> Estimate:
     out = TensorType((kept, 3), INT64)
     if most == 0:
         return Estimate((out,))
-    work = batch * classes * (n + suppression(n))
-    return Estimate((out,), vector_flops=work, reads=(boxes, scores))
+    return Estimate((out,), vector_flops=batch * classes * (n + suppression(n)), reads=(boxes, scores))

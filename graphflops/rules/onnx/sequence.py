@@ -139,8 +139,7 @@ def split_to_sequence(x: TensorType, split: Numbers = None, *, axis: int = 0, ke
     if each:
         parts = pieces(x, place, split_lengths(length, split, 0))
     elif isinstance(length, int) and isinstance(step, int) and length <= _LISTED * step:
-        starts = range(0, length, step)
-        parts = pieces(x, place, [min(step, length - start) for start in starts])
+        parts = pieces(x, place, [min(step, length - start) for start in range(0, length, step)])
     else:
         # many pieces, or an unknown number of them: all of one type if they are equally long
         dropped = split is None and not keepdims

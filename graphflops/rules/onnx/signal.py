@@ -57,12 +57,10 @@ def dft(
     real_result = bool(onesided and inverse)
     whole = 2 * (x.shape[along] - 1) if real_result else x.shape[along]
     length = whole if dft_length is None else _known(dft_length, "dft")
-    halved = onesided and not inverse
-    kept = floor_div(length, 2) + 1 if halved else length
+    kept = floor_div(length, 2) + 1 if onesided and not inverse else length
     out = x.like((*replaced(x.shape, along, kept)[:-1], 1 if real_result else 2))
     real = real_result or x.shape[-1] == 1
-    lanes = without(x.shape[:-1], along)
-    work = transform(length, real=real) * lanes
+    work = transform(length, real=real) * without(x.shape[:-1], along)
     reads = (x, dft_length, axis if isinstance(axis, TensorType) else None)
     return Estimate((out,), vector_flops=work, reads=reads)
 
@@ -137,17 +135,14 @@ def affine_grid(theta: TensorType, size: TensorType) -> Estimate:
     count = many(size) or 4
     require(count in (4, 5), f"a grid of {count} axes")
     shape = sizes(size) or (theta.shape[0], *(unknown("grid", place) for place in range(1, count)))
-    estimate = resample.affine_grid_generator(theta, shape)
-    return replace(estimate, reads=(theta, size))
+    return replace(resample.affine_grid_generator(theta, shape), reads=(theta, size))
 
 
-@rule("onnx.RoiAlign").takes("x rois batch_indices")
-def roi_align(
-    of: Operands, *, output_height: int = 1, output_width: int = 1, sampling_ratio: int = 0
-) -> Estimate:
+@rule("onnx.RoiAlign").takes("x rois batch_indices; output_height=1 output_width=1 sampling_ratio=0")
+def roi_align(of: Operands) -> Estimate:
     """The bilinear samples of each output, and a division by their number where they are averaged."""
-    size = {"pooled_height": output_height, "pooled_width": output_width}
-    estimate = resample.pooled(of.x, of.rois, **size, sampling_ratio=sampling_ratio, indexed=False)
+    size = {"pooled_height": of.output_height, "pooled_width": of.output_width}
+    estimate = resample.pooled(of.x, of.rois, **size, sampling_ratio=of.sampling_ratio, indexed=False)
     return replace(estimate, reads=(*of,))
 
 
@@ -163,41 +158,32 @@ def max_roi_pool(x: TensorType, rois: TensorType, *, pooled_shape: tuple[int, ..
 _TAPS = {"nearest": 0, "linear": 2, "bilinear": 2, "cubic": 4}  # along one axis
 
 
-@rule("onnx.Resize")
-def resize(
-    x: TensorType,
-    roi: Numbers = None,
-    scales: Numbers = None,
-    sizes: Numbers = None,
-    *,
-    antialias: int = 0,
-    axes: Sequence[int] | None = None,
-    coordinate_transformation_mode: str = "half_pixel",
-    keep_aspect_ratio_policy: str = "stretch",
-    mode: str = "nearest",
-) -> Estimate:
+@rule("onnx.Resize").takes(
+    "x roi? scales? sizes?; antialias=0 axes=None coordinate_transformation_mode='half_pixel' "
+    "keep_aspect_ratio_policy='stretch' mode='nearest'"
+)
+def resize(of: Operands) -> Estimate:
     """Resizes to sizes, or by factors of the whole image or of a cropped region of interest."""
-    places = chosen_axes(axes, x.rank) or ()
-    own = [x.shape[place] for place in places]
-    if sizes is not None and many(sizes) != 0:
-        lengths = _to_sizes(own, sizes, keep_aspect_ratio_policy)
+    places = chosen_axes(of.axes, of.x.rank) or ()
+    own = [of.x.shape[place] for place in places]
+    if of.sizes is not None and many(of.sizes) != 0:
+        lengths = _to_sizes(own, of.sizes, of.keep_aspect_ratio_policy)
     else:
-        require(scales is not None, "neither sizes nor scales are given")
+        require(of.scales is not None, "neither sizes nor scales are given")
         extents: Sequence[Number] | None = (1,) * len(own)
-        if coordinate_transformation_mode == "tf_crop_and_resize":
+        if of.coordinate_transformation_mode == "tf_crop_and_resize":
             # the part of each axis that the region of interest covers: its starts stand first, then its ends
-            found = numbers(roi)
+            found = numbers(of.roi)
             half = len(found or ()) // 2
             extents = found and [*map(subtract, found[half:], found[:half])]
-        lengths = _by_factors(own, scales, extents)
-    return _resized(x, dict(zip(places, lengths, strict=True)), mode, bool(antialias))
+        lengths = _by_factors(own, of.scales, extents)
+    return _resized(of.x, dict(zip(places, lengths, strict=True)), of.mode, bool(of.antialias))
 
 
 @rule("onnx.Resize.10", "onnx.Upsample")
 def resize_by_factors(x: TensorType, scales: Numbers, *, mode: str = "nearest") -> Estimate:
     """Resizes by one factor per axis."""
-    lengths = _by_factors(x.shape, scales, (1,) * x.rank)
-    return _resized(x, dict(enumerate(lengths)), mode)
+    return _resized(x, dict(enumerate(_by_factors(x.shape, scales, (1,) * x.rank))), mode)
 
 
 @rule("onnx.Upsample.1")

@@ -17,7 +17,6 @@ from typing import Union
 
 from msgspec.structs import replace
 
-from graphflops.base.record import Record
 from graphflops.dims import (
     Dim,
     Expr,
@@ -60,7 +59,7 @@ def _holding(out: TensorType, contents: Callable[[], Contents | None]) -> Tensor
     """`out` with contents; unchanged where one of them is unknown, or a value that the program may never compute."""
     try:
         return replace(out, value=contents())
-    except (ArithmeticError, DimError, IndexError, ValueError):
+    except (ArithmeticError, DimError, LookupError, ValueError):
         return out
 
 
@@ -247,33 +246,15 @@ def chosen(condition: Number, a: Number, b: Number) -> Number:
 # Contents by index.
 
 
-class KnownContents(Record, frozen=True):
-    """Known contents of a small tensor, by index."""
-
-    shape: Place
-    entries: tuple[Number, ...]
-
-    def at(self, place: Sequence[int]) -> Number:
-        """The element at that index; IndexError outside."""
-        offset = 0
-        for index, length in zip(place, self.shape, strict=True):
-            if not -length <= index < length:
-                raise IndexError(f"index {index} of {length}")
-            offset = offset * length + index % length
-        return self.entries[offset]
-
-    @property
-    def places(self) -> list[Place]:
-        """All indices in row-major order."""
-        return list(product(*map(range, self.shape)))
+Known = dict[Place, Number]  # contents by index, in row-major order
 
 
-def known_contents(x: TensorType) -> KnownContents | None:
-    """A tensor's contents by index; None if unknown."""
+def known_contents(x: TensorType) -> Known | None:
+    """The contents of a small tensor; None if unknown."""
     shape = fixed(x.shape)
     if x.value is None or shape is None:
         return None
-    return KnownContents(shape, tuple(flat((x.value,))))
+    return dict(zip(product(*map(range, shape)), flat((x.value,)), strict=True))
 
 
 def fixed(shape: Sequence[Dim]) -> Place | None:
@@ -297,7 +278,7 @@ def filled(out: TensorType, entry: Callable[[Place], Number | None]) -> TensorTy
 def moved(x: TensorType, out: TensorType, source: Callable[[Place], Sequence[int]]) -> TensorType:
     """`out` with the contents of `x`, if known; `source` maps each index of `out` to an index of `x`."""
     known = known_contents(x)
-    return out if known is None else filled(out, lambda place: known.at(source(place)))
+    return out if known is None else filled(out, lambda place: known[tuple(source(place))])
 
 
 def wrapped(index: Number | None, length: Dim) -> int:

@@ -165,8 +165,7 @@ def tiled_work(problem: problems.Problem, counted: RangeCount, model_flops: int)
     if len(kernels) * problem.flops != model_flops:
         return None
     looped = len(kernels) > len(problem.jobs)
-    orders = [problem.jobs] if looped else permutations(problem.jobs, len(kernels))
-    for order in orders:
+    for order in [problem.jobs] if looped else permutations(problem.jobs, len(kernels)):
         choices = [order] * len(kernels) if looped else [(job,) for job in order]
         found: list[TiledWork] = []
         for jobs, kernel in zip(choices, kernels, strict=True):

@@ -128,8 +128,7 @@ def flex_attention(
     """
     if q.shape[1] != k.shape[1] and not enable_gqa:
         raise ModelError(f"{q.shape[1]} query heads for {k.shape[1]} key heads: pass enable_gqa=True")
-    attention = prepare(q, k, score_mod, block_mask)
-    out, lse, counts = attention.forward(q, k, v, scale, 2 if count else 0)
+    out, lse, counts = prepare(q, k, score_mod, block_mask).forward(q, k, v, scale, 2 if count else 0)
     more = (*((lse,) if return_lse else ()), *((counted(counts),) if count else ()))
     return (out, *more) if more else out
 

@@ -188,12 +188,10 @@ def _given(counts: Tensor | None, places: Tensor | None, lines: int, across: int
     if counts is None or places is None:
         return None
     counts, places = counts[..., :lines], places[..., :lines, :]
-    steps = torch.arange(places.shape[-1], device=places.device)
-    listed = steps < counts[..., None]
+    listed = torch.arange(places.shape[-1], device=places.device) < counts[..., None]
     size = (*counts.shape, max(across, places.shape[-1]) + 1)
     chosen = torch.zeros(size, dtype=torch.int8, device=places.device)
-    spare = chosen.shape[-1] - 1
-    chosen.scatter_(-1, torch.where(listed, places, spare).long(), 1)
+    chosen.scatter_(-1, torch.where(listed, places, chosen.shape[-1] - 1).long(), 1)
     return chosen[..., :across].bool()
 
 

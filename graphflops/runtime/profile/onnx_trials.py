@@ -127,8 +127,7 @@ def _prepare(
     names = [f"x{index}" for index in range(len(shapes))]
     chance = np.random.default_rng(0)
     values = dict(zip(names, (chance.standard_normal(shape, np.float32) for shape in shapes), strict=True))
-    steps = [names[0], *[f"y{turn}" for turn in range(1, turns)], "y"]
-    pairs = pairwise(steps)
+    pairs = pairwise([names[0], *[f"y{turn}" for turn in range(1, turns)], "y"])
     nodes = [helper.make_node(name, [before, *names[1:]], [after], **attributes) for before, after in pairs]
     inputs = [helper.make_tensor_value_info(key, TensorProto.FLOAT, values[key].shape) for key in names]
     output = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)

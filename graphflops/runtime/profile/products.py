@@ -131,8 +131,7 @@ def _attention_calls(kind: torch.dtype, sizes: Attention, is_causal: bool, devic
     shape = (sizes.batch, sizes.keys, sizes.kv_heads, sizes.width)
     k, v = (random(shape, kind, device).transpose(1, 2) for _ in range(2))
     if device == "cpu":
-        attend = torch.nn.functional.scaled_dot_product_attention
-        return [partial(attend, q, k, v, is_causal=is_causal)]
+        return [partial(torch.nn.functional.scaled_dot_product_attention, q, k, v, is_causal=is_causal)]
     ops, more = torch.ops.aten, (0.0, is_causal)
     if sizes.kernel == "flash":
         forward = partial(ops._scaled_dot_product_flash_attention, q, k, v, *more)

@@ -1,0 +1,80 @@
+"""Which results of a nested graph, or of a call in place, want a gradient: those that have one in torch's own backward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from graphflops import analyze
+
+Tensor = torch.Tensor
+ROWS, WIDTH = 3, 4
+PRODUCT = 2 * ROWS * WIDTH * WIDTH
+
+
+class Between(torch.nn.Module):
+    """A product, what a nested graph makes of it, and a product of each of its results."""
+
+    def __init__(self, between: Callable[[Tensor], tuple[Tensor, ...]]) -> None:
+        super().__init__()
+        self.first = torch.nn.Parameter(torch.ones(WIDTH, WIDTH))
+        self.last = torch.nn.Parameter(torch.ones(WIDTH, WIDTH))
+        self.between = between
+
+    def forward(self, x: Tensor) -> Tensor:
+        return sum((y @ self.last for y in self.between(x @ self.first)), torch.zeros(()))
+
+
+def unconverted(x: Tensor) -> tuple[Tensor, ...]:
+    with torch.no_grad():
+        return x.to(torch.float32), x * 2
+
+
+def undropped(x: Tensor) -> tuple[Tensor, ...]:
+    with torch.no_grad():
+        return torch.dropout(x, 0.1, False), x.detach()
+
+
+def in_place(x: Tensor) -> tuple[Tensor, ...]:
+    with torch.no_grad():
+        return (x.mul_(2),)
+
+
+def half_detached(x: Tensor) -> tuple[Tensor, ...]:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return x.detach() * 2, x * 2
+
+
+def detached_in_place(x: Tensor) -> tuple[Tensor, ...]:
+    return ((x * 2).detach_(),)
+
+
+def zeros_in_place(x: Tensor) -> tuple[Tensor, ...]:
+    return (x.clone().zero_(),)
+
+
+# The gradient of the first weight and, by result, that of the last one; then those of the results that want one.
+@pytest.mark.parametrize(
+    ("between", "backward"),
+    [
+        *(
+            (unconverted, 1 + 2 + 1),
+            (undropped, 1 + 2 + 1),
+            (in_place, 1 + 1 + 1),
+            (half_detached, 1 + 2 + 1),
+        ),
+        *((detached_in_place, 0 + 1 + 0), (zeros_in_place, 1 + 1 + 1)),
+    ],
+)
+def test_results_that_want_a_gradient(between: Callable[[Tensor], tuple[Tensor, ...]], backward: int) -> None:
+    module, x = Between(between), torch.ones(ROWS, WIDTH)
+    report = analyze(torch.export.export(module, (x,)), training=True)
+    assert report.backward is not None
+    assert report.backward.cost.matrix_flops == backward * PRODUCT
+    results = module(x)
+    with FlopCounterMode(display=False) as counter:
+        results.sum().backward()
+    assert counter.get_total_flops() == backward * PRODUCT
