@@ -94,7 +94,7 @@ def program(
     values = {"x": meta(4, 8), "y": meta(4, 8)} if values is None else values
     inputs = [{"user_input": {"arg": tensor("x")}}] if inputs is None else inputs
     outputs = [{"user_output": {"arg": tensor("y")}}] if outputs is None else outputs
-    whole = graph(listed(inputs), nodes, listed(outputs), values, **fields.pop("graph", {}))
+    whole = graph(listed(inputs), nodes, listed(outputs), values) | fields.pop("graph", {})
     return {
         "graph_module": {"graph": whole, "signature": {"input_specs": inputs, "output_specs": outputs}},
         "opset_version": {"aten": 10},
@@ -108,7 +108,7 @@ def listed(specs: list[Any]) -> list[Any]:
     """The inputs or outputs of a graph that have these specs."""
     given = [next((value for value in spec.values() if value is not None), {}) for spec in specs]
     args = [value.get("arg", value.get("value")) for value in given]
-    return [{"as_tensor": arg} if "name" in (arg or {}) else arg for arg in args]
+    return [{"as_tensor": arg} if "name" in arg else arg for arg in args if arg is not None]
 
 
 def save(
