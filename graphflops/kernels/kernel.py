@@ -29,6 +29,7 @@ Family = Literal[
     "sort",
     "recurrence",
     "fft",
+    "decomposition",
     "collective",
     "transfer",
     "other",

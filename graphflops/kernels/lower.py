@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from graphflops.execution.composed_gradients import kernel_calls
 from graphflops.execution.composites import Inside
 from graphflops.execution.strides import regrouped
-from graphflops.kernels import attention, cudnn, foreach, gathered, images, moved, products, rowwise
+from graphflops.kernels import attention, cudnn, foreach, gathered, images, matrices, moved, products, rowwise
 from graphflops.kernels.beside import reduced_axes
 from graphflops.kernels.call import ConcreteCall, Tensor
 from graphflops.kernels.choices import chosen, library, limits
@@ -288,4 +288,5 @@ _FORWARD: Mapping[str, moved.Lowering] = {
     "dropout": _dropout,
     "collective": moved.collective,
     "foreach": foreach.foreach,
+    "linear_algebra": lambda call: matrices.decomposition(call) or _other(call),
 }

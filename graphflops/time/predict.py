@@ -27,6 +27,7 @@ from graphflops.kernels.kernel import (
     Kernel,
     Product,
     Recurrence,
+    Rows,
     bytes_of,
 )
 from graphflops.kernels.moved import TO_HOST
@@ -154,6 +155,8 @@ def _transfer(kernel: Kernel, device: Device) -> Time:
 def _modelled(kernel: Kernel, width: float, rates: Rates, device: Device) -> Times:
     moved, peak = kernel.read_bytes + kernel.written_bytes, _peak(kernel, device)
     match kernel.sizes:
+        case Rows() as sizes if kernel.family == "decomposition":
+            return predict_traffic.decomposition_seconds(sizes, rates)
         case Product() as sizes if peak and "step" in rates:
             arithmetic = 2 * sizes.m * sizes.n * sizes.k / peak  # few blocks go through k step by step
             serial = sizes.k * rates["step"] * 1e-9

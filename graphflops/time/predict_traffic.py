@@ -93,6 +93,18 @@ def tiled_seconds(sizes: Convolution, width: float, moved: int, rates: Rates, de
     return rates["floor"] * 1e-6 + longest, longest, moved / device.bandwidth
 
 
+def decomposition_seconds(sizes: Rows, rates: Rates) -> Times:
+    """Seconds of decompositions: columns one after the other, and elements of all matrices.
+
+    Matrices of more than `together` columns are worked on one after the other.
+    """
+    rows, n = sizes.rows, sizes.columns
+    serial = rates["floor"] * 1e-6 + n * (rates["column"] + n * rates.get("square", 0.0)) * 1e-9
+    turns = rows if n > rates.get("together", _UNLIMITED) else 1
+    work = rows * n * (rates["row"] + n * n * rates["cube"]) * 1e-9
+    return turns * serial + work, turns * serial + work, 0.0
+
+
 def _rows_and_wait(kernel: Kernel, rates: Rates, device: Device) -> tuple[float, float]:
     """Seconds that starting all rows takes, and what a thread does one after the other."""
     if isinstance(kernel.sizes, Convolution) and "position" in rates:

@@ -1,0 +1,38 @@
+"""Decompositions and solutions of matrices, as the kernels of cuSOLVER, cuBLAS and MAGMA that PyTorch runs for them.
+
+They are told as one kernel of all matrices. Some work on all at once, others on large ones, or on any, one after the other.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from graphflops.kernels.call import ConcreteCall
+from graphflops.kernels.kernel import Kernel, Rows
+
+# By the way that its matrices are worked on, the words of operators.
+_WAYS = {
+    "lu": "linalg_lu linalg_lu_factor linalg_lu_factor_ex _lu_with_info linalg_ldl_factor linalg_ldl_factor_ex",
+    "determinant": "det linalg_det _linalg_det slogdet linalg_slogdet _linalg_slogdet logdet",
+    "inverse": "inverse linalg_inv linalg_inv_ex linalg_tensorinv "
+    "linalg_solve linalg_solve_ex _linalg_solve_ex linalg_tensorsolve",
+    "cholesky": "cholesky linalg_cholesky linalg_cholesky_ex",
+    "cholesky_solve": "cholesky_solve cholesky_inverse",
+    "triangular": "linalg_solve_triangular triangular_solve linalg_lu_solve lu_solve",
+    "qr": "qr linalg_qr geqrf linalg_householder_product orgqr linalg_lstsq",
+    "eigh": "linalg_eigh _linalg_eigh linalg_eigvalsh",
+    "svd": "svd linalg_svd _linalg_svd linalg_svdvals linalg_pinv linalg_matrix_rank linalg_cond",
+    "eig": "linalg_eig linalg_eigvals _linalg_eigvals",
+    "exponential": "matrix_exp linalg_matrix_exp",
+}
+_WAY_OF = {word: way for way, words in _WAYS.items() for word in words.split()}
+_MATRIX_RANK = 2
+
+
+def decomposition(call: ConcreteCall) -> list[Kernel]:
+    """One kernel for all matrices of the operand; none where the way is not known."""
+    x, way = next(iter(call.operands), None), _WAY_OF.get(call.operator.word, "")
+    if x is None or x.rank < _MATRIX_RANK or not x.numel or not way:
+        return []
+    rows = Rows(prod(x.shape[:-2]), min(x.shape[-2:]))
+    return [Kernel("decomposition", x.dtype, 0, call.cost.arithmetic, *call.cost.moved, rows, variant=way)]

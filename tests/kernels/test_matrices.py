@@ -1,0 +1,64 @@
+"""Decompositions and solutions of matrices are one kernel of all matrices, by the way they are worked on."""
+
+from __future__ import annotations
+
+import pytest
+
+from graphflops.kernels.kernel import Kernel, Rows
+from graphflops.kernels.matrices import _WAY_OF
+from graphflops.rules.registry import find
+from tests.support import t
+from tests.time.one_call import forward
+from tests.time.toy_device import seconds, with_rates
+
+
+@pytest.mark.parametrize(
+    ("op", "shapes", "way", "rows"),
+    [
+        ("aten.linalg_inv_ex.default", [(3, 2, 8, 8)], "inverse", Rows(6, 8)),
+        ("aten._linalg_solve_ex.default", [(2, 8, 8), (2, 8, 3)], "inverse", Rows(2, 8)),
+        ("aten.linalg_cholesky_ex.default", [(8, 8)], "cholesky", Rows(1, 8)),
+        ("aten.linalg_qr.default", [(4, 16, 8)], "qr", Rows(4, 8)),  # the fewer of rows and columns
+        ("aten._linalg_eigh.default", [(4, 8, 8)], "eigh", Rows(4, 8)),
+    ],
+)
+def test_all_matrices_are_one_kernel(op: str, shapes: list[tuple[int, ...]], way: str, rows: Rows) -> None:
+    (kernel,) = forward(op, *(t(*shape) for shape in shapes))
+    assert (kernel.family, kernel.variant, kernel.sizes) == ("decomposition", way, rows)
+
+
+def test_what_is_no_decomposition_has_its_traffic() -> None:
+    (kernel,) = forward("aten.linalg_cross.default", t(5, 3), t(5, 3))
+    assert (kernel.family, kernel.sizes) == ("other", None)
+
+
+RATES = {
+    "floor": 1000.0,
+    "column": 1e6,
+    "square": 2e6,
+    "row": 3e6,
+    "cube": 4e6,
+    "spread": 1.0,
+}  # milliseconds
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "together", "milliseconds"),
+    [
+        # A start and three columns, each longer by two a column; of each of five matrices three columns, and 3^3 elements.
+        (5, 3, 3, 1 + 3 * (1 + 3 * 2) + 5 * (3 * 3 + 27 * 4)),
+        (5, 3, 2, 5 * (1 + 3 * (1 + 3 * 2)) + 5 * (3 * 3 + 27 * 4)),  # one after the other
+        (1, 3, 2, 1 + 3 * (1 + 3 * 2) + 3 * 3 + 27 * 4),
+    ],
+)
+def test_columns_and_large_matrices_follow_one_another(
+    rows: int, columns: int, together: int, milliseconds: float
+) -> None:
+    known = with_rates("decomposition.qr", {**RATES, "together": together})
+    kernel = Kernel("decomposition", "float32", 0, 8, 8, 8, Rows(rows, columns), variant="qr")
+    assert seconds(kernel, known) == pytest.approx(milliseconds * 1e-3)
+
+
+@pytest.mark.parametrize("word", sorted(_WAY_OF))
+def test_words_are_those_of_operators(word: str) -> None:
+    assert find(f"aten.{word}") is not None
