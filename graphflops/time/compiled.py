@@ -114,9 +114,8 @@ class CompiledLauncher(Launcher):
         kind = call.node.operator.kind
         if kind == "product":
             own = [kernel for kernel in kernels if kernel.family == "matmul"]
-            if (
-                call.node.operator.name == "linear" and len(op.reads) == _FACTORS
-            ):  # its bias, if any, is added elsewhere
+            # Its bias, if any, is added elsewhere.
+            if call.node.operator.name == "linear" and len(op.reads) == _FACTORS:
                 own = [replace(kernel, variant="") for kernel in own]
             return _padded(own) if op.is_padded else tuple(own)
         if kind == "attention":
