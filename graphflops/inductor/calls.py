@@ -104,9 +104,8 @@ class ForwardLowering(Lowering):
             twice = operator.has("gate") or any(len(way) > 1 for way in ways)
             more = {"recomputable": again or operator.has("computed_again"), "reads_twice": twice}
             self.add(of, "pointwise", of.made, of.operands, is_random=operator.kind == "random", **more)
-            if operator.name == "masked_fill" and not isinstance(
-                value := of.call.node.arguments().get("value"), Ref
-            ):
+            value = of.call.node.arguments().get("value")
+            if operator.name == "masked_fill" and not isinstance(value, Ref):
                 self.joint.constants.setdefault(f"{value} {dtype.name}", []).append(self.joint.ops[-1])
 
     def resampling(self, of: Lowered) -> None:

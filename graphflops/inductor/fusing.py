@@ -2,9 +2,8 @@
 
 A pointwise operator is computed inside of each kernel that reads it, unless a kernel of a library reads it, or it is read
 by several operators and computed from more than four loads, or by one with a window and computed from several tensors.
-Reductions to few results run
-in several steps (`Reduction.num_splits` and `reduction_split_factor` of inductor). Stored pointwise operators and reductions
-over the same elements are one kernel if no other kernel lies between them.
+Reductions to few results run in several steps (`Reduction.num_splits` and `reduction_split_factor` of inductor). Stored
+pointwise operators and reductions over the same elements are one kernel if no other kernel lies between them.
 """
 
 from __future__ import annotations

@@ -84,9 +84,8 @@ class JointGraph(Struct):
     tangents: dict[str, None] = {}  # gradients of the results, which come from outside
     lies_in: dict[str, str] = {}  # by part of a tensor that is written by itself, the tensor
     numbers: dict[Dim, int] = {}
-    constants: dict[
-        str, list[Op]
-    ] = {}  # by number that calls fill in, with its type: one operator makes it for all of them
+    # By number that calls fill in, with its type: one operator makes it for all of them.
+    constants: dict[str, list[Op]] = {}
 
     def number(self, size: Dim) -> int:
         """A size as a number: open sizes are taken at their example, or at some size."""
