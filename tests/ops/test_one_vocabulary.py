@@ -57,6 +57,7 @@ COLLECTIONS = {
     "execution/layouts.py": "says what strides become in each operator, by canonical name",
     "exporters/sources.py": "reads ONNX: by op_type, before a call has an operator",
     "exporters/step_file.py": "says which results may be operands, and which views copies, by word",
+    "kernels/matrices.py": "lowers decompositions to kernels, by word",
     "kernels/lower.py": "lowers calls to kernels, by kind and name",
     "kernels/gradients.py": "lowers gradients to kernels, by kind and name",
     "runtime/flex/codegen.py": "names that the generated code already uses",
