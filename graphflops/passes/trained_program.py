@@ -61,7 +61,7 @@ def with_returned(graph: Graph) -> Graph:
     """
     nodes, instead = list[Node](), dict[str, str]()
     for node in graph.nodes:
-        here = node.renamed(instead)
+        here = node.renamed(instead) if instead else node
         if any(isinstance(value, Graph) for value in here.args):
             here = here.changed(lambda value: with_returned(value) if isinstance(value, Graph) else value)
         match here.args:

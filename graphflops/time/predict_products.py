@@ -66,13 +66,13 @@ def seconds(problem: Problem, rates: Rates, device: Device) -> Times:
     slowdown = rates.get(f"unaligned_{aligned}", 1.0)
     rate, mix = problem.peak / cores / slowdown * rates["matrix"], rates["mix"]
     traffic = bandwidth.seconds(problem.moved, problem.recent, rates["memory"], device)
+    is_vector = problem.batch == 1 and _is_vector(problem.m, problem.width, problem.alignment)
     best = float("inf")
     # A CPU is one core in the models, whose tiles are too small to be told from the whole product.
     for rows, columns in _WAYS if device.multiprocessors else ((max(problem.m, 1), max(problem.n, 1)),):
         # A product of no rows, as over an empty batch, still has the launch of a tile.
         grid = max(-(-problem.m // rows) * -(-problem.n // columns) * problem.batch, 1)
         # Threads of a matrix-vector product have an element of the vector each; a tile computes rows that are not there.
-        is_vector = problem.batch == 1 and _is_vector(problem.m, problem.width, problem.alignment)
         rows = 1 if is_vector else rows
         work = 2 * (rows * columns + rates["half"] * (rows + columns)) / rate  # of one element of k
         for split in _SPLITS:
