@@ -187,7 +187,10 @@ def reused(buffers: Sequence[Buffer], end: int, inside: Mapping[int, int] | None
     live = _live(buffers, end)
     for position, size in (inside or {}).items():
         live[position] += size
-    most, sizes = max(live, default=0), {buffer.name: buffer.size for buffer in buffers}
+    # What outlives the graph is taken off from the start; a peak that would be negative counts as none (memory.py of 2.11).
+    lasting = sum(buffer.size for buffer in buffers if buffer.last >= end and not buffer.is_given)
+    live = [amount - lasting for amount in live]
+    most, sizes = max(0, *live), {buffer.name: buffer.size for buffer in buffers}
     instead: dict[str, str] = {}
     # By size, the free buffers and the position since which each is free, the last one last.
     free: dict[int, dict[str, int]] = defaultdict(dict)
@@ -213,7 +216,7 @@ def reused(buffers: Sequence[Buffer], end: int, inside: Mapping[int, int] | None
         elif own and not buffer.is_fresh:
             name, since = next(reversed(own.items()))
             between = live[since + 1 : buffer.first]
-            if buffer.size + max(between, default=0) <= most:
+            if not between or buffer.size + max(0, *between) <= most:
                 del own[name]
                 live[since + 1 : buffer.first] = [amount + buffer.size for amount in between]
                 instead[buffer.name] = name
