@@ -170,7 +170,10 @@ class Lowering:
             self.maker.update(dict.fromkeys(call.node.outputs, call.node.name))
             for name in call.uses:
                 self.readers.setdefault(name, []).append(call)
-            kind, is_read = call.node.operator.kind, not self.dense.isdisjoint(filter(None, call.node.outputs))
+            kind, is_read = (
+                call.node.operator.kind,
+                not self.dense.isdisjoint(filter(None, call.node.outputs)),
+            )
             if kind == "convolution" or (is_read and kind != "reduction"):
                 self.dense.update(call.uses)
 

@@ -67,11 +67,15 @@ def test_bytes_inside_of_kernels_raise_the_peak() -> None:
 
 
 def test_what_outlives_the_graph_is_taken_off_the_estimate() -> None:
-    """19 bytes are alive at most: 11 without what is returned. At 7 - 8 bytes, which count as none, `a` may be kept; at 10 not."""
-    most, a, b = Buffer("most", 19, 0, 0), Buffer("a", 10, 1, 1), Buffer("b", 10, 3, 3)
-    returned = Buffer("returned", 8, 4, 5)
-    assert reused([most, a, Buffer("between", 7, 2, 2), b, returned], 5) == {"b": "a"}
-    assert reused([most, a, Buffer("between", 10, 2, 2), b, returned], 5) == {}
+    """At most 15 bytes, 7 without what is returned: the 10 of `a` are not kept beside 5 - 8, which count as none."""
+    buffers = [
+        Buffer("most", 15, 0, 0),
+        Buffer("a", 10, 1, 1),
+        Buffer("between", 5, 2, 2),
+        Buffer("b", 10, 3, 3),
+    ]
+    assert reused(buffers, 5) == {"b": "a"}
+    assert reused([*buffers, Buffer("returned", 8, 4, 5)], 5) == {}
 
 
 def test_a_kept_buffer_counts_where_it_was_free() -> None:
