@@ -41,7 +41,7 @@ from graphflops.kernels.moved import pointwise, put_in_order, sum_to
 
 KINDS = {1: "sequence", 3: "volume"}  # by axes; images differ by their windows
 _SPLIT = ("split", "converted_split", "operands_converted_split")
-STREAMS, _FEW = limits("cudnn_9", "convolution", "streams", "few")
+STREAMS, FEW = limits("cudnn_9", "convolution", "streams", "few")
 _PART, _MOST_PARTS, _TILE, _GROUP_TILE, _MANY_ROWS, _MANY_FLOAT_ROWS = limits(
     *("cudnn_9", "split", "part", "most_parts", "tile", "group_tile", "many_rows", "many_float_rows")
 )
@@ -67,7 +67,7 @@ def way(conv: Convolution, phase: str, is_last: bool) -> str:
         name = f"groups.{phase}{'.channels_last' if is_last else ''}"
     elif is_last:
         name = f"few_channels.{conv.x.dtype.name}"
-        is_few = conv.axes == IMAGE_RANK - 2 and conv.channels < _FEW and not conv.transposed
+        is_few = conv.axes == IMAGE_RANK - 2 and conv.channels < FEW and not conv.transposed
         if phase != "forward" or not is_few or name not in library("cudnn_9").choices:
             return "padded"
     else:
@@ -92,7 +92,8 @@ def converted(conv: Convolution, phase: str, is_last: bool) -> str:
     taken, of_weight = way(conv, phase, is_last), phase == "weight_gradient"
     if taken == "copied":
         return "xw"
-    if taken == "as_it_lies" or conv.groups > 1 or (conv.is_pointwise and (conv.is_one_position or not conv.is_half or of_weight)):
+    is_product = conv.is_pointwise and (conv.is_one_position or not conv.is_half or of_weight)
+    if taken == "as_it_lies" or conv.groups > 1 or is_product:
         return ""
     if phase != "forward" and (conv.transposed or (of_weight and not conv.is_half)):
         return ""
