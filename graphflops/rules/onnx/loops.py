@@ -28,6 +28,7 @@ from graphflops.dims import (
     symbol,
     total,
 )
+from graphflops.dims.atoms import Atom
 from graphflops.rules.onnx.entries import numbers, unknown
 from graphflops.rules.onnx.sequence import alike, common, one_of
 from graphflops.rules.onnx.values import Number, Place, filled, known_contents
@@ -71,16 +72,23 @@ def _choose(count: Dim, taken: int) -> Dim:
 
 
 def turns_while(condition: Dim | None, turn: str) -> Dim | None:
-    """How many turns are made when another follows as long as a comparison, made at the end of each, holds.
+    """How many turns are made when another follows as long as all of some comparisons, made at the end of each, hold.
 
-    None where the condition is no comparison whose sides draw nearer by the same amount in each turn.
+    None where one of them is no comparison whose sides draw nearer by the same amount in each turn.
     """
     if not isinstance(condition, Expr) or len(condition.terms) != 1:
         return None
     ((atoms, coefficient),) = condition.terms.items()
-    if coefficient != 1 or len(atoms) != 1 or (relation := atoms[0].kind) not in ("<", "<=", "!="):
+    turns = [_turns_while(atom, turn) for atom in atoms]
+    known = [count for count in turns if count is not None]
+    return dim_min(*known) if coefficient == 1 and len(known) == len(turns) else None
+
+
+def _turns_while(comparison: Atom, turn: str) -> Dim | None:
+    """The same for one comparison."""
+    if (relation := comparison.kind) not in ("<", "<=", "!="):
         return None
-    smaller, larger = arguments(atoms[0])
+    smaller, larger = arguments(comparison)
     gap = [at_turn(larger - smaller, turn, index) for index in range(3)]
     nearer = gap[0] - gap[1]
     if not isinstance(nearer, int) or not same(gap[1] - gap[2], nearer):

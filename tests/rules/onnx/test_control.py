@@ -196,6 +196,18 @@ def test_a_condition_on_a_counter_says_how_often_a_loop_turns(relation, start, s
     assert total(limited) == dim_min(3, expected)
 
 
+def test_a_loop_goes_on_as_long_as_two_conditions_hold():
+    both = body(  # as a loop over the steps of a sequence that counts them twice
+        lambda index, i: (number(i.value + 2),),
+        flops=1,
+        goes_on=lambda index, i: compare("<", index, 3) * compare("<", i.value + 2, N),
+    )
+    assert total(price("onnx.Loop.16", None, truth(1), number(0), body=both)) == dim_min(4, (N + 1) // 2)
+    assert total(price("onnx.Loop.16", number(50), truth(1), number(0), body=both)) == dim_min(
+        4, (N + 1) // 2
+    )
+
+
 def test_a_condition_that_only_single_turns_tell():
     powers = body(
         lambda index, i: (number(2 * i.value),) if i.value is not None else (number(),),
