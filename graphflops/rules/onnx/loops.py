@@ -47,6 +47,21 @@ def at_turn(formula: Dim, turn: str, index: Dim) -> Dim:
     return formula.substitute({turn: index}) if isinstance(formula, Expr) else formula
 
 
+def before(count: Dim, formula: Dim, turn: str) -> Dim:
+    """The formula at a turn before `count`, which is a size or differs from one by a number: simplified by that."""
+    sizes = sorted(count.symbols) if isinstance(count, Expr) else []
+    more = count - symbol(sizes[0]) if len(sizes) == 1 else None
+    if not isinstance(more, int) or not isinstance(formula, Expr):
+        return formula
+    left = symbol(
+        f"{turn}_left"
+    )  # turns that come behind the one: what has no effect on the formula goes out of it
+    within = formula.substitute({sizes[0]: symbol(turn) + 1 + left - more})
+    return (
+        within if isinstance(within, int) else within.substitute({f"{turn}_left": count - 1 - symbol(turn)})
+    )
+
+
 def growth(formula: Dim, turn: str, count: Dim) -> Dim | None:
     """By how much the sum of a formula over turns 0, 1, ... `count` - 1 exceeds `count` times its value at turn 0.
 
@@ -322,7 +337,8 @@ class _Loop:
         same_for_all = Estimate(out, writes=(), regions=((turn.run, count),))
         if not any(self.turns_in(getattr(turn.run.cost, name)) for name in QUANTITIES):
             return same_for_all
-        more = {name: growth(getattr(turn.run.cost, name), self.name, count) for name in QUANTITIES}
+        made = {name: before(count, getattr(turn.run.cost, name), self.name) for name in QUANTITIES}
+        more = {name: growth(formula, self.name, count) for name, formula in made.items()}
         known = {name: part for name, part in more.items() if part is not None}
         if len(known) < len(more):
             return same_for_all
