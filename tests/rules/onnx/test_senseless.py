@@ -287,6 +287,21 @@ def test_a_size_of_the_file_is_not_the_turn_of_a_loop(name) -> None:
     assert report.total().matrix_flops == 5 * 2 * symbol(size) * 4 * 4
 
 
+def test_a_decoder_that_generates_runs_on_what_the_file_states_of_its_inputs() -> None:
+    decoder = """d (int32[rows, new] ids, int32[rows, new] places, int32[rows, all] mask, float[2, rows, 4, old, 8] past)
+        => (float[rows, new, 100] logits, float[2, rows, 4, all, 8] present) {
+            x = Gather(words, ids) logits = MatMul(x, head) present = Identity(past) }"""
+    search = (
+        f"com.microsoft.GreedySearch<eos_token_id = 0, pad_token_id = 0, decoder = {decoder}>(start, length)"
+    )
+    report = analyzed(
+        f"g (int32[2, 7] start, int32[1] length, float[100, 32] words, float[32, 100] head) => (y) {{ y = {search} }}"
+    )
+    rows, new, steps = map(symbol, ("rows", "new", "generated_tokens_0"))
+    assert report.coverage.unknown == 0
+    assert report.total().matrix_flops == steps * 2 * rows * new * 32 * 100
+
+
 def test_each_turn_of_a_loop_over_rows_takes_one() -> None:
     row = "more = Add(i, one) from = Unsqueeze(i, zero) to = Unsqueeze(more, zero) row = Slice(x, from, to, zero)"
     body = f"b (int64 i, bool go) => (bool go, float[k, 2] r) {{ {row} r = MatMul(row, w) }}"
