@@ -58,6 +58,7 @@ DOCUMENTS = {
     "Fits": "graphflops.render.serving:fits_document",
     "Serving": "graphflops.render.serving:document",
     "Plan": "graphflops.render.plan:plan_document",
+    "Statement": "graphflops.render.statement:document",
     "Listing": "graphflops.render.document:of_listing",
 }
 
@@ -74,12 +75,10 @@ FORMATS = (
     Format("table", (), {
         **_documents("text", *_SCREEN),
         "Report": _by("table:table", (*_CUTS, "verbose", *_SCREEN)),
-        "Overview": _by("derived:table", _SCREEN),
         "Comparison": _by("diff.texts:table", (*_CUTS, "verbose", *_SCREEN)),
         "Findings": _by("findings:table", ("top", "statistics", *_SCREEN)),
         "Validation": _by("validation:table", ("top", "show_kernel", *_SCREEN)),
         "Answer": _by("graph:table", ("top", *_SCREEN)),
-        "Statement": _by("statement:table", _SCREEN),
     }),
     Format("json", (".json",), {
         **_documents("json"),
@@ -88,7 +87,6 @@ FORMATS = (
         "Findings": _by("findings:json"),
         "Validation": _by("validation:json"),
         "Answer": _by("graph:node_link"),
-        "Statement": _by("statement:json"),
     }),
     Format("csv", (".csv",), {
         **_documents("csv"),
@@ -109,11 +107,11 @@ FORMATS = (
         "Report": _by("html.sweep:html"),
         "Sweep": _by("html.sweep:of_sweep"),
         "Comparison": _by("html.diff:html"),
-        "History": _by("derived:history_page"),
+        "History": _by("document:html"),
         "Serving": _by("html.sweep:serving"),
         "Answer": _by("graph:html"),
-        "Statement": _by("statement:html"),
-        "Plan": _by("plan:page_of_plan"),
+        "Statement": _by("document:html"),
+        "Plan": _by("document:html"),
         "Validation": _by("validation:html"),
     }),
     Format("sarif", (".sarif",), {"Findings": _by("sarif:sarif", ("locate",))}),
