@@ -115,6 +115,7 @@ class Document(Record, frozen=True):
     title: str = ""  # of a page
     pictures: Callable[[], str] = lambda: ""  # on a page, as HTML
     lists: Iterable[tuple[str, Iterable[str]]] = ()  # lines below the tables, each with a title
+    facts: Iterable[tuple[str, str]] = ()  # lines above them, each with a label
 
 
 def of_listing(found: Listing) -> Document:
@@ -122,19 +123,25 @@ def of_listing(found: Listing) -> Document:
     return Document([cells(found)], exact=lambda: found)
 
 
-def document(value: object) -> Document:
-    """The document of a result."""
-    found: Document = imported(DOCUMENTS[type(value).__name__])(value)
+def document(value: object, **options: Any) -> Document:
+    """The document of a result. options: those that it takes."""
+    found: Document = imported(DOCUMENTS[type(value).__name__])(value, **options)
     return found
 
 
-def text(value: object, *, width: int = 120, color: bool = False) -> str:
+def text(value: object, *, width: int = 120, color: bool = False, **options: Any) -> str:
     """For a terminal or a pipe."""
-    found, screen = document(value), Page(width, color)
+    found, screen = document(value, **options), Page(width, color)
     if found.headline:
         screen.line((found.headline, found.style))
         for note in found.notes:
             screen.line((f"  {note}", "dim"))
+    facts = [*found.facts]
+    room = max((len(label) for label, _ in facts), default=0)
+    for place, (label, said) in enumerate(facts):
+        if not place:
+            screen.line()
+        screen.line((f"  {label.ljust(room)}", "bold"), f"  {said}")
     for grid in found.tables:
         if screen.lines:
             screen.line()
@@ -147,13 +154,15 @@ def text(value: object, *, width: int = 120, color: bool = False) -> str:
     return screen.text()
 
 
-def markdown(value: object) -> str:
+def markdown(value: object, **options: Any) -> str:
     """For a review."""
-    found = document(value)
+    found = document(value, **options)
     parts = [f"**{escaped(found.headline)}**\n"] if found.headline else []
+    if facts := "".join(f"- {label}: {escaped(said)}\n" for label, said in found.facts):
+        parts.append(facts)
     parts += [*map(drawn, found.tables), *(f"{escaped(note)}\n" for note in found.notes)]
     for title, lines in found.lists:
-        parts.append(f"{title}:\n\n" + "".join(f"- {escaped(line)}\n" for line in lines))
+        parts.append(f"{escaped(title)}:\n\n" + "".join(f"- {escaped(line)}\n" for line in lines))
     return "\n".join(parts)
 
 
@@ -176,10 +185,11 @@ def fragment(value: object) -> str:
     """For a notebook: HTML without script or style."""
     found = document(value)
     head = f"<p><b>{html_escaped(found.headline)}</b></p>" if found.headline else ""
-    parts = [*map(html_table, found.tables), *(f"<p>{html_escaped(note)}</p>" for note in found.notes)]
+    parts = [f"<p>{html_escaped(label)}: {html_escaped(said)}</p>" for label, said in found.facts]
+    parts += [*map(html_table, found.tables), *(f"<p>{html_escaped(note)}</p>" for note in found.notes)]
     for title, lines in found.lists:
         items = "".join(f"<li>{html_escaped(line)}</li>" for line in lines)
-        parts.append(f"<p><b>{title}</b></p><ul>{items}</ul>")
+        parts.append(f"<p><b>{html_escaped(title)}</b></p><ul>{items}</ul>")
     return f"<div>{head}{''.join(parts)}</div>"
 
 

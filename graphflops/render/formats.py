@@ -59,6 +59,7 @@ DOCUMENTS = {
     "Serving": "graphflops.render.serving:document",
     "Plan": "graphflops.render.plan:plan_document",
     "Statement": "graphflops.render.statement:document",
+    "Validation": "graphflops.render.validation:document",
     "Listing": "graphflops.render.document:of_listing",
 }
 
@@ -77,7 +78,7 @@ FORMATS = (
         "Report": _by("table:table", (*_CUTS, "verbose", *_SCREEN)),
         "Comparison": _by("diff.texts:table", (*_CUTS, "verbose", *_SCREEN)),
         "Findings": _by("findings:table", ("top", "statistics", *_SCREEN)),
-        "Validation": _by("validation:table", ("top", "show_kernel", *_SCREEN)),
+        "Validation": _by("document:text", ("top", "show_kernel", *_SCREEN)),
         "Answer": _by("graph:table", ("top", *_SCREEN)),
     }),
     Format("json", (".json",), {
@@ -85,7 +86,6 @@ FORMATS = (
         "Report": _by("document:report_json"),
         "Comparison": _by("diff.json:json"),
         "Findings": _by("findings:json"),
-        "Validation": _by("validation:json"),
         "Answer": _by("graph:node_link"),
     }),
     Format("csv", (".csv",), {
@@ -99,7 +99,7 @@ FORMATS = (
         "Report": _by("document:report_markdown", (*_CUTS, "verbose")),
         "Comparison": _by("diff.texts:markdown", (*_CUTS, "verbose", "limit")),
         "Findings": _by("findings:markdown", ("top", "limit")),
-        "Validation": _by("validation:markdown", ("top",)),
+        "Validation": _by("document:markdown", ("top", "show_kernel")),
         "Answer": _by("graph:markdown", ("top",)),
         "Statement": _by("statement:markdown"),
     }),

@@ -116,7 +116,6 @@ _OF = {
     "Report": "graphflops.render.html.fragment:fragment",
     "Comparison": "graphflops.render.html.diff:fragment",
     "Findings": "graphflops.render.findings:fragment",
-    "Validation": "graphflops.render.validation:fragment",
 }
 
 
