@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -24,9 +25,11 @@ from graphflops.attention import AttentionUse
 from graphflops.cost import Value
 from graphflops.execution.source_lines import code_lines, has_fact, statements
 from graphflops.execution.strides import Values
-from graphflops.graph import EagerRun, Ref, tensor_type
+from graphflops.graph import EagerRun, Node, Ref, tensor_type
+from graphflops.passes.price_call import price_call
 from graphflops.passes.program import Backward, PricedCall
-from graphflops.tensor import TensorType
+from graphflops.rules.registry import find
+from graphflops.tensor import TensorType, mapped
 
 _COMBINES = frozenset({"add", "where"})
 _INDEXES = frozenset({"slice", "select", "unsqueeze"})  # what `x[:, 0, None]` calls
@@ -52,11 +55,7 @@ def as_run(
             mask = ref.name
         is_flag = _is_flag(use) and (eager is None or bool(_hides(call, eager)))
         if mask in made and (mask in nothing or is_flag):
-            operands = tuple([name for name in call.uses if name != mask])
-            given = {**call.node.arguments(), "mask": None, "is_causal": mask not in nothing}
-            node = replace(call.node, args=(), kwargs=tuple(given.items()))
-            gradient = placed(call.gradient, range(len(operands)))
-            call = replace(call, node=node, uses=operands, gradient=gradient, form=None)
+            call = _with(call, values, {"mask": None, "is_causal": mask not in nothing})
             unmasked.append(call.node.name)
         elif call.node.operator.name in _COMBINES and not nothing.isdisjoint(call.uses):
             out, others = call.node.outputs[0], [name for name in call.uses if name not in nothing]
@@ -161,7 +160,7 @@ def _is_whole_slice(call: PricedCall, values: Values) -> bool:
 
 
 _REPEAT = ("reshape", "expand", "unsqueeze")  # what repeats heads, from the last call to the first
-_OPERANDS = ("query", "key", "value")
+_OPERANDS = ("key", "value")
 
 
 def with_shared_heads(
@@ -177,20 +176,35 @@ def with_shared_heads(
         if call.node.name in names:
             owns = [_before_repeat(call, name, makers, values) for name in call.uses[1:3]]
             known = [own for own in owns if own is not None]
-            if len(known) == len(_OPERANDS) - 1:
-                operands = []
-                for name, (own, cast) in zip(call.uses[1:3], known, strict=True):
-                    instead[name] = None
-                    if cast is not None:
-                        instead[cast.uses[0]] = None
-                        instead[name] = _converted(cast, own, values, types)
-                    operands.append(own if cast is None else name)
-                call = _grouped(call, operands, [types.get(name, values[name]) for name in operands])
+            if len(known) == len(_OPERANDS):
+                shared: dict[str, Any] = {"enable_gqa": True}
+                for key, name, (own, cast) in zip(_OPERANDS, call.uses[1:3], known, strict=True):
+                    instead[name], shared[key] = None, Ref(own)
+                    if cast is not None:  # converts the operand without repeated heads
+                        converted = _repriced(cast, cast.node.renamed({cast.uses[0]: own}), values)
+                        types[name], shared[key] = converted.estimate.out[0], Ref(name)
+                        instead.update({cast.uses[0]: None, name: converted})
+                call = _with(call, {**values, **types}, shared)
         found.append(call)
     if not instead:
         return calls, values
     kept = [instead.get(call.node.outputs[0] or "", call) if call.node.outputs else call for call in found]
     return [call for call in kept if call is not None], {**values, **types} if types else values
+
+
+def _with(call: PricedCall, values: Values, changed: Mapping[str, Any]) -> PricedCall:
+    """The call with some other arguments."""
+    given = {**call.node.arguments(), **changed}
+    return _repriced(call, replace(call.node, args=(), kwargs=tuple(given.items())), values)
+
+
+def _repriced(call: PricedCall, node: Node, values: Values) -> PricedCall:
+    """The call with another node, on other operands."""
+    rule = find(node.op)
+    assert rule is not None
+    args, kwargs = mapped((node.args, node.kwargs), lambda x: values[x.name] if isinstance(x, Ref) else x)
+    priced = price_call(rule, node.op, args, kwargs, training=call.gradient is not None)
+    return PricedCall(node, node.reads(), priced.estimate, priced.gradient, call.row)
 
 
 def _before_repeat(
@@ -209,36 +223,6 @@ def _before_repeat(
             return None
         name = maker.uses[0]
     return (name, cast) if isinstance(values.get(name), TensorType) else None
-
-
-def _converted(cast: PricedCall, own: str, values: Values, types: dict[str, Value]) -> PricedCall:
-    """The conversion of an operand without repeated heads; adds the type of its result to `types`."""
-    (result,) = cast.node.outputs
-    before, after = values[own], values[result or ""]
-    assert isinstance(before, TensorType)
-    assert isinstance(after, TensorType)
-    types[result or ""] = replace(after, shape=before.shape, stored=None)
-    args = tuple(Ref(own) if isinstance(given, Ref) else given for given in cast.node.args)
-    gradient = cast.gradient
-    if gradient is not None:
-        gradient = replace(gradient, estimate=replace(gradient.estimate, out=(before.like(),)))
-    return replace(cast, node=replace(cast.node, args=args), uses=(own,), gradient=gradient)
-
-
-def _grouped(call: PricedCall, own: Sequence[str], types: Sequence[Value]) -> PricedCall:
-    """The attention on keys and values whose heads are shared. types: of `own`."""
-    names = dict(zip(_OPERANDS[1:], own, strict=True))
-    given = {name: Ref(names[name]) if name in names else x for name, x in call.node.arguments().items()}
-    given["enable_gqa"] = True
-    node = replace(call.node, args=(), kwargs=tuple(given.items()))
-    gradient = call.gradient
-    if gradient is not None:
-        out = list(gradient.estimate.out)
-        for index, (place, _) in enumerate(gradient.gradients):
-            if place in (1, 2) and index < len(out) and isinstance(value := types[place - 1], TensorType):
-                out[index] = value.like()
-        gradient = replace(gradient, estimate=replace(gradient.estimate, out=tuple(out)))
-    return replace(call, node=node, uses=(call.uses[0], *own, *call.uses[3:]), gradient=gradient)
 
 
 _IN_PLACE = {"all_reduce": "all_reduce_", "broadcast": "broadcast_"}
