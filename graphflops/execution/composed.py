@@ -101,8 +101,7 @@ def einsum(t: Calls, equation: str, tensors: tuple[Operand, ...], path: Axes | N
         uses.subtract(set(a.labels) & set(b.labels))
         gone = {x for x in (*a.labels, *b.labels) if uses[x] == 1 and x not in read.output}
         factors.insert(len(factors) if path else 0, _pair(t, a, b, gone, order))
-    made = factors[0].summed(t, set(factors[0].labels) - set(read.output))
-    return made.permuted(t, read.output).tensor
+    return factors[0].summed(t, set(factors[0].labels) - set(read.output)).permuted(t, read.output).tensor
 
 
 class _Factor(Record, frozen=True):
@@ -320,8 +319,7 @@ def transformed(
     meant = _LAST_AXES.get(word[-1], tuple(range(-len(wanted), 0)) if wanted else None)
     places = axes(meant if dim is None else dim, x.rank)
     scaled = 1 if norm == "ortho" else 2 * ((norm in (None, "backward")) == is_inverse)  # by a root, or whole
-    last = places[-1]
-    whole = wanted[-1] if wanted else 2 * (x.shape[last] - 1)
+    whole = wanted[-1] if wanted else 2 * (x.shape[places[-1]] - 1)
     if is_real and is_inverse and wanted:
         wanted = (*wanted[:-1], whole // 2 + 1)
     if not is_real and word[-1] != "t" and x.type.dtype.kind != "complex":

@@ -160,8 +160,7 @@ def convolution(low: Lowering, of: Lowered) -> None:
     low.add(of, "extern", {made: low.nbytes(out)}, reads, workspace=workspace, allocates=True)
     if bias:
         is_other = low.channels_last and not is_last and is_of_images(call, low.values)
-        moved = frozenset((made,) if is_other else ())
-        low.add(of, "pointwise", (out,), (made, *bias), moved=moved)
+        low.add(of, "pointwise", (out,), (made, *bias), moved=frozenset((made,) if is_other else ()))
     of.beside = {f"operand {place}": tensor for place, tensor in enumerate(reads)}
 
 

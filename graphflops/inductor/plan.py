@@ -33,8 +33,7 @@ Tensors = Mapping[str, None]  # by name, in order
 
 def lowest_peak(kernels: Sequence[Kernel], size: Size, given: Names, outputs: Names) -> list[Kernel]:
     """The kernels in inductor's order. given: tensors there before, that may be freed. outputs: that outlive the graph."""
-    first = _Order(kernels, size, given, outputs)
-    order = first.as_written()
+    order = _Order(kernels, size, given, outputs).as_written()
     plan = _Order([kernels[index] for index in order], size, given, outputs)
     best = min([*range(len(kernels))], plan.least_memory(), key=plan.peak)
     return [plan.kernels[index] for index in best]

@@ -58,8 +58,7 @@ def softmax(low: Lowering, of: Lowered) -> None:
     x, out = low.typed(of.names[0]), low.typed(of.made[0])
     statistics = _rows_statistics(low, of)
     size = aligned_bytes(out.shape, out.dtype.bits) or out.nbytes
-    wide = low.joint.number(prod(x.shape))
-    low.add(of, "pointwise", {of.made[0]: size}, (*of.operands, statistics), wide)
+    low.add(of, "pointwise", {of.made[0]: size}, (*of.operands, statistics), low.joint.number(prod(x.shape)))
 
 
 def _rows_statistics(low: Lowering, of: Lowered) -> str:

@@ -215,9 +215,7 @@ def _view_backward(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     if name in ("split", "chunk", "unbind"):
         variant = "joined" if name == "unbind" else ""
         return [Kernel("copy", x.dtype, 0, 0, x.full_bytes, x.full_bytes, variant=variant)]
-    if name == "expand" and x.numel < out.numel:
-        return [_summed(call, out, x)]
-    return []
+    return [_summed(call, out, x)] if name == "expand" and x.numel < out.numel else []
 
 
 @moved.on_operand
@@ -324,8 +322,7 @@ def _other_backward(call: ConcreteCall) -> list[Kernel]:
     family = _FAMILY_OF_BACKWARD.get(call.operator.kind, "other")
     variant = f"{call.operator.name}_backward"
     flops, work = cost.matrix_flops // count, cost.arithmetic // count
-    kernel = Kernel(family, like.dtype, flops, work, read, written, variant=variant)
-    return [kernel] * count
+    return [Kernel(family, like.dtype, flops, work, read, written, variant=variant)] * count
 
 
 _BYTE = 8  # bits

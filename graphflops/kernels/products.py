@@ -239,8 +239,7 @@ def _is_batch_first(call: ConcreteCall) -> bool:
 def _steps_first(x: Tensor) -> Tensor:
     """The operand as cuDNN reads it: its first two axes exchanged."""
     batch, steps, *width = x.shape
-    strides = (x.strides[1], x.strides[0], *x.strides[2:])
-    return replace(x, shape=(steps, batch, *width), strides=strides)
+    return replace(x, shape=(steps, batch, *width), strides=(x.strides[1], x.strides[0], *x.strides[2:]))
 
 
 def _recurrence(call: ConcreteCall, cost: Work, phase: Pass) -> Kernel:

@@ -170,8 +170,7 @@ def batch_norm_backward(call: ConcreteCall, x: Tensor) -> list[Kernel]:
         return [_of_cudnn(call, x, 2, "batch_norm_training_backward")]
     if _is_innermost(x):
         sums = _of(call, x, 2 * size, 0, _channels(x, _pixels(x)), "batch_norm_sums_last")
-        rows = Rows(_pixels(x), _count(x))
-        return [sums, _of(call, x, 2 * size, size, rows, "batch_norm_gradient_last")]
+        return [sums, _of(call, x, 2 * size, size, Rows(_pixels(x), _count(x)), "batch_norm_gradient_last")]
     return [_of(call, x, 2 * size, size, _channels(x, _turns(x, _IN_TURN)), "batch_norm_backward")]
 
 
