@@ -55,10 +55,6 @@ class _Order:
         self.given = [name for name in self.readers if name not in self.maker]
         self.size = {name: size(name) for name in self.readers}
         self.before = [sorted({known[name] for name in names if name in known}) for names in self.reads]
-        self.after: list[list[int]] = [[] for _ in kernels]
-        for index, makers in enumerate(self.before):
-            for maker in makers:
-                self.after[maker].append(index)
         self.made = [sum(self.size[name] for name in names) for names in self.results]
 
     def as_written(self) -> list[int]:
@@ -84,7 +80,7 @@ class _Order:
             order.append(index)
             most = max(most, live + self.made[index])
             live += net[index]
-            for other in self.after[index]:
+            for other in {reader for name in self.results[index] for reader in self.readers[name]}:
                 waiting[other] -= 1
                 if waiting[other] == 0:
                     ready.add(other)
