@@ -31,17 +31,18 @@ from graphflops.passes.program import Backward, PricedCall
 from graphflops.rules.registry import find
 from graphflops.tensor import TensorType, mapped
 
+Calls = Sequence[PricedCall]
 _COMBINES = frozenset({"add", "where"})
 _INDEXES = frozenset({"slice", "select", "unsqueeze"})  # what `x[:, 0, None]` calls
 _SDPA = "scaled_dot_product_attention"
 
 
 def as_run(
-    calls: Sequence[PricedCall],
+    calls: Calls,
     attentions: Iterable[AttentionUse],
     values: Values,
     eager: EagerRun | None = None,
-) -> tuple[Sequence[PricedCall], Values]:
+) -> tuple[Calls, Values]:
     """The calls that eager execution makes, without masks that it does not build; types of values. eager: a run's record."""
     made, nothing = _masks(calls, eager)
     if not made:
@@ -72,7 +73,7 @@ def _hides(call: PricedCall, eager: EagerRun) -> str:
     return eager.attentions.get(call.node.outputs[0] or "", "") if call.node.outputs else ""
 
 
-def _masks(calls: Sequence[PricedCall], eager: EagerRun | None) -> tuple[set[str], set[str]]:
+def _masks(calls: Calls, eager: EagerRun | None) -> tuple[set[str], set[str]]:
     """Values made from sizes alone that an eager run does not make, and those of them that hide nothing; views included.
 
     Without a record of a run, those that lines make which build masks.
@@ -115,7 +116,7 @@ def placed(gradient: Backward | None, places: Sequence[int]) -> Backward | None:
     return replace(gradient, gradients=gradients, operands=operands)
 
 
-def _used(calls: Sequence[PricedCall], made: set[str]) -> list[PricedCall]:
+def _used(calls: Calls, made: set[str]) -> list[PricedCall]:
     """Without calls that make masks which no call reads any more."""
     read: set[str] = set()
     kept = []
@@ -128,9 +129,7 @@ def _used(calls: Sequence[PricedCall], made: set[str]) -> list[PricedCall]:
     return kept[::-1]
 
 
-def without_whole_slices(
-    calls: Sequence[PricedCall], values: Values, returned: Sequence[str]
-) -> Sequence[PricedCall]:
+def without_whole_slices(calls: Calls, values: Values, returned: Sequence[str]) -> Calls:
     """The calls without slices of everything, but for what is returned and for `x[:, :]`, which is one view."""
     indexes = [call for call in calls if call.node.operator.name in _INDEXES]
     if not any(_is_whole_slice(call, values) for call in indexes):
@@ -163,9 +162,7 @@ _REPEAT = ("reshape", "expand", "unsqueeze")  # what repeats heads, from the las
 _OPERANDS = ("key", "value")
 
 
-def with_shared_heads(
-    calls: Sequence[PricedCall], unmasked: Iterable[str], values: Values
-) -> tuple[Sequence[PricedCall], Values]:
+def with_shared_heads(calls: Calls, unmasked: Iterable[str], values: Values) -> tuple[Calls, Values]:
     """The calls without repeated heads for attentions that lost a mask which only an export has; types of values."""
     makers = {name: call for call in calls for name in call.node.outputs if name is not None}
     names = frozenset(unmasked)
@@ -228,7 +225,7 @@ def _before_repeat(
 _IN_PLACE = {"all_reduce": "all_reduce_", "broadcast": "broadcast_"}
 
 
-def in_place(calls: Sequence[PricedCall]) -> Sequence[PricedCall]:
+def in_place(calls: Calls) -> Calls:
     """The calls with such a collective in place of the three that stand for it."""
     found = _found(calls)
     if not found:
@@ -249,7 +246,7 @@ def in_place(calls: Sequence[PricedCall]) -> Sequence[PricedCall]:
     return kept
 
 
-def _found(calls: Sequence[PricedCall]) -> dict[str, tuple[str, str, PricedCall]]:
+def _found(calls: Calls) -> dict[str, tuple[str, str, PricedCall]]:
     """By name of the collective: the names of its wait and of its copy, and the copy, the only reader of its result."""
     readers = Counter(name for call in calls for name in call.uses)
     maker = {call.node.outputs[0]: call for call in calls if len(call.node.outputs) == 1}
