@@ -14,11 +14,12 @@ from graphflops.graph import Ref
 from graphflops.inductor.lowering import GradientLowering, Lowered, Lowering
 from graphflops.kernels import buffers as kernels
 from graphflops.kernels.beside import operand_copies
+from graphflops.kernels.convolution import up
 from graphflops.kernels.kernel import HALF, IMAGE_RANK, SINGLE
 from graphflops.passes.program import PricedCall
 from graphflops.tensor import TensorType
 
-_ALIGNED = 8  # elements that tensor cores load at once in half precision
+ALIGNED = 8  # elements that tensor cores load at once in half precision
 _IN_PLACE = ("all_reduce", "broadcast")
 _OF_LIBRARIES = frozenset({"product", "convolution", "attention"})  # kinds
 _PADDING = "#3"  # of windows, an argument by place
@@ -98,7 +99,8 @@ def _padded(
     out = low.typed(of.call.node.outputs[0] or "")
     bits = out.dtype.bits
     rows, inner, columns = (
-        aligned(size) if isinstance(size, int) else size for size in (prod(out.shape[:-1]), inner, columns)
+        up(size, ALIGNED) if isinstance(size, int) else size
+        for size in (prod(out.shape[:-1]), inner, columns)
     )
     sizes = [each * bits // 8 for each in (rows * inner, inner * columns, columns)]
     is_whole = sizes[0] == low.typed(of.names[0]).numel * bits // 8
@@ -187,10 +189,10 @@ def _padded_image(low: Lowering, of: Lowered) -> Dim:
     """Bytes of an image and its weight once more: what a kernel makes of few channels, in half precision padded to 8."""
     x, weight = (low.typed(name) for name in of.names[:2])
     channels = weight.shape[1]
-    if x.shape[1] != channels or not isinstance(channels, int) or channels >= _ALIGNED:
+    if x.shape[1] != channels or not isinstance(channels, int) or channels >= ALIGNED:
         return 0
     own = x.nbytes + weight.nbytes
-    return own * _ALIGNED // channels if x.dtype.bits == 16 else own
+    return own * ALIGNED // channels if x.dtype.bits == 16 else own
 
 
 def exchange(low: Lowering, of: Lowered) -> None:
@@ -307,7 +309,7 @@ def padded_columns(call: PricedCall, values: Values, *, adds_bias: bool = False)
     if not isinstance(weight, TensorType) or weight.dtype.bits != HALF or weight.rank != 2:
         return None
     columns, inner = weight.shape if call.node.operator.name == "linear" else weight.shape[::-1]
-    if not isinstance(columns, int) or columns == 1 or columns % _ALIGNED == 0:
+    if not isinstance(columns, int) or columns == 1 or columns % ALIGNED == 0:
         return None
     out = values[call.node.outputs[0] or ""]
     rows = prod(out.shape[:-1]) if isinstance(out, TensorType) else 1
@@ -315,7 +317,7 @@ def padded_columns(call: PricedCall, values: Values, *, adds_bias: bool = False)
         moved = rows * inner + inner * columns + rows * columns
         if rows * inner * columns < _COMPUTE_BOUND * moved:
             return None
-    return aligned(columns)
+    return up(columns, ALIGNED)
 
 
 def padded_rows(call: PricedCall, values: Values) -> Dim:
@@ -325,11 +327,6 @@ def padded_rows(call: PricedCall, values: Values) -> Dim:
     if columns is None or not isinstance(out, TensorType):
         return 0
     return prod(out.shape[:-1]) * (-(-columns * HALF // 8 // _LINE_BYTES) * _LINE_BYTES)
-
-
-def aligned(size: int) -> int:
-    """A size rounded up to what tensor cores load at once."""
-    return -(-size // _ALIGNED) * _ALIGNED
 
 
 def aligned_bytes(shape: Sequence[Dim], bits: int) -> int | None:
