@@ -15,12 +15,12 @@ from graphflops.inductor.lowering import GradientLowering, Lowered, Lowering
 from graphflops.kernels import buffers as kernels
 from graphflops.kernels import cudnn
 from graphflops.kernels.beside import operand_copies
-from graphflops.kernels.convolution import Convolution, Layout
+from graphflops.kernels.convolution import Convolution, Layout, up
 from graphflops.kernels.kernel import HALF, IMAGE_RANK, SINGLE
 from graphflops.passes.program import PricedCall
 from graphflops.tensor import TensorType
 
-_ALIGNED = 8  # elements that tensor cores load at once in half precision
+ALIGNED = 8  # elements that tensor cores load at once in half precision
 _IN_PLACE = ("all_reduce", "broadcast")
 _OF_LIBRARIES = frozenset({"product", "convolution", "attention"})  # kinds
 _PADDING = "#3"  # of windows, an argument by place
@@ -100,7 +100,8 @@ def _padded(
     out = low.typed(of.call.node.outputs[0] or "")
     bits = out.dtype.bits
     rows, inner, columns = (
-        aligned(size) if isinstance(size, int) else size for size in (prod(out.shape[:-1]), inner, columns)
+        up(size, ALIGNED) if isinstance(size, int) else size
+        for size in (prod(out.shape[:-1]), inner, columns)
     )
     sizes = [each * bits // 8 for each in (rows * inner, inner * columns, columns)]
     is_whole = sizes[0] == low.typed(of.names[0]).numel * bits // 8
@@ -161,8 +162,7 @@ def convolution(low: Lowering, of: Lowered) -> None:
     low.add(of, "extern", {made: low.nbytes(out)}, reads, workspace=workspace, allocates=True)
     if bias:
         is_other = low.channels_last and not is_last and is_of_images(call, low.values)
-        moved = frozenset((made,) if is_other else ())
-        low.add(of, "pointwise", (out,), (made, *bias), moved=moved)
+        low.add(of, "pointwise", (out,), (made, *bias), moved=frozenset((made,) if is_other else ()))
     of.beside = {f"operand {place}": tensor for place, tensor in enumerate(reads)}
 
 
@@ -310,7 +310,7 @@ def padded_columns(call: PricedCall, values: Values, *, adds_bias: bool = False)
     if not isinstance(weight, TensorType) or weight.dtype.bits != HALF or weight.rank != 2:
         return None
     columns, inner = weight.shape if call.node.operator.name == "linear" else weight.shape[::-1]
-    if not isinstance(columns, int) or columns == 1 or columns % _ALIGNED == 0:
+    if not isinstance(columns, int) or columns == 1 or columns % ALIGNED == 0:
         return None
     out = values[call.node.outputs[0] or ""]
     rows = prod(out.shape[:-1]) if isinstance(out, TensorType) else 1
@@ -318,7 +318,7 @@ def padded_columns(call: PricedCall, values: Values, *, adds_bias: bool = False)
         moved = rows * inner + inner * columns + rows * columns
         if rows * inner * columns < _COMPUTE_BOUND * moved:
             return None
-    return aligned(columns)
+    return up(columns, ALIGNED)
 
 
 def padded_rows(call: PricedCall, values: Values) -> Dim:
@@ -328,11 +328,6 @@ def padded_rows(call: PricedCall, values: Values) -> Dim:
     if columns is None or not isinstance(out, TensorType):
         return 0
     return prod(out.shape[:-1]) * (-(-columns * HALF // 8 // _LINE_BYTES) * _LINE_BYTES)
-
-
-def aligned(size: int) -> int:
-    """A size rounded up to what tensor cores load at once."""
-    return -(-size // _ALIGNED) * _ALIGNED
 
 
 def aligned_bytes(shape: Sequence[Dim], bits: int) -> int | None:

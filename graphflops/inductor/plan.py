@@ -34,8 +34,7 @@ Tensors = Mapping[str, None]  # by name, in order
 
 def lowest_peak(kernels: Sequence[Kernel], size: Size, given: Names, outputs: Names) -> list[Kernel]:
     """The kernels in inductor's order. given: tensors there before, that may be freed. outputs: that outlive the graph."""
-    first = _Order(kernels, size, given, outputs)
-    order = first.as_written()
+    order = _Order(kernels, size, given, outputs).as_written()
     plan = _Order([kernels[index] for index in order], size, given, outputs)
     orders = ([*range(len(kernels))], plan.least_memory(), plan.breadth_first(), plan.smallest_first())
     best = min(orders, key=plan.peak)
@@ -58,10 +57,6 @@ class _Order:
         self.given = [name for name in self.readers if name not in self.maker]
         self.size = {name: size(name) for name in self.readers}
         self.before = [sorted({known[name] for name in names if name in known}) for names in self.reads]
-        self.after: list[list[int]] = [[] for _ in kernels]
-        for index, makers in enumerate(self.before):
-            for maker in makers:
-                self.after[maker].append(index)
         self.made = [sum(self.size[name] for name in names) for names in self.results]
 
     def as_written(self) -> list[int]:
@@ -87,7 +82,7 @@ class _Order:
             order.append(index)
             most = max(most, live + self.made[index])
             live += net[index]
-            for other in self.after[index]:
+            for other in {reader for name in self.results[index] for reader in self.readers[name]}:
                 waiting[other] -= 1
                 if waiting[other] == 0:
                     ready.add(other)

@@ -59,8 +59,7 @@ def softmax(low: Lowering, of: Lowered) -> None:
     statistics = _rows_statistics(low, of)
     lined_up = None if of.made[0] in low.dense else aligned_bytes(out.shape, out.dtype.bits)
     size = out.nbytes if lined_up is None else lined_up
-    wide = low.joint.number(prod(x.shape))
-    low.add(of, "pointwise", {of.made[0]: size}, (*of.operands, statistics), wide)
+    low.add(of, "pointwise", {of.made[0]: size}, (*of.operands, statistics), low.joint.number(prod(x.shape)))
 
 
 def _rows_statistics(low: Lowering, of: Lowered) -> str:

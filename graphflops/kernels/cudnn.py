@@ -303,9 +303,7 @@ class Problem(Struct, frozen=True, dict=True):
             return self.own
         if is_plain and not (conv.is_depthwise or is_product or conv.is_single or self.is_channels_last):
             return TILED  # few channels in order, in half precision
-        if self.way == SCALAR:
-            return SCALAR
-        return DIRECT if self.is_each else ""
+        return SCALAR if self.way == SCALAR else DIRECT if self.is_each else ""
 
     def kernels(self, flops: int) -> list[Kernel]:
         """The kernels of the pass: conversions before it and after it, and one kernel, or one for each group."""
@@ -361,8 +359,7 @@ def convolution(call: ConcreteCall) -> list[Kernel]:
     if bias is not None and bias.dtype != "int32":  # integers start the sums of integers
         ones = (1,) * (out.rank - 2)
         by_channel = replace(bias, shape=(bias.numel, *ones), strides=(1, *ones))
-        read = out.full_bytes + bias.nbytes
-        kernels.append(pointwise(out, [out, by_channel], read, out.full_bytes))
+        kernels.append(pointwise(out, [out, by_channel], out.full_bytes + bias.nbytes, out.full_bytes))
     return kernels
 
 

@@ -53,8 +53,7 @@ class _CompiledPeaks(Peaks):
         """The peak of a graph, what is held when, and how many of the entries outlive it."""
         inner = [(call, found) for call, found in zip(execution.calls, peaks, strict=True) if found]
         inside = {call.node.name: dim_max(*(peak.bytes for peak in found)) for call, found in inner}
-        meter = self.meter(graph, execution)
-        run = _Run(self.plans.plan(graph, training=seeds is not None), meter, inside)
+        run = _Run(self.plans.plan(graph, training=seeds is not None), self.meter(graph, execution), inside)
         # Gradients of parameters from an earlier micro-step; new ones are added to them in the end.
         for name in self.earlier(graph, seeds):
             if (value := tensor_type(name, execution.values)) is not None:
