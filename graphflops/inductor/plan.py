@@ -57,6 +57,7 @@ class _Order:
         self.given = [name for name in self.readers if name not in self.maker]
         self.size = {name: size(name) for name in self.readers}
         self.before = [sorted({known[name] for name in names if name in known}) for names in self.reads]
+        self.after = [{reader for name in names for reader in self.readers[name]} for names in self.results]
         self.made = [sum(self.size[name] for name in names) for names in self.results]
 
     def as_written(self) -> list[int]:
@@ -82,7 +83,7 @@ class _Order:
             order.append(index)
             most = max(most, live + self.made[index])
             live += net[index]
-            for other in {reader for name in self.results[index] for reader in self.readers[name]}:
+            for other in self.after[index]:
                 waiting[other] -= 1
                 if waiting[other] == 0:
                     ready.add(other)
