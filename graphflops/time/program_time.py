@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import takewhile
 from math import exp, hypot, log, prod, sqrt
 
 from msgspec import Struct, field
@@ -113,9 +114,12 @@ class _Timer:
         rows: dict[int, CallTime] = {}
         tally, clock = _Tally(), self.clock
         has_exchanges = bool(clock.link.queues)
-        exchanges, runs = _Exchanges(rows), [each.run for each in self.clocks]
-        for launch in launches:
+        exchanges = _Exchanges(rows)
+        launched = [(launch, self._batch(launch.kernels or ())) for launch in launches]
+        apart = iter(() if has_exchanges else self._apart(launched))
+        for launch, batch in launched:
             row, kernels, times, part = launch.row, launch.kernels, launch.times, launch.part
+            took = next(apart, ())
             if part != "all" or exchanges.due:
                 exchanges.launched(launch)
             if kernels is None:
@@ -124,12 +128,10 @@ class _Timer:
             if not (kernels or clock.is_eager):
                 rows.setdefault(row, _NOTHING)
                 continue
-            batch, has_exchanges = self._batch(kernels), has_exchanges or part != "all"
-            if not has_exchanges:
-                took = [run(launch.host_seconds, batch.kernel_seconds, launch.waits) for run in runs]
-            else:
+            has_exchanges = has_exchanges or part != "all"
+            if has_exchanges:
                 alone = clock.link.alone
-                took = [_run(launch, batch, each) for each in self.clocks]
+                took = tuple([_run(launch, batch, each) for each in self.clocks])
                 tally.exposed += (clock.link.alone - alone) * times
             own, fast, slow = took * 3 if len(took) == 1 else took  # a graph takes as long beside any CPU
             found = batch.call_time(own * times, clock.is_eager, self.host, times)
@@ -144,6 +146,17 @@ class _Timer:
         exchanges.end(clock.link.finished)
         self.tallies.append((tally, repeats))
         return tally.phase(self.device), rows
+
+    def _apart(self, launched: Sequence[tuple[Launches, Batch]]) -> Iterable[tuple[float, ...]]:
+        """By how much each launch before the first exchange makes the program longer, on each clock; 0 where open."""
+        before = takewhile(lambda each: each[0].part == "all", launched)
+        calls = [
+            (0.0, (), False)
+            if launch.kernels is None
+            else (launch.host_seconds, batch.kernel_seconds, launch.waits)
+            for launch, batch in before
+        ]
+        return zip(*[clock.run_all(calls) for clock in self.clocks], strict=True)
 
     def whole(self) -> PhaseTime:
         """All phases so far together."""

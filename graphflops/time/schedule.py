@@ -279,27 +279,39 @@ class Clock(Struct):
         """When all that was launched has run, and in eager execution the CPU has launched it."""
         return max(self.host, self.gpu) if self.is_eager else self.gpu
 
-    def run(self, host_seconds: float, kernels: Sequence[float], waits: bool = False) -> float:
+    def run(self, host_seconds: float, kernels: Sequence[float], *, waits: bool = False) -> float:
         """Run one call; by how much it takes longer. kernels: seconds of each. waits: the CPU goes on after the GPU."""
+        (took,) = self.run_all([(host_seconds, kernels, waits)])
+        return took
+
+    def run_all(self, calls: Iterable[tuple[float, Sequence[float], bool]]) -> list[float]:
+        """The same for calls one after the other."""
+        took: list[float] = []
         if self.is_cpu:  # measured kernels hold what the CPU does to start them
-            return max(sum(kernels), host_seconds * self.is_eager) * self.slowness
-        host, gpu = self.host, self.gpu
+            return [max(sum(each), seconds * self.is_eager) * self.slowness for seconds, each, _ in calls]
+        host, gpu, gap, slowness = self.host, self.gpu, self.gap, self.slowness
         if not self.is_eager:
-            self.gpu += sum([seconds + self.gap for seconds in kernels])
-            return self.gpu - gpu
-        before = host if host > gpu else gpu  # not `max`: this runs three times a launch
-        host_seconds *= self.slowness
-        if kernels:
-            share = host_seconds / len(kernels)
-            for seconds in kernels:
-                host += share
-                gpu = (gpu if gpu > host else host) + seconds
-        else:
-            host += host_seconds
-        if waits and gpu > host:
-            host = gpu
+            for _, kernels, _ in calls:
+                before = gpu
+                gpu += sum([seconds + gap for seconds in kernels])
+                took.append(gpu - before)
+            self.gpu = gpu
+            return took
+        for host_seconds, kernels, waits in calls:
+            before = host if host > gpu else gpu  # not `max`: this runs three times a launch
+            host_seconds *= slowness
+            if kernels:
+                share = host_seconds / len(kernels)
+                for seconds in kernels:
+                    host += share
+                    gpu = (gpu if gpu > host else host) + seconds
+            else:
+                host += host_seconds
+            if waits and gpu > host:
+                host = gpu
+            took.append((host if host > gpu else gpu) - before)
         self.host, self.gpu = host, gpu
-        return (host if host > gpu else gpu) - before
+        return took
 
     def run_beside(self, host_seconds: float, kernels: Sequence[float], *, fills: bool, waits: bool) -> float:
         """The same while collectives run. fills: whether a kernel holds all multiprocessors, as a product does."""
