@@ -32,7 +32,7 @@ _AGAIN = " again"  # after the name of a tensor that the backward computes a sec
 
 
 def compiled_memory_use(program: PricedProgram, plans: Plans) -> MemoryUse:
-    """The peaks of a compiled program; torch.compile leaves programs with recurrent layers, not cells, to eager execution."""
+    """The peaks of a compiled program; torch.compile leaves recurrent layers, not cells, to eager execution."""
     operators = [call.node.operator for call in program.main.calls]
     if any(one.kind == "recurrent" and not one.word.endswith("_cell") for one in operators):
         return memory_use(program, partial(Eager, runs=plans))
@@ -141,7 +141,7 @@ class _Run:
         return inside + kernel.last.workspace
 
     def is_turned(self, name: str) -> bool:
-        """Whether a result leaves the graph in the order of eager execution, while images inside have their channels last."""
+        """Whether a result leaves the graph as eager execution orders it, while images inside have their channels last."""
         value, layouts = self.plan.execution.values.get(name), self.plan.execution.layouts
         if not self.plan.channels_last or name not in self.joint.results or not isinstance(value, TensorType):
             return False
