@@ -142,11 +142,13 @@ class _Run:
 
     def is_turned(self, name: str) -> bool:
         """Whether a result leaves the graph as eager execution orders it, while images inside have their channels last."""
-        value, layouts = self.plan.execution.values.get(name), self.plan.execution.layouts
-        if not self.plan.channels_last or name not in self.joint.results or not isinstance(value, TensorType):
+        if not self.plan.channels_last or name not in self.joint.results:
             return False
-        is_same = value.shape[1:2] == (1,) or all(size == 1 for size in value.shape[2:])
-        return value.rank == IMAGE_RANK and not is_same and not layouts.has_channels_last(name)
+        value, layouts = self.plan.execution.values.get(name), self.plan.execution.layouts
+        if not isinstance(value, TensorType) or value.rank != IMAGE_RANK:
+            return False
+        is_same = value.shape[1] == 1 or all(size == 1 for size in value.shape[2:])
+        return not is_same and not layouts.has_channels_last(name)
 
     def overwritten(self, kernel: Kernel, name: str) -> list[str]:
         """Tensors from outside that a result may be written over, also by way of tensors of the same size in the kernel."""
