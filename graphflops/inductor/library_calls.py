@@ -13,8 +13,9 @@ from graphflops.execution.strides import Values
 from graphflops.graph import Ref
 from graphflops.inductor.lowering import GradientLowering, Lowered, Lowering
 from graphflops.kernels import buffers as kernels
+from graphflops.kernels import cudnn
 from graphflops.kernels.beside import operand_copies
-from graphflops.kernels.convolution import up
+from graphflops.kernels.convolution import Convolution, Layout, up
 from graphflops.kernels.kernel import HALF, IMAGE_RANK, SINGLE
 from graphflops.passes.program import PricedCall
 from graphflops.tensor import TensorType
@@ -140,10 +141,9 @@ def convolution(low: Lowering, of: Lowered) -> None:
         return
     reads = list(of.operands[:2])
     bias = of.operands[2:] if isinstance(call.node.arguments().get("bias"), Ref) else ()
-    workspace: Dim
     is_last = low.channels_last and is_turned(call, low.values, is_copied=low.training)
     if is_last:
-        workspace = _padded_image(low, of)
+        workspace = _workspace(low, call, "forward")
         for place, (name, use) in enumerate(zip(of.names, ("input", "weight"), strict=False)):
             # Whether it has to be copied to have its channels last.
             shape, is_given = low.typed(name).shape, low.root.get(name, name) not in low.root
@@ -171,7 +171,12 @@ def convolution_gradient(back: GradientLowering, of: Lowered) -> None:
     call, low = of.call, back.forward
     operands = [of.beside.get(f"operand {place}", tensor) for place, tensor in enumerate(of.operands[:2])]
     workspace = back.workspace(of)
-    if not (low.channels_last and is_turned(call, low.values, is_copied=False)):
+    if low.channels_last and is_turned(call, low.values, is_copied=False):
+        phases = [
+            name for name, place in (("input_gradient", 0), ("weight_gradient", 1)) if place in of.fresh
+        ]
+        workspace = dim_max(workspace, *(_workspace(low, call, phase) for phase in phases))
+    else:
         is_other = low.channels_last and is_of_images(call, low.values)
         workspace = dim_max(workspace, kernels.backward_bytes(call, low.execution.layouts, is_other))
     own = [tensor for place, tensor in of.fresh.items() if place < 2]
@@ -185,14 +190,10 @@ def convolution_gradient(back: GradientLowering, of: Lowered) -> None:
             back.add(of, "reduction", (tensor,), of.incoming, wide, kept=kept, **order)
 
 
-def _padded_image(low: Lowering, of: Lowered) -> Dim:
-    """Bytes of an image and its weight once more: what a kernel makes of few channels, in half precision padded to 8."""
-    x, weight = (low.typed(name) for name in of.names[:2])
-    channels = weight.shape[1]
-    if x.shape[1] != channels or not isinstance(channels, int) or channels >= ALIGNED:
-        return 0
-    own = x.nbytes + weight.nbytes
-    return own * ALIGNED // channels if x.dtype.bits == 16 else own
+def _workspace(low: Lowering, call: PricedCall, phase: str) -> Dim:
+    """Bytes beside the tensors of a convolution that runs with its channels last."""
+    conv, layout = Convolution.of(call, low.values), Layout(operand=True, weight=True, gradient=True)
+    return 0 if conv is None else cudnn.workspace(conv, phase, layout, low.execution.layouts.platform)
 
 
 def exchange(low: Lowering, of: Lowered) -> None:
