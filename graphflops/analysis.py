@@ -50,8 +50,9 @@ class Asked(Record, frozen=True):
     assume: bool = True
     times: bool = True  # of the calls on a device
     memory: bool = True  # without a device, whether peaks are found too
-    # Whether conversions of quantized values are parts of the calls beside them; never in `eager` and in training.
-    fused: bool = True
+    # Whether conversions of quantized values are parts of the calls beside them, never in `eager` and in training; None:
+    # as runtimes do, but not where one of PyTorch's executions is named, in which each call runs by itself.
+    fused: bool | None = None
     progress: Callable[[int, int], None] | None = None
 
 
@@ -133,8 +134,10 @@ def _priced_program(recorded: Graph, asked: Asked) -> tuple[PricedProgram, Calla
     places = {label: place for place, label in reversed([*labels.items()])}  # its symbol, which comes first
     sizes = {places.get(name, name): value for name, value in (asked.dims or {}).items()}
     priced = partial(_priced, graph, sizes, asked, step)
-    is_fused = asked.fused and asked.execution != "eager"
-    program = attention.find_attentions(priced(fused=is_fused), stated)
+    is_fused = asked.fused
+    if is_fused is None:
+        is_fused = asked.execution is None or graph.origin.format == "onnx"
+    program = attention.find_attentions(priced(fused=is_fused and asked.execution != "eager"), stated)
     return with_sizes(program, labels), priced
 
 

@@ -262,6 +262,7 @@ class Steps(Record, frozen=True):
     def of(program: Graph, setting: Setting, options: Mapping[str, Any]) -> Steps:
         """The steps of a program."""
         device, engine = setting.device, setting.engine
+        options = {**options, "fused": True}  # as kernels for quantized weights do
         program, exchanges = on_each(program, setting.devices, setting.network, engine)
         as_given = priced(program, device, setting.execution, **options)
         if engine.is_paged:

@@ -500,6 +500,27 @@ def test_a_layer_of_pt2e(is_core):
     assert report.totals.peak_bytes == 2 * 8 + 2 * 4
 
 
+class WeightsAlone(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("weight", torch.zeros(64, 128, dtype=torch.int8))
+
+    def forward(self, x):
+        return torch.nn.functional.linear(x, self.weight.to(x.dtype))
+
+
+@pytest.mark.parametrize("execution", ["eager", "graph", "compiled"])
+def test_pytorch_converts_weights_by_calls_of_their_own(execution):
+    """Each execution of PyTorch stores the converted weight beside the result; runtimes store the result alone."""
+    x = torch.zeros(2, 128)
+    exported = torch.export.export(WeightsAlone(), (x,))
+    report = analyze(exported, device="h200", execution=execution)
+    assert [row.op.split(".")[1] for row in report.rows if row.state == "counted"] == ["to", "linear"]
+    assert report.totals.peak_bytes == 4 * 2 * 128 + 4 * 64 * 128 + 4 * 2 * 64
+    alone = analyze(exported, device="h200")
+    assert (alone.execution, alone.totals.peak_bytes) == ("graph", 4 * 2 * 128 + 4 * 2 * 64)
+
+
 class Summed(torch.nn.Module):
     def forward(self, x, y):
         a = torch.add(dequantized(x), dequantized(y))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from graphflops import analyze
+from graphflops import analyze, serve
 from graphflops.analysis import as_graph
 from graphflops.serving.engines import as_engines_run
 
@@ -103,3 +103,29 @@ def test_what_returns_other_results_stays() -> None:
 
     graph = as_graph(exported(Both(), (1, 2, 3, 4), (1, 2, 3, 4)))
     assert as_engines_run(graph).nodes == graph.nodes
+
+
+class Converted(torch.nn.Module):  # type: ignore[misc]
+    """A step whose weights of 8 bits are converted for their product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("weight", torch.zeros(EACH, EACH, dtype=torch.int8))
+
+    def forward(self, x, keys, values):  # type: ignore[no-untyped-def]
+        new = functional.linear(x, self.weight.to(x.dtype))
+        keys, values = torch.cat([keys, new], 2), torch.cat([values, new], 2)
+        return functional.scaled_dot_product_attention(new, keys, values), keys, values
+
+
+def test_what_serves_reads_weights_in_their_few_bits() -> None:
+    past = torch.zeros(2, HEADS, 4, EACH)
+    axes = {0: torch.export.Dim("batch"), 2: torch.export.Dim("past", max=9999)}
+    shapes = ({0: axes[0]}, axes, axes)
+    step = torch.export.export(
+        Converted(), (torch.zeros(2, HEADS, 1, EACH), past, past), dynamic_shapes=shapes
+    )
+    report = serve(step, device="h200", batch=[2], context=[64]).report
+    (product,) = [row for row in report.rows if row.op == "aten.linear.default"]
+    assert [entry.type.dtype.name for entry in product.inputs] == ["float32", "int8"]
+    assert not [row for row in report.rows if row.op.startswith("aten.to") and row.state == "counted"]
