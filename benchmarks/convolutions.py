@@ -273,6 +273,8 @@ def way(row: Row) -> str | None:
     The names tell which tensors were copied, for whole parts of sums and copies may take equally many bytes.
     """
     conv, phase = convolution(row), row["phase"]
+    if row["last"] and conv.groups == 1:
+        return way_of_few(conv, row["workspace"])
     names = [name.lower() for name, _ in row["kernels"]]
     into, back, slices, swaps = (
         sum(any(part in name for part in parts) for name in names)
@@ -313,6 +315,19 @@ def way(row: Row) -> str | None:
     return "by_entry" if is_each and abs(parts - conv.batch) <= 0.13 * conv.batch else "split"
 
 
+def way_of_few(conv: Convolution, held: int) -> str | None:
+    """The way that a convolution took whose few channels are last, by its workspace beside PyTorch's copy of the weight."""
+    copies, own = conv.copies(), 0 if conv.is_pointwise else conv.weight.nbytes
+    is_out = conv.aligned(conv.results) != conv.results and not conv.is_pointwise
+    ways = {
+        "as_it_lies": 0,
+        "copied": conv.x.nbytes + conv.weight.nbytes,
+        "padded": copies["x"] + copies["w"] + (copies["o"] if is_out else 0),
+    }
+    off, name = min((abs(int(held - own - size)), name) for name, size in ways.items())  # type: ignore[arg-type]
+    return name if off <= 0.03 * int(conv.x.nbytes + conv.out.nbytes) + NEAR else None  # type: ignore[arg-type]
+
+
 def tree_of(row: Row) -> str | None:
     """The name of the tree that chooses the way of a pass; None where nothing is chosen."""
     conv = convolution(row)
@@ -321,7 +336,10 @@ def tree_of(row: Row) -> str | None:
     if conv.groups > 1:
         return f"groups.{row['phase']}{'.channels_last' if row['last'] else ''}"
     kind = cudnn.KINDS.get(conv.axes) or ("pointwise" if conv.is_pointwise else "window")
-    return None if row["last"] else f"{row['phase']}.{kind}"
+    if not row["last"]:
+        return f"{row['phase']}.{kind}"
+    is_few = kind in ("pointwise", "window") and conv.channels < cudnn.FEW and not conv.transposed
+    return f"few_channels.{row['dtype']}" if row["phase"] == "forward" and is_few else None
 
 
 def fit(rows: list[Row]) -> None:

@@ -17,6 +17,7 @@ Conventions, printed in every report:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any, Literal, Protocol, Union
 
@@ -258,3 +259,6 @@ def is_data_dependent(name: str) -> bool:
 
 
 _ORIGINS: set[str] = set()  # like the table of symbols, it only grows
+OF_LOOPS = re.compile(
+    r"turn_\d+(_left)?|carried_\d+_\d+_\d+"
+)  # sizes within a loop of ONNX: none of a file has such a name

@@ -27,8 +27,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Commands collect garbage after each model, which would look through all that the tests have imported."""
+    """Commands collect garbage after each model, which would look through all that the tests have imported.
+
+    An export makes many objects that refer to one another: Python would look through them each time that 700 are added.
+    """
     gc.freeze()
+    gc.set_threshold(100_000)
 
 
 @pytest.hookimpl(trylast=True)

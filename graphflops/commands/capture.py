@@ -41,10 +41,10 @@ _ALLOCATED = 200_000  # objects between two collections of young ones
 @model_options.choices
 @model_options.training
 @options.flag("--joint", "Forward and backward in one program, as torch differentiates it.")
-@options.rule_files
+@options.rules_first
 def capture(
     model: str, output: str, recording: dict[str, Any] | None, chosen: dict[str, Any],
-    training: bool | Training, joint: bool, rule_files: tuple[str, ...],
+    training: bool | Training, joint: bool,
 ) -> None:  # fmt: skip
     """Export MODEL: to a .pt2, or straight to a report (.json). It runs code: that of the model's package.
 
@@ -63,7 +63,7 @@ def capture(
     graphflops capture mypackage.train:example --step --mesh dp=8,tp=4 --output step.recorded
     """
     if recording is not None:
-        _record(model, output, recording, rule_files, chosen or training or joint)
+        _record(model, output, recording, chosen or training or joint)
         return
     kind = os.path.splitext(output)[1]
     if kind not in (".pt2", ".json"):
@@ -73,13 +73,10 @@ def capture(
     name = parsed(model, choices)  # None for the user's factory, which has no choices
     if name is None and choices != Choices():
         raise click.UsageError(f"{shown(model)}: sizes are of models by name, such as timm:resnet50")
-    _export(model, name, output, training, joint, rule_files)
+    _export(model, name, output, training, joint)
 
 
-def _export(
-    model: str, name: Name | None, output: str, training: bool | Training, joint: bool,
-    rule_files: tuple[str, ...],
-) -> None:  # fmt: skip
+def _export(model: str, name: Name | None, output: str, training: bool | Training, joint: bool) -> None:
     """The programs of a library's model of that name, or of the user's factory, into a .pt2 or a report."""
     if output.endswith(".pt2"):
         with whole(output) as path:
@@ -99,7 +96,7 @@ def _export(
     if len(programs) > 1:
         raise click.UsageError("a report is of one program: choose one --phase, or write a .pt2")
     (program,) = programs.values()
-    _report(program.graph(), output, training, rule_files)
+    _report(program.graph(), output, training)
 
 
 def _collect_garbage() -> None:
@@ -108,9 +105,7 @@ def _collect_garbage() -> None:
     gc.enable()
 
 
-def _record(
-    factory: str, output: str, recording: dict[str, Any], rule_files: tuple[str, ...], others: object
-) -> None:
+def _record(factory: str, output: str, recording: dict[str, Any], others: object) -> None:
     kind = os.path.splitext(output)[1]
     if kind not in (".recorded", ".json"):
         raise click.UsageError("--output of a step must end in .recorded (the step) or .json (its report)")
@@ -125,15 +120,13 @@ def _record(
     with silence():
         graph = record(function, file=None if kind == ".json" else output, **recording)
     if kind == ".json":
-        _report(graph, output, False, rule_files)
+        _report(graph, output, False)
 
 
-def _report(graph: Graph, output: str, training: bool | Training, rule_files: tuple[str, ...]) -> None:
+def _report(graph: Graph, output: str, training: bool | Training) -> None:
     from graphflops.analysis import analyze
-    from graphflops.loading import import_rules
     from graphflops.render import render
 
-    import_rules(rule_files)
     files.write(render(analyze(graph, training=training), "json"), output)
 
 

@@ -24,8 +24,8 @@ from graphflops.commands import files, model_options, options
 @options.flag(
     "--strict", "Exit with 3 also where a cost is unknown, or the file contradicts itself: it may need more."
 )
-@options.of_the_file
-def fits(model: str, rule_files: tuple[str, ...], output: files.Output, strict: bool, **given: Any) -> None:
+@options.of_the_program
+def fits(model: str, output: files.Output, strict: bool, **given: Any) -> None:
     """Whether MODEL fits on a device: a .pt2, an .onnx, or a JSON report saved with --device;
     or a library's model by name (hf:config.json), which is captured: graphflops capture --help.
 
@@ -39,10 +39,8 @@ def fits(model: str, rule_files: tuple[str, ...], output: files.Output, strict: 
     graphflops fits lm.pt2 --all-devices
     """
     from graphflops.fitting.fits import fits as computed
-    from graphflops.loading import import_rules
 
     output = output.of("Fits")
-    import_rules(rule_files)
     found = computed(model_options.model(model, training=bool(given["training"])), **given)
     output.write(found)
     if not found.fits or (strict and (found.is_lower_bound or found.doubt)):
@@ -69,8 +67,8 @@ def fits(model: str, rule_files: tuple[str, ...], output: files.Output, strict: 
 @options.masks
 @options.execution
 @options.output_of("Serving")
-@options.of_the_file
-def serve(model: str, rule_files: tuple[str, ...], output: files.Output, **given: Any) -> None:
+@options.of_the_program
+def serve(model: str, output: files.Output, **given: Any) -> None:
     """How MODEL, the step of a decoder that takes its caches as inputs, serves on a device. An archive with programs called
     decode and prefill, and a library's model by name, are both phases: graphflops capture --help.
 
@@ -82,11 +80,9 @@ def serve(model: str, rule_files: tuple[str, ...], output: files.Output, **given
     graphflops serve step.pt2 --device h200 --prefill prompt.pt2 --ttft 500ms --tpot 30ms
     graphflops serve step.pt2 --device h100 --engine vllm --price-per-hour 2.5 --output steps.csv
     """
-    from graphflops.loading import import_rules
     from graphflops.serving.plan import serve as computed
 
     output = output.of("Serving")
-    import_rules(rule_files)
     step, prompt = model_options.decoder(model)
     chosen = {"prefill": prompt, **{name: value for name, value in given.items() if value is not None}}
     output.write(computed(step, **chosen))
@@ -117,8 +113,8 @@ _TRAINING = ("batch_tokens", "precision", "loss", "recompute", "sharding", "mesh
 @options.dims
 @options.execution
 @options.output_of("Plan")
-@options.of_the_file
-def plan(model: str, rule_files: tuple[str, ...], output: files.Output, serve: bool, **given: Any) -> None:
+@options.of_the_program
+def plan(model: str, output: files.Output, serve: bool, **given: Any) -> None:
     """Which layout trains MODEL, one device's program or hf:config.json, fastest on many devices.
 
     Tries meshes of data, tensor, pipeline, context and expert parallelism, micro-batches, schedules, ways to shard weights
@@ -130,10 +126,8 @@ def plan(model: str, rule_files: tuple[str, ...], output: files.Output, serve: b
     graphflops plan hf:config.json@length=4096,dynamic=batch --devices 512 --device h200 --network 8x400Gbit
     graphflops plan hf:config.json --serve --devices 8 --device h100 --engine vllm --tpot 30ms
     """
-    from graphflops.loading import import_rules
     from graphflops.planning.plan import plan as computed
 
-    import_rules(rule_files)
     defaults = {one.name: one.default for one in click.get_current_context().command.params}
     others = _TRAINING if serve else options.REQUESTS
     refused = [name for name in others if given.pop(name) not in (None, (), defaults[name])]
@@ -184,10 +178,8 @@ def plan(model: str, rule_files: tuple[str, ...], output: files.Output, serve: b
 @model_options.training
 @options.execution
 @options.output_of("Statement")
-@options.of_the_file
-def statement(
-    model: str, rule_files: tuple[str, ...], output: files.Output, training: Any, **given: Any
-) -> None:
+@options.of_the_program
+def statement(model: str, output: files.Output, training: Any, **given: Any) -> None:
     """What a training run of MODEL cost: FLOPs under named conventions, hours, energy, and where thresholds of laws stand.
 
     \b
@@ -195,10 +187,8 @@ def statement(
     graphflops statement lm.pt2 --tokens 15T --hours 900 --device h100 --devices 2048
     graphflops statement lm.pt2 --stage adapters:2B --lora 16 --original 6.7e24 --format cyclonedx
     """
-    from graphflops.loading import import_rules
     from graphflops.statements.statement import statement as computed
 
     output = output.of("Statement")
-    import_rules(rule_files)
     found = computed(model, training=training or True, **given)
     output.write(found)

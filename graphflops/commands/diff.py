@@ -41,7 +41,7 @@ Pair = tuple["ModelFile | Graph | None", "ModelFile | Graph | None", bool]
 @options.execution
 @options.device
 @options.flag("--exit-code", "Exit with 3 if anything differs.")
-@options.of_the_file
+@options.of_the_program
 def diff(
     sides: tuple[str, ...], paths: tuple[str, ...] | None, cut: dict[str, Any], output: files.Output,
     exit_code: bool, **given: Any,
@@ -63,9 +63,7 @@ def diff(
         what = f"{len(pairs)} models differ"
         raise click.UsageError(f"{what}: name one behind --, or ask for table or markdown")
     from graphflops.comparison.models import compare
-    from graphflops.loading import import_rules
 
-    import_rules(given.pop("rule_files"))
     texts: list[str | bytes] = []
     differs = False
     for old, new, named in pairs:
@@ -163,7 +161,7 @@ def _where(path: str, old: str, new: str | None, names: Sequence[str]) -> list[t
 @options.sizes
 @options.assume
 @options.output_of("History")
-@options.of_the_file
+@options.of_the_program
 def history(
     sides: tuple[str, ...], paths: tuple[str, ...] | None, last: int, output: files.Output, **given: Any
 ) -> None:
@@ -175,7 +173,7 @@ def history(
     graphflops history main~20..HEAD -- model.onnx
     graphflops history model.pt2 --output history.html
     """
-    from graphflops.loading import analyze, import_rules
+    from graphflops.loading import analyze
     from graphflops.versions.revisions import history as found
     from graphflops.versions.revisions import range_of
 
@@ -186,7 +184,6 @@ def history(
     span = range_of(ranges[0]) if ranges else None
     if ranges and span is None:
         raise click.UsageError(f"{shown(ranges[0])} is no range OLD..NEW")
-    import_rules(given.pop("rule_files"))
     output.write(found(behind[0], span, last, lambda file: analyze(file, **given)))
 
 

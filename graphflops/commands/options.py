@@ -252,8 +252,21 @@ rule_files = valued(
     "--rules", "FILE.py", "Run this Python file of yours first: it registers rules with @graphflops.rule.",
     "rule_files", type=click.Path(exists=True, dir_okay=False), multiple=True,
 )  # fmt: skip
+
+
+def _after_rules(command: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(command)
+    def with_rules(*args: Any, rule_files: tuple[str, ...], **given: Any) -> Any:
+        imported("graphflops.loading:import_rules")(rule_files)
+        return command(*args, **given)
+
+    return with_rules
+
+
+rules_first = together(rule_files, _after_rules)  # the files run before the command, which does not get them
 model_name = valued("--model", "NAME", "Which program of an archive that holds several.", "model_name")
 of_the_file = together(model_name, rule_files)
+of_the_program = together(model_name, rules_first)
 
 dims = _pairs("--dim", "dims", "NAME=N", _size, "Size by symbol (s27=4096) or axis (ids[1]=4096).")
 size_names = _pairs(

@@ -101,8 +101,7 @@ def einsum(t: Calls, equation: str, tensors: tuple[Operand, ...], path: Axes | N
         uses.subtract(set(a.labels) & set(b.labels))
         gone = {x for x in (*a.labels, *b.labels) if uses[x] == 1 and x not in read.output}
         factors.insert(len(factors) if path else 0, _pair(t, a, b, gone, order))
-    made = factors[0].summed(t, set(factors[0].labels) - set(read.output))
-    return made.permuted(t, read.output).tensor
+    return factors[0].summed(t, set(factors[0].labels) - set(read.output)).permuted(t, read.output).tensor
 
 
 class _Factor(Record, frozen=True):
@@ -111,9 +110,10 @@ class _Factor(Record, frozen=True):
     tensor: Operand
     labels: Sequence[str]
 
-    def has(self, label: str) -> bool:
-        """Whether it has more than one element along an axis."""
-        return label in self.labels and self.tensor.shape[self.labels.index(label)] != 1
+    @property
+    def sizes(self) -> dict[str, Dim]:
+        """By label, the size of an axis, but for those of one element."""
+        return {x: size for x, size in zip(self.labels, self.tensor.shape, strict=True) if size != 1}
 
     def permuted(self, t: Calls, order: Sequence[str]) -> _Factor:
         """The factor with its axes in the order of these labels."""
@@ -128,15 +128,14 @@ class _Factor(Record, frozen=True):
 
     def dropped(self, t: Calls, labels: Collection[str]) -> _Factor:
         """The factor without those of these axes that have one element."""
-        left = [label for label in self.labels if label not in labels or self.has(label)]
+        left = [label for label in self.labels if label not in labels or label in self.sizes]
         if left == self.labels:
             return self
-        sizes = dict(zip(self.labels, self.tensor.shape, strict=True))
-        return _Factor(t.view(self.tensor, tuple([sizes[label] for label in left])), left)
+        return _Factor(t.view(self.tensor, tuple([self.sizes.get(label, 1) for label in left])), left)
 
     def ordered(self, t: Calls, groups: Sequence[Sequence[str]]) -> Operand:
         """The tensor with an axis for each group of labels; one that it lacks has size 1, as has one in no group."""
-        sizes = dict(zip(self.labels, self.tensor.shape, strict=True))
+        sizes = self.sizes
         named = [label for group in groups for label in group]
         ordered = self.permuted(t, [*named, *(label for label in self.labels if label not in named)]).tensor
         return t.reshape(ordered, tuple([prod(sizes.get(label, 1) for label in group) for group in groups]))
@@ -145,20 +144,18 @@ class _Factor(Record, frozen=True):
 def _pair(t: Calls, a: _Factor, b: _Factor, gone: set[str], order: Sequence[str]) -> _Factor:
     """The product of two factors, summed along the labels `gone` (`sumproduct_pair`)."""
     both = [x for x in order if x in a.labels or x in b.labels]
-    summed = [x for x in both if x in gone and a.has(x) and b.has(x)]
+    summed = [x for x in both if x in gone and x in a.sizes and x in b.sizes]
     a, b = (each.dropped(t, gone).summed(t, gone - set(summed)) for each in (a, b))
     kept = [x for x in both if x not in gone]
     if not summed:
         return _Factor(t.mul(a.ordered(t, [[x] for x in kept]), b.ordered(t, [[x] for x in kept])), kept)
-    shared = [x for x in kept if a.has(x) and b.has(x)]
-    left = [x for x in kept if x not in shared and a.has(x)]
-    right = [x for x in kept if x not in shared and not a.has(x)]
+    shared = [x for x in kept if x in a.sizes and x in b.sizes]
+    left = [x for x in kept if x not in shared and x in a.sizes]
+    right = [x for x in kept if x not in a.sizes]
     if left and right and order.index(right[-1]) < order.index(left[0]):
         a, b, left, right = b, a, right, left  # so that the result lies in order
     product = t.bmm(a.ordered(t, (shared, left, summed)), b.ordered(t, (shared, summed, right)))
-    pairs = [pair for each in (a, b) for pair in zip(each.labels, each.tensor.shape, strict=True)]
-    sizes = {x: size for x, size in pairs if size != 1}
-    labels = [*shared, *left, *right]
+    sizes, labels = a.sizes | b.sizes, [*shared, *left, *right]
     return _Factor(t.view(product, tuple([sizes.get(x, 1) for x in labels])), labels)
 
 
@@ -320,8 +317,7 @@ def transformed(
     meant = _LAST_AXES.get(word[-1], tuple(range(-len(wanted), 0)) if wanted else None)
     places = axes(meant if dim is None else dim, x.rank)
     scaled = 1 if norm == "ortho" else 2 * ((norm in (None, "backward")) == is_inverse)  # by a root, or whole
-    last = places[-1]
-    whole = wanted[-1] if wanted else 2 * (x.shape[last] - 1)
+    whole = wanted[-1] if wanted else 2 * (x.shape[places[-1]] - 1)
     if is_real and is_inverse and wanted:
         wanted = (*wanted[:-1], whole // 2 + 1)
     if not is_real and word[-1] != "t" and x.type.dtype.kind != "complex":

@@ -117,8 +117,7 @@ def _of_norm(t: Calls, g: Operand, x: Operand, p: float, norm: Operand) -> Opera
 
 def _ratio(t: Calls, x: Operand, norm: Operand) -> Operand:
     """A quotient, zero where the divisor is."""
-    quotient = t.div(x, norm)
-    return t.masked_fill_(quotient, t.eq(norm, 0), 0)
+    return t.masked_fill_(t.div(x, norm), t.eq(norm, 0), 0)
 
 
 @gradient("dist")
@@ -162,8 +161,7 @@ def euclidean_dist(t: Calls, x1: Operand, x2: Operand) -> Operand:
     ones = [t.ones_like(norm) for norm in norms]
     left = t.inside(lambda t: t.cat((t.mul(x1, -2), norms[0], ones[0]), -1))
     right = t.cat((x2, ones[1], norms[1]), -1)
-    product = t.matmul(left, t.transpose(right, -2, -1))
-    return t.sqrt_(t.clamp_min_(product, 0))
+    return t.sqrt_(t.clamp_min_(t.matmul(left, t.transpose(right, -2, -1)), 0))
 
 
 @gradient("_euclidean_dist")
@@ -301,8 +299,7 @@ def logsumexp(t: Calls, x: Operand, dim: int | tuple[int, ...], keepdim: bool = 
 @kernel("_safe_softmax")
 def safe_softmax(t: Calls, x: Operand, dim: int, dtype: Any = None) -> Operand:
     """Rows of -inf alone, of which the softmax is 0, are found and replaced."""
-    out = t.softmax(x, dim)
-    return t.masked_fill_(out, t.inside(lambda t: t.all(t.eq(x, -inf), dim, True)), 0)
+    return t.masked_fill_(t.softmax(x, dim), t.inside(lambda t: t.all(t.eq(x, -inf), dim, True)), 0)
 
 
 @gradient("logcumsumexp")

@@ -234,8 +234,7 @@ def _unseen(
     if applied is None:
         return None
     t, _ = applied
-    own = total(x.nbytes for x in results if isinstance(x, TensorType))
-    return Inside(t.calls, t.known, t.beside(own))
+    return Inside(t.calls, t.known, t.beside(total(x.nbytes for x in results if isinstance(x, TensorType))))
 
 
 def _applied(

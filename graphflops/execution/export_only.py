@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -24,21 +25,24 @@ from graphflops.attention import AttentionUse
 from graphflops.cost import Value
 from graphflops.execution.source_lines import code_lines, has_fact, statements
 from graphflops.execution.strides import Values
-from graphflops.graph import EagerRun, Ref, tensor_type
+from graphflops.graph import EagerRun, Node, Ref, tensor_type
+from graphflops.passes.price_call import price_call
 from graphflops.passes.program import Backward, PricedCall
-from graphflops.tensor import TensorType
+from graphflops.rules.registry import find
+from graphflops.tensor import TensorType, mapped
 
+Calls = Sequence[PricedCall]
 _COMBINES = frozenset({"add", "where"})
 _INDEXES = frozenset({"slice", "select", "unsqueeze"})  # what `x[:, 0, None]` calls
 _SDPA = "scaled_dot_product_attention"
 
 
 def as_run(
-    calls: Sequence[PricedCall],
+    calls: Calls,
     attentions: Iterable[AttentionUse],
     values: Values,
     eager: EagerRun | None = None,
-) -> tuple[Sequence[PricedCall], Values]:
+) -> tuple[Calls, Values]:
     """The calls that eager execution makes, without masks that it does not build; types of values. eager: a run's record."""
     made, nothing = _masks(calls, eager)
     if not made:
@@ -52,11 +56,7 @@ def as_run(
             mask = ref.name
         is_flag = _is_flag(use) and (eager is None or bool(_hides(call, eager)))
         if mask in made and (mask in nothing or is_flag):
-            operands = tuple([name for name in call.uses if name != mask])
-            given = {**call.node.arguments(), "mask": None, "is_causal": mask not in nothing}
-            node = replace(call.node, args=(), kwargs=tuple(given.items()))
-            gradient = placed(call.gradient, range(len(operands)))
-            call = replace(call, node=node, uses=operands, gradient=gradient, form=None)
+            call = _with(call, values, {"mask": None, "is_causal": mask not in nothing})
             unmasked.append(call.node.name)
         elif call.node.operator.name in _COMBINES and not nothing.isdisjoint(call.uses):
             out, others = call.node.outputs[0], [name for name in call.uses if name not in nothing]
@@ -73,7 +73,7 @@ def _hides(call: PricedCall, eager: EagerRun) -> str:
     return eager.attentions.get(call.node.outputs[0] or "", "") if call.node.outputs else ""
 
 
-def _masks(calls: Sequence[PricedCall], eager: EagerRun | None) -> tuple[set[str], set[str]]:
+def _masks(calls: Calls, eager: EagerRun | None) -> tuple[set[str], set[str]]:
     """Values made from sizes alone that an eager run does not make, and those of them that hide nothing; views included.
 
     Without a record of a run, those that lines make which build masks.
@@ -116,7 +116,7 @@ def placed(gradient: Backward | None, places: Sequence[int]) -> Backward | None:
     return replace(gradient, gradients=gradients, operands=operands)
 
 
-def _used(calls: Sequence[PricedCall], made: set[str]) -> list[PricedCall]:
+def _used(calls: Calls, made: set[str]) -> list[PricedCall]:
     """Without calls that make masks which no call reads any more."""
     read: set[str] = set()
     kept = []
@@ -129,9 +129,7 @@ def _used(calls: Sequence[PricedCall], made: set[str]) -> list[PricedCall]:
     return kept[::-1]
 
 
-def without_whole_slices(
-    calls: Sequence[PricedCall], values: Values, returned: Sequence[str]
-) -> Sequence[PricedCall]:
+def without_whole_slices(calls: Calls, values: Values, returned: Sequence[str]) -> Calls:
     """The calls without slices of everything, but for what is returned and for `x[:, :]`, which is one view."""
     indexes = [call for call in calls if call.node.operator.name in _INDEXES]
     if not any(_is_whole_slice(call, values) for call in indexes):
@@ -161,12 +159,10 @@ def _is_whole_slice(call: PricedCall, values: Values) -> bool:
 
 
 _REPEAT = ("reshape", "expand", "unsqueeze")  # what repeats heads, from the last call to the first
-_OPERANDS = ("query", "key", "value")
+_OPERANDS = ("key", "value")
 
 
-def with_shared_heads(
-    calls: Sequence[PricedCall], unmasked: Iterable[str], values: Values
-) -> tuple[Sequence[PricedCall], Values]:
+def with_shared_heads(calls: Calls, unmasked: Iterable[str], values: Values) -> tuple[Calls, Values]:
     """The calls without repeated heads for attentions that lost a mask which only an export has; types of values."""
     makers = {name: call for call in calls for name in call.node.outputs if name is not None}
     names = frozenset(unmasked)
@@ -177,20 +173,35 @@ def with_shared_heads(
         if call.node.name in names:
             owns = [_before_repeat(call, name, makers, values) for name in call.uses[1:3]]
             known = [own for own in owns if own is not None]
-            if len(known) == len(_OPERANDS) - 1:
-                operands = []
-                for name, (own, cast) in zip(call.uses[1:3], known, strict=True):
-                    instead[name] = None
-                    if cast is not None:
-                        instead[cast.uses[0]] = None
-                        instead[name] = _converted(cast, own, values, types)
-                    operands.append(own if cast is None else name)
-                call = _grouped(call, operands, [types.get(name, values[name]) for name in operands])
+            if len(known) == len(_OPERANDS):
+                shared: dict[str, Any] = {"enable_gqa": True}
+                for key, name, (own, cast) in zip(_OPERANDS, call.uses[1:3], known, strict=True):
+                    instead[name], shared[key] = None, Ref(own)
+                    if cast is not None:  # converts the operand without repeated heads
+                        converted = _repriced(cast, cast.node.renamed({cast.uses[0]: own}), values)
+                        types[name], shared[key] = converted.estimate.out[0], Ref(name)
+                        instead.update({cast.uses[0]: None, name: converted})
+                call = _with(call, {**values, **types}, shared)
         found.append(call)
     if not instead:
         return calls, values
     kept = [instead.get(call.node.outputs[0] or "", call) if call.node.outputs else call for call in found]
     return [call for call in kept if call is not None], {**values, **types} if types else values
+
+
+def _with(call: PricedCall, values: Values, changed: Mapping[str, Any]) -> PricedCall:
+    """The call with some other arguments."""
+    given = {**call.node.arguments(), **changed}
+    return _repriced(call, replace(call.node, args=(), kwargs=tuple(given.items())), values)
+
+
+def _repriced(call: PricedCall, node: Node, values: Values) -> PricedCall:
+    """The call with another node, on other operands."""
+    rule = find(node.op)
+    assert rule is not None
+    args, kwargs = mapped((node.args, node.kwargs), lambda x: values[x.name] if isinstance(x, Ref) else x)
+    priced = price_call(rule, node.op, args, kwargs, training=call.gradient is not None)
+    return PricedCall(node, node.reads(), priced.estimate, priced.gradient, call.row)
 
 
 def _before_repeat(
@@ -211,40 +222,10 @@ def _before_repeat(
     return (name, cast) if isinstance(values.get(name), TensorType) else None
 
 
-def _converted(cast: PricedCall, own: str, values: Values, types: dict[str, Value]) -> PricedCall:
-    """The conversion of an operand without repeated heads; adds the type of its result to `types`."""
-    (result,) = cast.node.outputs
-    before, after = values[own], values[result or ""]
-    assert isinstance(before, TensorType)
-    assert isinstance(after, TensorType)
-    types[result or ""] = replace(after, shape=before.shape, stored=None)
-    args = tuple(Ref(own) if isinstance(given, Ref) else given for given in cast.node.args)
-    gradient = cast.gradient
-    if gradient is not None:
-        gradient = replace(gradient, estimate=replace(gradient.estimate, out=(before.like(),)))
-    return replace(cast, node=replace(cast.node, args=args), uses=(own,), gradient=gradient)
-
-
-def _grouped(call: PricedCall, own: Sequence[str], types: Sequence[Value]) -> PricedCall:
-    """The attention on keys and values whose heads are shared. types: of `own`."""
-    names = dict(zip(_OPERANDS[1:], own, strict=True))
-    given = {name: Ref(names[name]) if name in names else x for name, x in call.node.arguments().items()}
-    given["enable_gqa"] = True
-    node = replace(call.node, args=(), kwargs=tuple(given.items()))
-    gradient = call.gradient
-    if gradient is not None:
-        out = list(gradient.estimate.out)
-        for index, (place, _) in enumerate(gradient.gradients):
-            if place in (1, 2) and index < len(out) and isinstance(value := types[place - 1], TensorType):
-                out[index] = value.like()
-        gradient = replace(gradient, estimate=replace(gradient.estimate, out=tuple(out)))
-    return replace(call, node=node, uses=(call.uses[0], *own, *call.uses[3:]), gradient=gradient)
-
-
 _IN_PLACE = {"all_reduce": "all_reduce_", "broadcast": "broadcast_"}
 
 
-def in_place(calls: Sequence[PricedCall]) -> Sequence[PricedCall]:
+def in_place(calls: Calls) -> Calls:
     """The calls with such a collective in place of the three that stand for it."""
     found = _found(calls)
     if not found:
@@ -265,7 +246,7 @@ def in_place(calls: Sequence[PricedCall]) -> Sequence[PricedCall]:
     return kept
 
 
-def _found(calls: Sequence[PricedCall]) -> dict[str, tuple[str, str, PricedCall]]:
+def _found(calls: Calls) -> dict[str, tuple[str, str, PricedCall]]:
     """By name of the collective: the names of its wait and of its copy, and the copy, the only reader of its result."""
     readers = Counter(name for call in calls for name in call.uses)
     maker = {call.node.outputs[0]: call for call in calls if len(call.node.outputs) == 1}

@@ -71,8 +71,7 @@ class References:
         # Results of a softmax, also converted or with some of them dropped.
         self.distributions: set[str] = set()
         computing = [node.outputs and node.operator.kind != "view" for node in nodes]
-        read_for_results = compress(self.reads, computing)
-        self.readers = Counter(value for read in read_for_results for value in set(read))
+        self.readers = Counter(value for read in compress(self.reads, computing) for value in set(read))
 
     def lifetimes(self) -> Lifetimes:
         """How long Python refers to each tensor."""
@@ -274,8 +273,7 @@ class References:
 
     def read_later(self, frame: Frame) -> list[str]:
         """What a statement makes and later ones read, a tensor and its views once."""
-        found = {self.memory_of.get(x, x): x for x in self.names_read_later(frame)}
-        return [*found.values()]
+        return [*{self.memory_of.get(x, x): x for x in self.names_read_later(frame)}.values()]
 
     def names_read_later(self, frame: Frame) -> list[str]:
         """The same with all views, as in `q, k, v = (t.view(2, 8, 4) for t in qkv.chunk(3))`."""

@@ -102,8 +102,7 @@ class Layouts:
 
     def follow(self, call: PricedCall) -> None:
         """Note how the results of a call lie; calls of one form are computed once."""
-        found = self.forms.results(call, self.results)
-        for name, laid in zip(call.node.outputs, found, strict=True):
+        for name, laid in zip(call.node.outputs, self.forms.results(call, self.results), strict=True):
             if name is not None and laid is not None:
                 self.known[name], self.forms.kinds[name] = laid.strides, laid.kind
                 if laid.is_copy is not None:

@@ -90,8 +90,7 @@ def _unknown(call: PricedCall, values: Values) -> PricedCall:
     gradient = placed(call.gradient, range(len(call.tensors(values))))
     if gradient is not None:
         gradient = replace(gradient, results=frozenset(each for each in gradient.results if each < results))
-    estimate = _as_recorded(call, values)
-    return PricedCall(node, call.uses, estimate, gradient, call.row)
+    return PricedCall(node, call.uses, _as_recorded(call, values), gradient, call.row)
 
 
 # Kinds of operators whose results are their operand, in another order.

@@ -282,7 +282,8 @@ def _statement(tree: ast.stmt, own: str) -> Statement:
     value = next((part for name in ("value", "iter", "test") if (part := getattr(tree, name, None))), tree)
     if isinstance(tree, ast.AugAssign):
         value = ast.BinOp(tree.target, tree.op, tree.value)
-    parts = [part for part in ast.walk(value) if not _is_negative(part)]
+    # `-1` is a number, and runs nothing.
+    parts = [part for part in ast.walk(value) if not isinstance(getattr(part, "operand", None), ast.Constant)]
     words = {part: _words(part, own) for part in parts}
     targets = _targets(tree) or tuple(part.target.id for part in parts if isinstance(part, ast.NamedExpr))
     turns = len(targets) if isinstance(value, ast.GeneratorExp) else 1  # one for each variable
@@ -309,13 +310,11 @@ def _statement(tree: ast.stmt, own: str) -> Statement:
         kinds=frozenset(kind for part in parts if part not in callees for kind in _KINDS.get(type(part), ())),
         runs_last=words[last],
         times=turns * (1 + len(alike) - len(numbers)),
-        or_numbers=tuple(_variable(part) for part in numbers),
+        or_numbers=tuple(
+            next((below.id for below in ast.walk(part) if isinstance(below, ast.Name)), "")
+            for part in numbers
+        ),
     )
-
-
-def _is_negative(part: ast.AST) -> bool:
-    """Whether an expression is a negative number: `-1`."""
-    return isinstance(part, ast.UnaryOp) and isinstance(part.operand, ast.Constant)
 
 
 def _targets(tree: ast.stmt) -> tuple[str, ...]:
@@ -377,8 +376,3 @@ def _computes(part: ast.AST) -> bool:
         return isinstance(part, ast.Call)
     has_number = any(isinstance(operand, ast.Constant) for operand in ast.iter_child_nodes(part))
     return not has_number or any(isinstance(below, ast.Call) for below in ast.walk(part))
-
-
-def _variable(part: ast.AST) -> str:
-    """The first variable of an expression; "" for none."""
-    return next((below.id for below in ast.walk(part) if isinstance(below, ast.Name)), "")

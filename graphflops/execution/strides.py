@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar, cast
 
 from graphflops.base.record import Record
 from graphflops.cost import Value
-from graphflops.dims import Dim, evaluate
+from graphflops.dims import Dim, evaluate, prod
 from graphflops.passes.program import PricedCall
 from graphflops.tensor import TensorType
 
@@ -120,31 +120,23 @@ def regrouped(old: Sequence[Dim], strides: Strides, new: Sequence[Dim]) -> Strid
     return tuple(found)
 
 
-def _groups(old: Sequence[Dim], new: Sequence[Dim]) -> list[tuple[list[int], list[int]]] | None:
+def _groups(old: Sequence[Dim], new: Sequence[Dim]) -> list[tuple[range, range]] | None:
     """Axes of two shapes that hold the same elements, in the shortest runs; None if sizes do not determine them."""
-    groups: list[tuple[list[int], list[int]]] = []
+    groups: list[tuple[range, range]] = []
     i = j = 0
     while i < len(old) or j < len(new):
-        before, after = [i] if i < len(old) else [], [j] if j < len(new) else []
-        a, b = (old[i] if before else 1), (new[j] if after else 1)
-        i, j = i + len(before), j + len(after)
-        while a != b:
+        before, after = range(i, min(i + 1, len(old))), range(j, min(j + 1, len(new)))
+        while (a := prod(old[i : before.stop])) != (b := prod(new[j : after.stop])):
+            is_less = b // a * a == b  # of open sizes one goes into the other
             if isinstance(a, int) and isinstance(b, int):
                 is_less = a < b
-            elif b // a * a == b or a // b * b == a:  # of open sizes one goes into the other
-                is_less = b // a * a == b
-            else:
+            elif not is_less and a // b * b != a:
                 return None
-            size = (old[i] if i < len(old) else None) if is_less else (new[j] if j < len(new) else None)
-            if size is None:
+            if (before.stop == len(old)) if is_less else (after.stop == len(new)):
                 return None
-            if is_less:
-                a, i = a * size, i + 1
-                before.append(i - 1)
-            else:
-                b, j = b * size, j + 1
-                after.append(j - 1)
+            before, after = range(i, before.stop + is_less), range(j, after.stop + (not is_less))
         groups.append((before, after))
+        i, j = before.stop, after.stop
     return groups
 
 

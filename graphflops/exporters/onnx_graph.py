@@ -195,6 +195,7 @@ class Program:
         given = [value.name for value in proto.input if value.name not in kept]
         inputs = [Input(self.names.define(value, inner, "an input"), "user") for value in given]
         self.store(proto, inner, {}, frozenset())
+        self.declare(proto.input, inner)
         outputs = self.body(proto, inner)
         graph = Graph(
             nodes=self.finished(body),

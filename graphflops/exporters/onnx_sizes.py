@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Union
 
-from graphflops.cost import data_dependent
+from graphflops.cost import OF_LOOPS, data_dependent
 from graphflops.dims import Dim, Expr, parse_dim, symbol
 from graphflops.errors import DimError, FileError, shown
 from graphflops.exporters.onnx_proto import checked, require_holdable, type_of
@@ -89,19 +89,24 @@ class Sizes:
         if text.isascii() and text.isdigit() and len(text) < 20:
             return int(text)
         size = None if _NAME.fullmatch(text) or _JOINED.fullmatch(text) else _parsed(text)
-        if size is None or (isinstance(size, int) and size < 0):
+        if size is None or (isinstance(size, int) and size < 0) or _is_taken(size):
             return symbol(self.named(text))
         return size
 
     def named(self, text: str) -> str:
         """An identifier for a size, the file's own text where that is one; different texts get different names."""
         clean = re.sub(r"\W+", "_", text, flags=re.ASCII).strip("_")[:_LONGEST_NAME] or "size"
-        if not isinstance(read := _parsed(clean), Expr) or read is not symbol(clean):
+        if not isinstance(read := _parsed(clean), Expr) or read is not symbol(clean) or _is_taken(read):
             clean = f"size_{clean}"
         name = self._names.get(text)
         if name is None:
             name = self._names[text] = unique_of(clean, self._taken, 2)
         return name
+
+
+def _is_taken(size: Dim) -> bool:
+    """Whether a name in it is one that rules give sizes within a loop."""
+    return isinstance(size, Expr) and any(map(OF_LOOPS.fullmatch, size.symbols))
 
 
 class Declared(Mapping[str, object]):

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 from functools import cached_property
-from itertools import chain, pairwise
+from itertools import chain, pairwise, starmap
 from typing import NamedTuple
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from graphflops.base.record import Record
@@ -56,8 +57,9 @@ def fused(stored: Sequence[Op], outputs: Container[str]) -> list[Kernel]:
     groups = _Groups()
     for op in stored:
         groups.add(op)
-    groups.join_to_only_reader()
-    return groups.kernels(outputs)
+    users = users_of(stored)
+    groups.join_to_only_reader(users)
+    return [groups.kernel(group, users, outputs) for group in groups.all if group.members]
 
 
 def run_together(one: Op, other: Op) -> bool:
@@ -73,107 +75,93 @@ def run_together(one: Op, other: Op) -> bool:
     return loop.elements == rows.kept or (rows.is_inner and rows.in_order and loop.elements == rows.elements)
 
 
+class _Group(Struct, eq=False):
+    """Operators of one kernel. One that reads another has a greater depth: joining at equal depth makes no circle."""
+
+    members: list[Op]
+    depth: int
+    loop: Op  # what says over what the kernel loops: a reduction, if it has one
+    first: int  # the number of its first operator
+
+
 class _Groups:
-    """Joins stored operators. A group that reads another has a greater depth: joining at equal depth makes no circle."""
+    """Joins stored operators."""
 
     def __init__(self) -> None:
-        self.members: list[list[Op]] = []
-        self.depth: list[int] = []
-        self.joined: list[int] = []
-        self.loops: list[Op] = []  # what says over what the kernel of each loops: a reduction, if it has one
-        self.maker: dict[str, int] = {}
-        self.readers: dict[tuple[str, str], list[int]] = {}  # by tensor and part
-        self.first: list[int] = []  # by group, the number of its first operator
+        self.all: list[
+            _Group
+        ] = []  # by number of the operator that each began with; one that has joined another is empty
+        self.of: dict[str, _Group] = {}  # by tensor, the one that makes it
+        self.readers: dict[tuple[str, str], list[Op]] = {}  # by tensor and part
         self.added: set[str] = set()  # tensors that an operator adds to, or writes in parts
-
-    def found(self, group: int) -> int:
-        while self.joined[group] != group:
-            self.joined[group] = self.joined[self.joined[group]]
-            group = self.joined[group]
-        return group
 
     def add(self, op: Op) -> None:
         """Put an operator into the group of what it reads, if it can run in that kernel."""
-        makers = list(dict.fromkeys(self.found(self.maker[name]) for name in op.reads if name in self.maker))
-        deepest = max((self.depth[group] for group in makers), default=0)
-        near = [group for group in makers if self.depth[group] == deepest]
-        if not self.added.isdisjoint(op.reads) or not self.fit([*near], op):
+        makers = dict.fromkeys(self.of[name] for name in op.reads if name in self.of)
+        deepest, number = max((group.depth for group in makers), default=0), len(self.all)
+        near = [group for group in makers if group.depth == deepest]
+        if not self.added.isdisjoint(op.reads) or not _fit(near, op):
             deepest, near = deepest + 1, []
-        group = len(self.joined)
-        self.members.append([op])
-        self.depth.append(deepest)
-        self.joined.append(group)
-        self.loops.append(op)
-        self.first.append(group)
+        self.all.append(_Group([op], deepest, op, number))
+        self.of.update(dict.fromkeys(op.outputs, self.all[-1]))
         for other in near:
-            self.join(other, group)
-        self.maker.update(dict.fromkeys(op.outputs, group))
+            self.join(other, self.of[op.outputs[0]])
         self.added.update(op.outputs if op.adds or op.part_bytes != 0 else ())
         # Others of its depth that read the same tensors, or the same parts of them, are joined with it.
         for key in ((name, part) for name in op.reads for part in op.parts.get(name, ("",))):
-            for reader in dict.fromkeys(map(self.found, self.readers.get(key, ())[-_FARTHEST:])):
-                own = self.found(group)
-                is_near = group - self.first[reader] <= _FARTHEST
-                is_apart = self.found(reader) != own  # an earlier reader may have joined it just now
-                is_open = is_apart and is_near and self.depth[reader] == self.depth[own]
-                if is_open and self.fit([reader], op) and run_together(self.loops[reader], self.loops[own]):
+            readers = self.readers.setdefault(key, [])
+            for reader in dict.fromkeys(self.of[other.outputs[0]] for other in readers[-_FARTHEST:]):
+                own = self.of[op.outputs[0]]  # which an earlier reader may have become just now
+                is_near = number - reader.first <= _FARTHEST and reader.depth == own.depth
+                if (
+                    reader is not own
+                    and is_near
+                    and _fit([reader], op)
+                    and run_together(reader.loop, own.loop)
+                ):
                     self.join(reader, own)
-            self.readers.setdefault(key, []).append(group)
+            readers.append(op)
 
-    def fit(self, groups: Sequence[int], op: Op) -> bool:
-        """Whether an operator can run in one kernel with all of these groups."""
-        loops = [self.loops[group] for group in groups]
-        if any(len(self.members[group]) >= _MOST_MEMBERS for group in groups):
-            return False
-        pairs = [*((loop, op) for loop in loops), *pairwise(loops)]
-        return all(run_together(one, other) for one, other in pairs)
-
-    def join(self, group: int, other: int) -> None:
+    def join(self, group: _Group, other: _Group) -> None:
         """Put the members of one group into another that can run in the same kernel."""
-        other = self.found(other)
-        self.joined[other] = group
-        self.members[group] += self.members[other]
-        if self.loops[other].kept:
-            self.loops[group] = self.loops[other]
-        self.first[group] = min(self.first[group], self.first[other])
+        group.members += other.members
+        self.of.update((name, group) for op in other.members for name in op.outputs)
+        if other.loop.kept:
+            group.loop = other.loop
+        group.first, other.members = min(group.first, other.first), []
 
-    def join_to_only_reader(self) -> None:
+    def join_to_only_reader(self, users: Mapping[str, Sequence[Op]]) -> None:
         """Join groups that only one other group reads with that group; no kernel lies between them."""
-        readers = self.reading()
-        for group in reversed(range(len(self.joined))):
-            if self.joined[group] != group:
-                continue
-            names = [name for op in self.members[group] for name in op.outputs]
-            found = {self.found(other) for name in names for other in readers.get(name, ())} - {group}
-            if len(found) == 1 and self.added.isdisjoint(names):
-                (other,) = found
-                count = len(self.members[group]) + len(self.members[other])
-                if count <= _MOST_MEMBERS and run_together(self.loops[group], self.loops[other]):
+        for group in reversed(self.all):
+            names = [name for op in group.members for name in op.outputs]
+            readers = {self.of[user.outputs[0]] for name in names for user in users.get(name, ())} - {group}
+            if len(readers) == 1 and self.added.isdisjoint(names):
+                (other,) = readers
+                count = len(group.members) + len(other.members)
+                if count <= _MOST_MEMBERS and run_together(group.loop, other.loop):
                     self.join(group, other)
 
-    def reading(self) -> dict[str, set[int]]:
-        """By tensor, the groups that read it."""
-        readers: dict[str, set[int]] = {}
-        for group, members in enumerate(self.members):
-            for op in members if self.joined[group] == group else ():
-                for name in op.reads:
-                    readers.setdefault(name, set()).add(group)
-        return readers
+    def kernel(self, group: _Group, users: Mapping[str, Sequence[Op]], outputs: Container[str]) -> Kernel:
+        """A group with what it reads from others and what others read of it."""
+        made = {name: None for op in group.members for name in op.outputs}
+        reads = {name: None for op in group.members for name in op.reads if name not in made}
+        is_extern = group.members[0].kind == "extern"
 
-    def kernels(self, outputs: Container[str]) -> list[Kernel]:
-        """The groups with what they read from others and what others read of them."""
-        readers, kernels = self.reading(), list[Kernel]()
-        for group, members in enumerate(self.members):
-            if self.joined[group] != group:
-                continue
-            made = {name: None for op in members for name in op.outputs}
-            reads = {name: None for op in members for name in op.reads if name not in made}
-            is_extern = members[0].kind == "extern"
-            read = {name for name in made if readers.get(name, set()) - {group}}  # by others
-            left = [name for name in made if is_extern or name in outputs or name in read]
-            inside = tuple(name for name in made if name not in left)
-            kernels.append(Kernel(tuple(members), tuple(left), inside, tuple(reads)))
-        return kernels
+        def is_left(name: str) -> bool:
+            readers = (self.of[user.outputs[0]] for user in users.get(name, ()))
+            return is_extern or name in outputs or any(reader is not group for reader in readers)
+
+        left = tuple([name for name in made if is_left(name)])
+        inside = tuple([name for name in made if name not in left])
+        return Kernel(tuple(group.members), left, inside, tuple(reads))
+
+
+def _fit(groups: Sequence[_Group], op: Op) -> bool:
+    """Whether an operator can run in one kernel with all of these groups."""
+    if any(len(group.members) >= _MOST_MEMBERS for group in groups):
+        return False
+    loops = [group.loop for group in groups]
+    return all(run_together(loop, op) for loop in loops) and all(starmap(run_together, pairwise(loops)))
 
 
 # inductor's realize_reads_threshold, realize_acc_reads_threshold and realize_opcount_threshold

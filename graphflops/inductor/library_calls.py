@@ -13,12 +13,14 @@ from graphflops.execution.strides import Values
 from graphflops.graph import Ref
 from graphflops.inductor.lowering import GradientLowering, Lowered, Lowering
 from graphflops.kernels import buffers as kernels
+from graphflops.kernels import cudnn
 from graphflops.kernels.beside import operand_copies
+from graphflops.kernels.convolution import Convolution, Layout, up
 from graphflops.kernels.kernel import HALF, IMAGE_RANK, SINGLE
 from graphflops.passes.program import PricedCall
 from graphflops.tensor import TensorType
 
-_ALIGNED = 8  # elements that tensor cores load at once in half precision
+ALIGNED = 8  # elements that tensor cores load at once in half precision
 _IN_PLACE = ("all_reduce", "broadcast")
 _OF_LIBRARIES = frozenset({"product", "convolution", "attention"})  # kinds
 _PADDING = "#3"  # of windows, an argument by place
@@ -98,7 +100,8 @@ def _padded(
     out = low.typed(of.call.node.outputs[0] or "")
     bits = out.dtype.bits
     rows, inner, columns = (
-        aligned(size) if isinstance(size, int) else size for size in (prod(out.shape[:-1]), inner, columns)
+        up(size, ALIGNED) if isinstance(size, int) else size
+        for size in (prod(out.shape[:-1]), inner, columns)
     )
     sizes = [each * bits // 8 for each in (rows * inner, inner * columns, columns)]
     is_whole = sizes[0] == low.typed(of.names[0]).numel * bits // 8
@@ -138,10 +141,9 @@ def convolution(low: Lowering, of: Lowered) -> None:
         return
     reads = list(of.operands[:2])
     bias = of.operands[2:] if isinstance(call.node.arguments().get("bias"), Ref) else ()
-    workspace: Dim
     is_last = low.channels_last and is_turned(call, low.values, is_copied=low.training)
     if is_last:
-        workspace = _padded_image(low, of)
+        workspace = _workspace(low, call, "forward")
         for place, (name, use) in enumerate(zip(of.names, ("input", "weight"), strict=False)):
             # Whether it has to be copied to have its channels last.
             shape, is_given = low.typed(name).shape, low.root.get(name, name) not in low.root
@@ -160,8 +162,7 @@ def convolution(low: Lowering, of: Lowered) -> None:
     low.add(of, "extern", {made: low.nbytes(out)}, reads, workspace=workspace, allocates=True)
     if bias:
         is_other = low.channels_last and not is_last and is_of_images(call, low.values)
-        moved = frozenset((made,) if is_other else ())
-        low.add(of, "pointwise", (out,), (made, *bias), moved=moved)
+        low.add(of, "pointwise", (out,), (made, *bias), moved=frozenset((made,) if is_other else ()))
     of.beside = {f"operand {place}": tensor for place, tensor in enumerate(reads)}
 
 
@@ -170,7 +171,12 @@ def convolution_gradient(back: GradientLowering, of: Lowered) -> None:
     call, low = of.call, back.forward
     operands = [of.beside.get(f"operand {place}", tensor) for place, tensor in enumerate(of.operands[:2])]
     workspace = back.workspace(of)
-    if not (low.channels_last and is_turned(call, low.values, is_copied=False)):
+    if low.channels_last and is_turned(call, low.values, is_copied=False):
+        phases = [
+            name for name, place in (("input_gradient", 0), ("weight_gradient", 1)) if place in of.fresh
+        ]
+        workspace = dim_max(workspace, *(_workspace(low, call, phase) for phase in phases))
+    else:
         is_other = low.channels_last and is_of_images(call, low.values)
         workspace = dim_max(workspace, kernels.backward_bytes(call, low.execution.layouts, is_other))
     own = [tensor for place, tensor in of.fresh.items() if place < 2]
@@ -184,14 +190,10 @@ def convolution_gradient(back: GradientLowering, of: Lowered) -> None:
             back.add(of, "reduction", (tensor,), of.incoming, wide, kept=kept, **order)
 
 
-def _padded_image(low: Lowering, of: Lowered) -> Dim:
-    """Bytes of an image and its weight once more: what a kernel makes of few channels, in half precision padded to 8."""
-    x, weight = (low.typed(name) for name in of.names[:2])
-    channels = weight.shape[1]
-    if x.shape[1] != channels or not isinstance(channels, int) or channels >= _ALIGNED:
-        return 0
-    own = x.nbytes + weight.nbytes
-    return own * _ALIGNED // channels if x.dtype.bits == 16 else own
+def _workspace(low: Lowering, call: PricedCall, phase: str) -> Dim:
+    """Bytes beside the tensors of a convolution that runs with its channels last."""
+    conv, layout = Convolution.of(call, low.values), Layout(operand=True, weight=True, gradient=True)
+    return 0 if conv is None else cudnn.workspace(conv, phase, layout, low.execution.layouts.platform)
 
 
 def exchange(low: Lowering, of: Lowered) -> None:
@@ -308,7 +310,7 @@ def padded_columns(call: PricedCall, values: Values, *, adds_bias: bool = False)
     if not isinstance(weight, TensorType) or weight.dtype.bits != HALF or weight.rank != 2:
         return None
     columns, inner = weight.shape if call.node.operator.name == "linear" else weight.shape[::-1]
-    if not isinstance(columns, int) or columns == 1 or columns % _ALIGNED == 0:
+    if not isinstance(columns, int) or columns == 1 or columns % ALIGNED == 0:
         return None
     out = values[call.node.outputs[0] or ""]
     rows = prod(out.shape[:-1]) if isinstance(out, TensorType) else 1
@@ -316,7 +318,7 @@ def padded_columns(call: PricedCall, values: Values, *, adds_bias: bool = False)
         moved = rows * inner + inner * columns + rows * columns
         if rows * inner * columns < _COMPUTE_BOUND * moved:
             return None
-    return aligned(columns)
+    return up(columns, ALIGNED)
 
 
 def padded_rows(call: PricedCall, values: Values) -> Dim:
@@ -326,11 +328,6 @@ def padded_rows(call: PricedCall, values: Values) -> Dim:
     if columns is None or not isinstance(out, TensorType):
         return 0
     return prod(out.shape[:-1]) * (-(-columns * HALF // 8 // _LINE_BYTES) * _LINE_BYTES)
-
-
-def aligned(size: int) -> int:
-    """A size rounded up to what tensor cores load at once."""
-    return -(-size // _ALIGNED) * _ALIGNED
 
 
 def aligned_bytes(shape: Sequence[Dim], bits: int) -> int | None:

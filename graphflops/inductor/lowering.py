@@ -163,10 +163,19 @@ class Lowering:
         self.channels_last = channels_last  # whether the convolutions of the program run so
         self.readers: dict[str, list[PricedCall]] = {}
         self.maker: dict[str | None, str] = {}  # by result, the call
-        for call in execution.calls:
+        # What convolutions read, also by way of other calls than reductions: its rows are never lined up in memory
+        # (`mark_nodes_dislike_padding` of torch/_inductor/graph.py).
+        self.dense: set[str] = set()
+        for call in reversed(execution.calls):
             self.maker.update(dict.fromkeys(call.node.outputs, call.node.name))
             for name in call.uses:
                 self.readers.setdefault(name, []).append(call)
+            kind, is_read = (
+                call.node.operator.kind,
+                not self.dense.isdisjoint(filter(None, call.node.outputs)),
+            )
+            if kind == "convolution" or (is_read and kind != "reduction"):
+                self.dense.update(call.uses)
 
     def tensor(self, name: str) -> str:
         """The tensor that a value is, or is a view of."""

@@ -45,8 +45,7 @@ class Partition:
         # By place of an operator, the operators between it and the backward.
         self.distances = dict.fromkeys(range(len(self.ops)), 0)
         for place in sorted(self.forward, reverse=True):
-            made = self.ops[place].outputs
-            users = [(name, user) for name in made for user in self.users.get(name, ())]
+            users = [(name, user) for name in self.ops[place].outputs for user in self.users.get(name, ())]
             steps = [self.distances[self.place[id(user)]] + 1 + (name in user.views) for name, user in users]
             self.distances[place] = min(steps, default=_NEVER)
 

@@ -57,9 +57,9 @@ def softmax(low: Lowering, of: Lowered) -> None:
     """The maximum and the sum of each row, and then the result."""
     x, out = low.typed(of.names[0]), low.typed(of.made[0])
     statistics = _rows_statistics(low, of)
-    size = aligned_bytes(out.shape, out.dtype.bits) or out.nbytes
-    wide = low.joint.number(prod(x.shape))
-    low.add(of, "pointwise", {of.made[0]: size}, (*of.operands, statistics), wide)
+    lined_up = None if of.made[0] in low.dense else aligned_bytes(out.shape, out.dtype.bits)
+    size = out.nbytes if lined_up is None else lined_up
+    low.add(of, "pointwise", {of.made[0]: size}, (*of.operands, statistics), low.joint.number(prod(x.shape)))
 
 
 def _rows_statistics(low: Lowering, of: Lowered) -> str:

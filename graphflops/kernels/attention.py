@@ -21,15 +21,7 @@ from graphflops.execution.strides import size_hint
 from graphflops.graph import tensor_type
 from graphflops.kernels.call import ConcreteCall, Tensor
 from graphflops.kernels.choices import limits
-from graphflops.kernels.kernel import (
-    FLOAT_BYTES,
-    HALF,
-    Attention,
-    AttentionKernel,
-    Kernel,
-    Pass,
-    Strided,
-)
+from graphflops.kernels.kernel import FLOAT_BYTES, HALF, Attention, AttentionKernel, Kernel, Pass, Strided
 from graphflops.kernels.moved import copy, elementwise, fill, gradient_of_mask, is_uneven, padded
 from graphflops.passes.program import PricedCall
 

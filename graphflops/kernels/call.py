@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
@@ -126,6 +126,11 @@ class ConcreteCall:
     @property
     def gradient(self) -> Backward | None:
         return self.call.gradient
+
+    @property
+    def gradients(self) -> Sequence[tuple[int, bool]]:
+        """Places of the operands that get a gradient, and whether it has memory of its own."""
+        return () if self.gradient is None else self.gradient.gradients
 
     @cached_property
     def own(self) -> dict[str, Any]:

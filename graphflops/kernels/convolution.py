@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec import Struct
+
 from graphflops.base.record import Record
 from graphflops.cost import Value
 from graphflops.dims import Dim, differ, prod
@@ -49,27 +51,24 @@ class Layout(Record, frozen=True):
         return Layout(is_last, gaps, is_weight_last)
 
 
-class Convolution:
+class Convolution(Struct, eq=False, dict=True):
     """A convolution: its types and options, and the numbers by which cuDNN chooses a kernel; sizes are those of a group."""
 
-    def __init__(
-        self,
-        x: TensorType,
-        weight: TensorType,
-        out: TensorType,
-        stride: tuple[Any, ...],
-        padding: tuple[Any, ...],
-        groups: int,
-        transposed: bool,
-        wants_x: bool = True,  # which gradients are computed
-        wants_weight: bool = True,
-        wants_bias: bool = False,
-    ) -> None:
-        self.x, self.weight, self.out, self.groups, self.transposed = x, weight, out, groups, transposed
-        self.stride, self.padding = stride, padding
-        self.wants_x, self.wants_weight, self.wants_bias = wants_x, wants_weight, wants_bias
-        self.is_half, self.is_single = x.dtype.bits == HALF, x.dtype.bits == SINGLE
-        given, filters, made = ([*map(known, each.shape)] for each in (x, weight, out))
+    x: TensorType
+    weight: TensorType
+    out: TensorType
+    stride: tuple[Any, ...]
+    padding: tuple[Any, ...]
+    groups: int
+    transposed: bool
+    wants_x: bool = True  # which gradients are computed
+    wants_weight: bool = True
+    wants_bias: bool = False
+
+    def __post_init__(self) -> None:
+        groups = self.groups
+        self.is_half, self.is_single = self.x.dtype.bits == HALF, self.x.dtype.bits == SINGLE
+        given, filters, made = ([*map(known, each.shape)] for each in (self.x, self.weight, self.out))
         self.batch, self.kernel = given[0], tuple(filters[2:])
         self.axes = len(self.kernel)  # 1 of a sequence, 2 of an image
         self.channels, self.results = (max(1, each[1] // groups) for each in (given, made))
@@ -79,26 +78,23 @@ class Convolution:
         self.operand_elements, self.result_elements = math.prod(given), math.prod(made)
         self.weight_elements = self.channels * self.results  # of one tap
         self.rows, self.steps = self.batch * self.result_positions, self.channels * self.taps  # as a product
-        self.multiplies = (self.batch * self.positions if transposed else self.rows) * self.steps
+        self.multiplies = (self.batch * self.positions if self.transposed else self.rows) * self.steps
         self.multiplies *= self.results * groups
-        self._tell()
-
-    def _tell(self) -> None:
-        """What follows from the numbers."""
-        groups, taps, bits = self.groups, self.taps, self.x.dtype.bits
         # Images of one position, whose channels are last either way: a product of matrices as it lies.
         self.is_one_position = self.positions == self.result_positions == 1
-        self.is_depthwise, self.is_pointwise = groups > 1 and self.channels == 1, taps == 1
+        self.is_depthwise, self.is_pointwise = groups > 1 and self.channels == 1, self.taps == 1
         self.is_strided = any(step != 1 for step in self.stride)
         # Whether windows neither overlap nor reach into padding: the operand is cut into patches.
         self.is_patch = self.stride == self.weight.shape[2:] and not any(self.padding) and not self.transposed
         self.is_power = power_of_two(self.wide) == self.wide
         # Whether groups do without matrix units, as those of long windows of sequences in half precision.
-        self.is_long = self.axes == 1 and taps > _LONG_WINDOW and self.is_half and not self.is_power
+        self.is_long = self.axes == 1 and self.taps > _LONG_WINDOW and self.is_half and not self.is_power
         self.packed = max(_FEWEST_PACKED, power_of_two(self.wide))  # channels where groups share a kernel
         sizes = (self.positions, self.channels, self.results)
         self.positions_align, self.channels_align, self.results_align = map(alignment_of, sizes)
-        self.alignment = _ALIGNED_BYTES * 8 // bits  # channels of which tensor cores read a multiple
+        self.alignment = (
+            _ALIGNED_BYTES * 8 // self.x.dtype.bits
+        )  # channels of which tensor cores read a multiple
         self.is_aligned = self.channels % self.alignment == self.results % self.alignment == 0
         self.float_weight = prod(self.weight.shape) * FLOAT_BYTES  # bytes of the weight in float32
 

@@ -26,6 +26,7 @@ from graphflops.kernels.convolution import Convolution, Layout, up
 from graphflops.kernels.kernel import (
     DIRECT,
     FLOAT_BYTES,
+    IMAGE_RANK,
     LINE,
     SCALAR,
     SEQUENCE_RANK,
@@ -40,7 +41,7 @@ from graphflops.kernels.moved import pointwise, put_in_order, sum_to
 
 KINDS = {1: "sequence", 3: "volume"}  # by axes; images differ by their windows
 _SPLIT = ("split", "converted_split", "operands_converted_split")
-(STREAMS,) = limits("cudnn_9", "convolution", "streams")
+STREAMS, FEW = limits("cudnn_9", "convolution", "streams", "few")
 _PART, _MOST_PARTS, _TILE, _GROUP_TILE, _MANY_ROWS, _MANY_FLOAT_ROWS = limits(
     *("cudnn_9", "split", "part", "most_parts", "tile", "group_tile", "many_rows", "many_float_rows")
 )
@@ -55,7 +56,8 @@ def way(conv: Convolution, phase: str, is_last: bool) -> str:
 
     converted: channels-last copies of all tensors. operands_converted: the kernel writes the result in order. by_entry: a
     part of the weight's gradient for each batch entry. Those that end in split cut sums into parts. scalar: no tensor cores.
-    direct, packed and one_by_one are those of several groups. is_last: whether the channels of the operand are last.
+    direct, packed and one_by_one are those of several groups. is_last: whether the channels of the operand are last: then
+    padded, where they are no multiple of what tensor cores read; few are also copied, to be rounded, or read as they lie.
     """
     if conv.is_depthwise or (conv.is_one_position and conv.groups == 1):
         return "as_it_lies"  # the channels are last already
@@ -64,7 +66,10 @@ def way(conv: Convolution, phase: str, is_last: bool) -> str:
             return "direct"
         name = f"groups.{phase}{'.channels_last' if is_last else ''}"
     elif is_last:
-        return "as_it_lies"
+        name = f"few_channels.{conv.x.dtype.name}"
+        is_few = conv.axes == IMAGE_RANK - 2 and conv.channels < FEW and not conv.transposed
+        if phase != "forward" or not is_few or name not in library("cudnn_9").choices:
+            return "padded"
     else:
         kind = KINDS.get(conv.axes) or ("pointwise" if conv.is_pointwise else "window")
         name = f"{phase}.{kind}"
@@ -84,8 +89,11 @@ def converted(conv: Convolution, phase: str, is_last: bool) -> str:
             return ""
         weight = "" if conv.is_pointwise and conv.is_aligned else "w"
         return f"x{weight}{'o' if taken.startswith('converted') else ''}"
-    of_weight = phase == "weight_gradient"
-    if conv.groups > 1 or (conv.is_pointwise and (conv.is_one_position or not conv.is_half or of_weight)):
+    taken, of_weight = way(conv, phase, is_last), phase == "weight_gradient"
+    if taken == "copied":
+        return "xw"
+    is_product = conv.is_pointwise and (conv.is_one_position or not conv.is_half or of_weight)
+    if taken == "as_it_lies" or conv.groups > 1 or is_product:
         return ""
     if phase != "forward" and (conv.transposed or (of_weight and not conv.is_half)):
         return ""
@@ -145,7 +153,9 @@ def workspace(conv: Convolution, phase: str, layout: Layout, platform: Platform)
         return conv.x.shape[0] * (_LONE_PARTS * channels * conv.taps * FLOAT_BYTES)
     if conv.groups > 1:
         return ordered + _of_groups(conv, phase, layout.operand, platform)
-    copies, letters = conv.copies(), converted(conv, phase, layout.operand)
+    letters = converted(conv, phase, layout.operand)
+    is_own = way(conv, phase, layout.operand) == "copied"
+    copies = {"x": conv.x.nbytes, "w": conv.weight.nbytes} if is_own else conv.copies()
     return ordered + sum(copies[letter] for letter in letters) + _parts(conv, phase, layout.operand, platform)
 
 
@@ -293,9 +303,7 @@ class Problem(Struct, frozen=True, dict=True):
             return self.own
         if is_plain and not (conv.is_depthwise or is_product or conv.is_single or self.is_channels_last):
             return TILED  # few channels in order, in half precision
-        if self.way == SCALAR:
-            return SCALAR
-        return DIRECT if self.is_each else ""
+        return SCALAR if self.way == SCALAR else DIRECT if self.is_each else ""
 
     def kernels(self, flops: int) -> list[Kernel]:
         """The kernels of the pass: conversions before it and after it, and one kernel, or one for each group."""
@@ -322,7 +330,7 @@ class Problem(Struct, frozen=True, dict=True):
         """The conversion of one tensor, or back; channels are padded with zeros first."""
         conv, channels = self.conv, tensor.shape[1]
         is_weight, is_grouped = tensor is self.weight, conv.groups > 1
-        padded = channels if tensor is self.out else conv.aligned(channels)
+        padded = channels if tensor is self.out or self.way == "copied" else conv.aligned(channels)
         if is_grouped:
             padded, channels = conv.packed, conv.wide
         written = tensor.full_bytes * padded // max(channels, 1)
@@ -351,8 +359,7 @@ def convolution(call: ConcreteCall) -> list[Kernel]:
     if bias is not None and bias.dtype != "int32":  # integers start the sums of integers
         ones = (1,) * (out.rank - 2)
         by_channel = replace(bias, shape=(bias.numel, *ones), strides=(1, *ones))
-        read = out.full_bytes + bias.nbytes
-        kernels.append(pointwise(out, [out, by_channel], read, out.full_bytes))
+        kernels.append(pointwise(out, [out, by_channel], out.full_bytes + bias.nbytes, out.full_bytes))
     return kernels
 
 

@@ -8,12 +8,12 @@ itself. Several indices that lie in different ways, as rows beside columns, are 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import zip_longest
 from math import prod
 from typing import Any
 
 from msgspec.structs import replace
 
+from graphflops.dims import broadcast
 from graphflops.execution.strides import is_contiguous, regrouped, repeated, row_major
 from graphflops.kernels.call import ConcreteCall, Tensor
 from graphflops.kernels.choices import limits
@@ -75,9 +75,7 @@ def _blocks(rows: int, columns: int, bits: int) -> Rows:
 
 def _copied_indices(indices: Sequence[Tensor]) -> list[Kernel]:
     """Copies of several indices, repeated to the same shape, unless all of them lie alike."""
-    rank = max((index.rank for index in indices), default=0)
-    shapes = [(1,) * (rank - index.rank) + index.shape for index in indices]
-    shape = tuple([max(sizes) for sizes in zip(*shapes, strict=True)])
+    shape: Any = broadcast(*[index.shape for index in indices])
     wide: list[Any] = [repeated(index.shape, index.strides, shape) for index in indices]
     if len(set(wide)) < 2:
         return []
@@ -101,10 +99,10 @@ def added_sorted(call: ConcreteCall, table: Tensor, out: Tensor) -> list[Kernel]
     """
     is_index = call.operator.name == "index"
     columns = prod(table.shape[1:])
-    shapes = [x.shape[::-1] for x in call.operands if "int" in x.dtype]
+    shapes = [x.shape for x in call.operands if "int" in x.dtype]
     if is_index and shapes:  # what each entry takes, of one index for each of several axes
-        picked = prod([max(sizes) for sizes in zip_longest(*shapes, fillvalue=1)])
-        columns = max(out.numel // max(picked, 1), 1)
+        picked: Any = broadcast(*shapes)
+        columns = max(out.numel // max(prod(picked), 1), 1)
     entries = call.operand("index") if call.operator.name == "embedding_bag" else None  # of all bags
     count = max(out.numel // max(columns, 1), 1) if entries is None else entries.numel
     rows, size = table.numel // max(columns, 1), int(table.bits * count * columns // 8)

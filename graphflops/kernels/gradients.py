@@ -119,11 +119,11 @@ def call_kernels(call: ConcreteCall) -> list[Kernel]:
 
 def backward_kernels(call: ConcreteCall) -> list[Kernel]:
     """What the gradients of a call launch, in order."""
-    if call.gradient is None or not call.gradient.gradients:
+    if not call.gradients:
         return []
     operator = call.operator
     if (inside := gradient_calls(call.call, call.values)) is not None:
-        out, places = call.out, [place for place, _ in call.gradient.gradients]
+        out, places = call.out, [place for place, _ in call.gradients]
         known = [call.operands[each] for each in places if gradient_kernels(call.call, each, call.values)]
         sums = [_summed(call, out, x) for x in known if out is not None and x.numel < out.numel]
         return [*kernels_inside(call, inside), *sums]
@@ -136,9 +136,8 @@ def backward_kernels(call: ConcreteCall) -> list[Kernel]:
 @moved.on_operand
 def _elementwise_backward(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     """The kernels of each wanted operand's formula, and a sum over the axes along which the operand is repeated."""
-    assert call.gradient is not None
     kernels: list[Kernel] = []
-    for place, has_memory in call.gradient.gradients:
+    for place, has_memory in call.gradients:
         if place >= len(call.operands):
             continue
         operand = call.operands[place]
@@ -147,7 +146,7 @@ def _elementwise_backward(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Ke
             if computed is not None and not computed.formula.is_fused:
                 kernels += _launched(call, computed, out)
             elif computed is None or not kernels:  # a fused one is for the gradients of all operands
-                cost, count = call.backward_cost, sum(each for _, each in call.gradient.gradients)
+                cost, count = call.backward_cost, sum(each for _, each in call.gradients)
                 # Transcendentals run beside, on units of their own.
                 read, work = cost.read_bytes // count, cost.arithmetic // count
                 kernels.append(moved.pointwise(out, [out, *call.operands[:1]], read, out.full_bytes, work))
@@ -215,9 +214,7 @@ def _view_backward(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     if name in ("split", "chunk", "unbind"):
         variant = "joined" if name == "unbind" else ""
         return [Kernel("copy", x.dtype, 0, 0, x.full_bytes, x.full_bytes, variant=variant)]
-    if name == "expand" and x.numel < out.numel:
-        return [_summed(call, out, x)]
-    return []
+    return [_summed(call, out, x)] if name == "expand" and x.numel < out.numel else []
 
 
 @moved.on_operand
@@ -263,7 +260,6 @@ def _scatter_backward(call: ConcreteCall) -> list[Kernel]:
 
     Rows of the result are taken by one kernel, also where an index is repeated along all axes behind the first.
     """
-    assert call.gradient is not None
     kernels, name = _other_backward(call), call.operator.name
     index, source = call.operand("index"), call.operand("source")
     is_repeated = name == "scatter_add" and index is not None and not any(index.strides[1:])
@@ -272,7 +268,7 @@ def _scatter_backward(call: ConcreteCall) -> list[Kernel]:
         rows, columns = source.shape[0], prod(source.shape[1:])
         taken = [replace(kernel, family="gather") for kernel in kernels]
         kernels = [rows_taken(kernel, rows, columns, source.bits) for kernel in taken]
-    if (0, True) in call.gradient.gradients:
+    if (0, True) in call.gradients:
         zeros = 2 if call.operator.name == "index_put" else 1  # made first, then written
         kernels += [moved.elementwise(call.operands[0], 0, 0)] * zeros
     return kernels
@@ -283,15 +279,14 @@ def _movement_backward(call: ConcreteCall) -> list[Kernel]:
 
     A constant padding is cut off by one of negative width, which fills its result first.
     """
-    assert call.gradient is not None
-    name, out, gradients = call.operator.name, call.out, call.gradient.gradients
-    wanted = [call.operands[place] for place, _ in gradients if place < len(call.operands)]
+    name, out = call.operator.name, call.out
+    wanted = [call.operands[place] for place, _ in call.gradients if place < len(call.operands)]
     if call.operator.word in _JOINING:  # views, of which those of another element type are converted
         return [_converted(x, out) for x in wanted if out is not None and x.dtype != out.dtype]
     if name == "repeat" and out is not None:
         return [_summed(call, out, x) for x in wanted]
     is_filled = name == "pad" and call.arguments.get("mode") in (None, "constant")
-    copied = [call.operands[place] for place, has_memory in gradients if has_memory]
+    copied = [call.operands[place] for place, has_memory in call.gradients if has_memory]
     return [*(map(moved.fill, wanted) if is_filled else ()), *map(moved.copy, copied)]
 
 
@@ -315,8 +310,7 @@ def _resampling_backward(call: ConcreteCall) -> list[Kernel]:
 
 def _other_backward(call: ConcreteCall) -> list[Kernel]:
     """A kernel for each gradient with memory of its own, which share the work and the traffic."""
-    assert call.gradient is not None
-    count = sum(has_memory for _, has_memory in call.gradient.gradients)
+    count = sum(has_memory for _, has_memory in call.gradients)
     like, cost = call.out or next(iter(call.operands), None), call.backward_cost
     if like is None or not count or cost.written_bytes == 0:
         return []
@@ -324,8 +318,7 @@ def _other_backward(call: ConcreteCall) -> list[Kernel]:
     family = _FAMILY_OF_BACKWARD.get(call.operator.kind, "other")
     variant = f"{call.operator.name}_backward"
     flops, work = cost.matrix_flops // count, cost.arithmetic // count
-    kernel = Kernel(family, like.dtype, flops, work, read, written, variant=variant)
-    return [kernel] * count
+    return [Kernel(family, like.dtype, flops, work, read, written, variant=variant)] * count
 
 
 _BYTE = 8  # bits

@@ -174,8 +174,7 @@ def columns(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     moved = x.full_bytes // max(kernels, 1), out.full_bytes // max(kernels, 1)
     taps = out.shape[-2] // max(x.shape[-3], 1)  # rows of the columns, by channels
     turns = int(taps**_SHARED_PATCHES) * -(-images // max(kernels, 1))
-    sizes = Rows(1, turns, is_inner=False)
-    return [Kernel("copy", x.dtype, 0, 0, *moved, sizes, variant="im2col")] * kernels
+    return [Kernel("copy", x.dtype, 0, 0, *moved, Rows(1, turns, is_inner=False), variant="im2col")] * kernels
 
 
 def image(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:

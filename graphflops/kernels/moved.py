@@ -56,8 +56,7 @@ def pointwise(out: Tensor, operands: Sequence[Tensor], read: int, written: int, 
 
 def copy(tensor: Tensor, bits: int | None = None) -> Kernel:
     """A copy of a tensor in row-major order, as elements of `bits` bits."""
-    steps = row_major(tensor.shape)
-    return copy_to(replace(tensor, bits=bits or tensor.bits, strides=steps), tensor)
+    return copy_to(replace(tensor, bits=bits or tensor.bits, strides=row_major(tensor.shape)), tensor)
 
 
 def copy_to(out: Tensor, x: Tensor) -> Kernel:
@@ -373,8 +372,7 @@ def gradient_of_mask(mask: Tensor, query: Tensor) -> list[Kernel]:
     """The gradient of a mask: that of all scores added up where they share it, and once more in rows that were filled up."""
     shape = (*query.shape[:-1], mask.shape[-1])
     scores = replace(mask, shape=shape, strides=row_major(shape), nbytes=prod(shape) * mask.bits // 8)
-    places = range(1, mask.rank + 1)
-    kept = [len(shape) - place for place in places if mask.shape[-place] == shape[-place]]
+    kept = [len(shape) - place for place in range(1, mask.rank + 1) if mask.shape[-place] == shape[-place]]
     summed = [sum_to(scores, kept, mask.bits)] if scores.numel > mask.numel else []
     if not is_uneven(mask):
         return summed

@@ -128,7 +128,7 @@ def _of_groups(call: ConcreteCall, problem: Problem) -> list[Kernel]:
 def product_backward(call: ConcreteCall) -> list[Kernel]:
     """A product for each factor that wants a gradient, and the sum over rows that a bias wants."""
     problem = problem_of(call)
-    if problem is None or call.gradient is None:
+    if problem is None:
         return []
     kernels = []
     a, b = call.operand("a"), call.operand("b", "weight")
@@ -148,7 +148,7 @@ def product_backward(call: ConcreteCall) -> list[Kernel]:
         is_summed = is_of_rows or bias.numel < call.out.numel
         kernels += [reduction(call.out, problem.sizes.n, is_inner=False)] * is_summed
     if not kernels:  # operands without canonical names, as of an einsum: as many products as gradients
-        kernels = [problem.for_a.kernel(), problem.for_b.kernel()][: len(call.gradient.gradients)]
+        kernels = [problem.for_a.kernel(), problem.for_b.kernel()][: len(call.gradients)]
     return [*copied(call, again=True), *kernels]
 
 
@@ -239,8 +239,7 @@ def _is_batch_first(call: ConcreteCall) -> bool:
 def _steps_first(x: Tensor) -> Tensor:
     """The operand as cuDNN reads it: its first two axes exchanged."""
     batch, steps, *width = x.shape
-    strides = (x.strides[1], x.strides[0], *x.strides[2:])
-    return replace(x, shape=(steps, batch, *width), strides=strides)
+    return replace(x, shape=(steps, batch, *width), strides=(x.strides[1], x.strides[0], *x.strides[2:]))
 
 
 def _recurrence(call: ConcreteCall, cost: Work, phase: Pass) -> Kernel:

@@ -170,8 +170,7 @@ def batch_norm_backward(call: ConcreteCall, x: Tensor) -> list[Kernel]:
         return [_of_cudnn(call, x, 2, "batch_norm_training_backward")]
     if _is_innermost(x):
         sums = _of(call, x, 2 * size, 0, _channels(x, _pixels(x)), "batch_norm_sums_last")
-        rows = Rows(_pixels(x), _count(x))
-        return [sums, _of(call, x, 2 * size, size, rows, "batch_norm_gradient_last")]
+        return [sums, _of(call, x, 2 * size, size, Rows(_pixels(x), _count(x)), "batch_norm_gradient_last")]
     return [_of(call, x, 2 * size, size, _channels(x, _turns(x, _IN_TURN)), "batch_norm_backward")]
 
 
@@ -275,7 +274,7 @@ def _is_of_shares(call: ConcreteCall) -> bool:
 def loss_backward(call: ConcreteCall) -> list[Kernel]:
     """Of the operand's elements zeros before the kernel, or a division after it; of a target the same."""
     x = call.operand("x")
-    if x is None or not x.numel or call.gradient is None:
+    if x is None or not x.numel:
         return []
     if call.operator.name in _OF_CLASSES and x.shape:
         has_softmax = call.operator.name == "cross_entropy_loss"
@@ -286,7 +285,7 @@ def loss_backward(call: ConcreteCall) -> list[Kernel]:
         # A share of each class is added.
         smoothed = [*small * 6, _each(x)] if call.arguments.get(_SMOOTHING) else []
         return [*smoothed, fill(x), _picked(x, "scatter"), *softmax]
-    return [_each(x)] * (2 * len(call.gradient.gradients))
+    return [_each(x)] * (2 * len(call.gradients))
 
 
 def _classes(x: Tensor) -> int:

@@ -53,8 +53,7 @@ class _CompiledPeaks(Peaks):
         """The peak of a graph, what is held when, and how many of the entries outlive it."""
         inner = [(call, found) for call, found in zip(execution.calls, peaks, strict=True) if found]
         inside = {call.node.name: dim_max(*(peak.bytes for peak in found)) for call, found in inner}
-        meter = self.meter(graph, execution)
-        run = _Run(self.plans.plan(graph, training=seeds is not None), meter, inside)
+        run = _Run(self.plans.plan(graph, training=seeds is not None), self.meter(graph, execution), inside)
         # Gradients of parameters from an earlier micro-step; new ones are added to them in the end.
         for name in self.earlier(graph, seeds):
             if (value := tensor_type(name, execution.values)) is not None:
@@ -187,7 +186,10 @@ def reused(buffers: Sequence[Buffer], end: int, inside: Mapping[int, int] | None
     live = _live(buffers, end)
     for position, size in (inside or {}).items():
         live[position] += size
-    most, sizes = max(live, default=0), {buffer.name: buffer.size for buffer in buffers}
+    # What outlives the graph is taken off from the start; a peak that would be negative counts as none (memory.py of 2.11).
+    lasting = sum(buffer.size for buffer in buffers if buffer.last >= end and not buffer.is_given)
+    live = [amount - lasting for amount in live]
+    most, sizes = max(0, *live), {buffer.name: buffer.size for buffer in buffers}
     instead: dict[str, str] = {}
     # By size, the free buffers and the position since which each is free, the last one last.
     free: dict[int, dict[str, int]] = defaultdict(dict)
@@ -213,7 +215,7 @@ def reused(buffers: Sequence[Buffer], end: int, inside: Mapping[int, int] | None
         elif own and not buffer.is_fresh:
             name, since = next(reversed(own.items()))
             between = live[since + 1 : buffer.first]
-            if buffer.size + max(between, default=0) <= most:
+            if not between or buffer.size + max(0, *between) <= most:
                 del own[name]
                 live[since + 1 : buffer.first] = [amount + buffer.size for amount in between]
                 instead[buffer.name] = name

@@ -33,7 +33,7 @@ from graphflops.passes.program import Names, Notes, PricedCall, PricedGraph, Pri
 from graphflops.passes.reconcile import Reconciler, place_of
 from graphflops.report import Named, RegionUse, Row, scaled
 from graphflops.rules.registry import Rule, find
-from graphflops.tensor import TensorType, UnknownType, flat
+from graphflops.tensor import TensorType, UnknownType, flat, with_sizes
 from graphflops.training import Training
 
 Progress = Callable[[int, int], None]
@@ -96,8 +96,9 @@ class _Region(Record, frozen=True, eq=False, dict=True):
 
     @property
     def declared(self) -> tuple[Value, ...]:
-        given = [entry for entry in self.graph.inputs if entry.role != "constant"]
-        return tuple(self.pricer.binding.value(self.graph, entry.name) for entry in given)
+        stated = self.graph.types if self.graph.declared is None else self.graph.declared
+        given = [stated.get(entry.name) for entry in self.graph.inputs if entry.role != "constant"]
+        return tuple(with_sizes(typed, self.pricer.binding.bound) for typed in given)
 
     def __call__(self, *operands: Value, gradients: bool = True, autocast: bool = False) -> RegionRun:
         if not gradients:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from inspect import unwrap
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,8 @@ from graphflops.derived.resize import Point, Sweep
 from graphflops.dims import evaluate
 from graphflops.fitting.cells import QUANTITIES
 from graphflops.render.document import Document, quantity
-from graphflops.render.html.fragment import escaped, page
-from graphflops.render.html.fragment import table as drawn
+from graphflops.render.html.plot import Curve, plot
 from graphflops.render.summary import NAMED
-from graphflops.render.table import Page
 from graphflops.render.tables import Entry, Listing, TextTable, listing
 from graphflops.render.text import Numbers, assumptions, count_of, safe
 from graphflops.report import Report
@@ -41,7 +40,7 @@ def sweep_document(sweep: Sweep) -> Document:
     """A row for each point; `?` for a figure that depends on a size without a value."""
     price = sweep.report.price_per_hour
     points = listing(cells(sweep.points, price, exact=False))
-    return Document([points], exact=lambda: cells(sweep.points, price, exact=True))
+    return Document([points], sweep.notes, exact=lambda: cells(sweep.points, price, exact=True))
 
 
 # Columns as programs and as people name them.
@@ -146,59 +145,24 @@ _NAME = 200
 _ERROR = 1_000
 
 
-def grid(found: Overview, *, with_errors: bool = True) -> TextTable:
-    """A line for each model, with its time and memory where a device is named, and a column of errors if there are any."""
-    is_timed = _is_timed(found)
-    says_why = with_errors and any(line.error for line in found.lines)
-    heads = [*_HEADS, *_DEVICE_HEADS * is_timed]
-    entries = []
-    for line in found.lines:
-        cells = [safe(line.model, _NAME), *_cells(line)]
-        cells = [*cells, *[""] * (len(_HEADS) + len(_DEVICE_HEADS) - len(cells))][: len(heads)]
-        entries.append(Entry([*cells, *[safe(line.error, _ERROR)] * says_why]))
-    return TextTable([*heads, *["error"] * says_why], entries)
-
-
-def _is_timed(found: Overview) -> bool:
-    return any(line.cost is not None and line.cost.time is not None for line in found.lines)
-
-
-def table(found: Overview, *, width: int = 120, color: bool = False) -> str:
-    """A line for each model, which ends with the error of one that failed; on a narrow screen errors are below."""
-    page = Page(width, color)
-    figures = Page(width, color)
-    figures.table(grid(found, with_errors=False))
-    errors = [f"error: {safe(line.error, _ERROR)}" if line.error else "" for line in found.lines]
-    if len(figures.lines) == len(errors) + 1:  # no name or column went to a line of its own
-        errors = ["", *errors]
-        for text, error in zip(figures.lines, errors, strict=True):
-            page.line(text.rstrip(), (f"  {error}" if error else "", "red"))
-    else:
-        page.lines += figures.lines
-        for line, error in zip(found.lines, errors, strict=True):
-            if error:
-                page.line((f"  {safe(line.model, _NAME)}: {error}", "red"))
-    notes = _assumed(found)
-    if notes:
-        page.line()
-    for note in notes:
-        page.line((f"  {note}", "dim"))
-    return page.text()
-
-
 def overview_document(found: Overview) -> Document:
-    """The same with errors in the last column.
+    """A line for each model, with its time and memory where a device is named; what is assumed, and why models failed.
 
     For spreadsheets whole numbers; the formula where a size has no value, nothing where the model could not be analyzed.
     In JSON null for everything that is not known.
     """
-    heads = (*_FIELDS, *_DEVICE_FIELDS * _is_timed(found))
-    rows = [_exact(line, heads) for line in found.lines]
+    is_timed = any(line.cost is not None and line.cost.time is not None for line in found.lines)
+    heads, fields = (*_HEADS, *_DEVICE_HEADS * is_timed), (*_FIELDS, *_DEVICE_FIELDS * is_timed)
+    cells = [[safe(line.model, _NAME), *_cells(line)] for line in found.lines]
+    entries = [Entry([*row, *[""] * (len(heads) - len(row))]) for row in cells]
+    rows = [_exact(line, fields) for line in found.lines]
+    failed = [f"{safe(line.model, _NAME)}: {safe(line.error, _ERROR)}" for line in found.lines if line.error]
+    lists = {"Assumed": _assumed(found), "Failed": failed}
     return Document(
-        [grid(found)],
-        _assumed(found),
-        exact=lambda: Listing(heads, [[_spelled(cell) for cell in row.values()] for row in rows]),
+        [TextTable(heads, entries)],
+        exact=lambda: Listing(fields, [[_spelled(cell) for cell in row.values()] for row in rows]),
         data=lambda: {"schema": 1, "models": rows},
+        lists=[(title, lines) for title, lines in lists.items() if lines],
     )
 
 
@@ -256,7 +220,6 @@ _NAMES = (REPORTED[0].label, "parameters", "bytes read and written", "peak memor
 _LABELS = dict(zip(TOTALS, _NAMES, strict=True))
 _HASH = 10  # digits of a commit
 _SUBJECT = 60
-_WIDTH, _HEIGHT, _SIDE = 640, 140, 8  # of a chart, and the room around its line
 
 
 def history_document(found: History) -> Document:
@@ -271,14 +234,8 @@ def history_document(found: History) -> Document:
         headline=safe(found.path),
         exact=lambda: Listing(heads, [[*_exact_point(point).values()] for point in found.points]),
         data=lambda: {**head, "points": [_exact_point(point) for point in found.points]},
-    )
-
-
-def history_page(found: History) -> str:
-    """A page with a chart of each quantity over the commits, and the table; it needs no network and runs no script."""
-    charts = "".join(_chart(found, quantity) for quantity in TOTALS)
-    return page(
-        f"{found.path}: history", f"<h1>{escaped(found.path)}</h1>{charts}{drawn(history_grid(found))}"
+        title=f"{found.path}: history",
+        pictures=lambda: "".join(_chart(found, quantity) for quantity in TOTALS),
     )
 
 
@@ -314,27 +271,16 @@ def _exact_point(point: HistoryPoint) -> dict[str, Any]:
 
 
 def _chart(found: History, quantity: str) -> str:
-    """A line over the commits from zero to the largest value; commits without a value are left out."""
-    values = [(index, point.value(quantity)) for index, point in enumerate(found.points)]
-    known = [(index, value) for index, value in values if value is not None]
+    """A curve over the commits; those without a value are left out."""
+    values = [(place, point.value(quantity)) for place, point in enumerate(found.points, 1)]
+    known = tuple([(place, value) for place, value in values if value is not None])
     if not known:
         return ""
-    high = max(value for _, value in known) or 1
-    step = (_WIDTH - 2 * _SIDE) / max(len(values) - 1, 1)
-    places, dots = [], []
-    for index, value in known:
-        x = _SIDE + index * step
-        y = _HEIGHT - _SIDE - (_HEIGHT - 2 * _SIDE) * value / high
-        version = found.points[index].version
-        places.append(f"{x:.1f},{y:.1f}")
-        told = f"{version.commit[:_HASH]} {version.date}: {measured(quantity, value)}. {version.subject}"
-        dots.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5"><title>{escaped(told)}</title></circle>')
-    words = f"{_LABELS[quantity]}: {measured(quantity, known[0][1])} to {measured(quantity, known[-1][1])}"
-    return (
-        f'<figure><figcaption>{escaped(words)}</figcaption><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" '
-        f'width="{_WIDTH}" height="{_HEIGHT}" role="img" aria-label="{escaped(words)}">'
-        f'<polyline points="{" ".join(places)}"/>{"".join(dots)}</svg></figure>'
-    )
+    versions = [point.version for point in found.points]
+    names = [f"{version.commit[:_HASH]} {version.date}, {version.subject}" for version in versions]
+    name, told = _LABELS[quantity], partial(measured, quantity)
+    drawn = plot(quantity, name, "commit", [Curve("", known)], told, lambda place: names[place - 1])
+    return f"<figure><figcaption>{name}</figcaption>{drawn}</figure>"
 
 
 def registered() -> Listing:

@@ -27,9 +27,10 @@ from graphflops.errors import ZERO_WIDTH, OptionError, require_choice
 from graphflops.render import summary
 from graphflops.render.formats import DOCUMENTS
 from graphflops.render.html.fragment import escaped as html_escaped
+from graphflops.render.html.fragment import page
 from graphflops.render.html.fragment import table as html_table
 from graphflops.render.ledger import Group, Ledger, Tree
-from graphflops.render.table import Page, Styled
+from graphflops.render.table import Page
 from graphflops.render.tables import Entry, Listing, TextTable, tables
 from graphflops.render.tables import listing as cells
 from graphflops.render.text import inert, safe, shortened
@@ -111,6 +112,10 @@ class Document(Record, frozen=True):
     exact: Callable[[], Listing] = lambda: Listing((), ())  # the figures for a spreadsheet
     data: Callable[[], Any] | None = None  # for programs, where `exact` is not all
     style: str = "bold"  # of the headline on a terminal
+    title: str = ""  # of a page
+    pictures: Callable[[], str] = lambda: ""  # on a page, as HTML
+    lists: Iterable[tuple[str, Iterable[str]]] = ()  # lines below the tables, each with a title
+    facts: Iterable[tuple[str, str]] = ()  # lines above them, each with a label
 
 
 def of_listing(found: Listing) -> Document:
@@ -118,39 +123,47 @@ def of_listing(found: Listing) -> Document:
     return Document([cells(found)], exact=lambda: found)
 
 
-def document(value: object) -> Document:
-    """The document of a result."""
-    found: Document = imported(DOCUMENTS[type(value).__name__])(value)
+def document(value: object, **options: Any) -> Document:
+    """The document of a result. options: those that it takes."""
+    found: Document = imported(DOCUMENTS[type(value).__name__])(value, **options)
     return found
 
 
-def text(value: object, *, width: int = 120, color: bool = False) -> str:
+def text(value: object, *, width: int = 120, color: bool = False, **options: Any) -> str:
     """For a terminal or a pipe."""
-    found, page = document(value), Page(width, color)
+    found, screen = document(value, **options), Page(width, color)
     if found.headline:
-        return told((found.headline, found.style), found.notes, found.tables, width, color).text()
+        screen.line((found.headline, found.style))
+        for note in found.notes:
+            screen.line((f"  {note}", "dim"))
+    facts = [*found.facts]
+    room = max((len(label) for label, _ in facts), default=0)
+    for place, (label, said) in enumerate(facts):
+        if not place:
+            screen.line()
+        screen.line((f"  {label.ljust(room)}", "bold"), f"  {said}")
     for grid in found.tables:
-        page.table(grid)
-    return page.text()
+        if screen.lines:
+            screen.line()
+        screen.table(grid)
+    for title, lines in found.lists:
+        screen.line()
+        screen.line((title, "bold"))
+        for line in lines:
+            screen.line((f"  {line}", ""))
+    return screen.text()
 
 
-def told(headline: Styled, notes: Iterable[str], grids: Iterable[TextTable], width: int, color: bool) -> Page:
-    """A headline, what is to be known of it, and tables."""
-    page = Page(width, color)
-    page.line(headline)
-    for note in notes:
-        page.line((f"  {note}", "dim"))
-    for grid in grids:
-        page.line()
-        page.table(grid)
-    return page
-
-
-def markdown(value: object) -> str:
+def markdown(value: object, **options: Any) -> str:
     """For a review."""
-    found = document(value)
-    head = [f"**{escaped(found.headline)}**\n"] if found.headline else []
-    return "\n".join([*head, *map(drawn, found.tables), *(f"{escaped(note)}\n" for note in found.notes)])
+    found = document(value, **options)
+    parts = [f"**{escaped(found.headline)}**\n"] if found.headline else []
+    if facts := "".join(f"- {label}: {escaped(said)}\n" for label, said in found.facts):
+        parts.append(facts)
+    parts += [*map(drawn, found.tables), *(f"{escaped(note)}\n" for note in found.notes)]
+    for title, lines in found.lists:
+        parts.append(f"{escaped(title)}:\n\n" + "".join(f"- {escaped(line)}\n" for line in lines))
+    return "\n".join(parts)
 
 
 def csv(value: object) -> str:
@@ -172,8 +185,18 @@ def fragment(value: object) -> str:
     """For a notebook: HTML without script or style."""
     found = document(value)
     head = f"<p><b>{html_escaped(found.headline)}</b></p>" if found.headline else ""
-    notes = "".join(f"<p>{html_escaped(note)}</p>" for note in found.notes)
-    return f"<div>{head}{''.join(map(html_table, found.tables))}{notes}</div>"
+    parts = [f"<p>{html_escaped(label)}: {html_escaped(said)}</p>" for label, said in found.facts]
+    parts += [*map(html_table, found.tables), *(f"<p>{html_escaped(note)}</p>" for note in found.notes)]
+    for title, lines in found.lists:
+        items = "".join(f"<li>{html_escaped(line)}</li>" for line in lines)
+        parts.append(f"<p><b>{html_escaped(title)}</b></p><ul>{items}</ul>")
+    return f"<div>{head}{''.join(parts)}</div>"
+
+
+def html(value: object) -> str:
+    """A page that needs no network and runs no script."""
+    found = document(value)
+    return page(found.title, f"<h1>{html_escaped(found.title)}</h1>{found.pictures()}{fragment(value)}")
 
 
 _STARTS_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20")

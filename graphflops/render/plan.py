@@ -19,8 +19,7 @@ from graphflops.planning.layouts import Layout, Step
 from graphflops.planning.plan import Plan, Refused
 from graphflops.planning.timeline import Event, timeline
 from graphflops.render import chakra as chakras
-from graphflops.render.document import Document, fragment
-from graphflops.render.html.fragment import escaped, page
+from graphflops.render.document import Document
 from graphflops.render.tables import Entry, Listing, TextTable
 from graphflops.render.text import safe
 from graphflops.render.viewers import complete, meta, trace
@@ -50,6 +49,8 @@ def plan_document(found: Plan) -> Document:
         headline(found),
         exact=lambda: Listing.of([_exact(found, step) for step in found.steps], _AXES),
         data=lambda: _data(found),
+        title=f"{found.path}: layouts",
+        pictures=lambda: "".join(map(_figure, [s for s in found.steps if s.layout.pipeline > 1][:1])),
     )
 
 
@@ -70,14 +71,9 @@ def _data(found: Plan) -> dict[str, Any]:
     return data | {"layouts": layouts, "refused": refused, "notes": found.notes}
 
 
-def page_of_plan(found: Plan) -> str:
-    """A page that needs no network and runs no script."""
-    pictures = "".join(
-        f"<figure><figcaption>{step.layout}: forward and backward by stage</figcaption>{schedule(step)}</figure>"
-        for step in [step for step in found.steps if step.layout.pipeline > 1][:1]
-    )
-    title = f"{found.path}: layouts"
-    return page(title, f"<h1>{escaped(title)}</h1>{fragment(found)}{pictures}")
+def _figure(step: Step) -> str:
+    caption = f"{step.layout}: forward and backward by stage"
+    return f"<figure><figcaption>{caption}</figcaption>{schedule(step)}</figure>"
 
 
 def headline(found: Plan) -> str:

@@ -12,10 +12,13 @@ from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
 import msgspec
+from msgspec.structs import asdict
 
 from graphflops.base.units import number, parameters, power
 from graphflops.errors import OptionError
-from graphflops.render.tables import Entry, TextTable
+from graphflops.render import document as documents
+from graphflops.render.document import Document
+from graphflops.render.tables import Entry, Listing, TextTable
 from graphflops.render.text import inert, safe
 from graphflops.statements.figures import Flops, Interval
 from graphflops.statements.statement import Statement
@@ -28,51 +31,24 @@ CONVENTIONS = {  # by field of Flops: its name, its formula, and where it parts 
 }  # fmt: skip
 
 
-def table(found: Statement, *, width: int = 120, color: bool = False) -> str:
-    """What the run cost, by stage and convention, where it stands against thresholds, and what is assumed."""
-    from graphflops.render.document import told
+def document(found: Statement) -> Document:
+    """What the run cost, by stage and convention, where it stands against thresholds, and what is assumed.
 
-    (_, figures), *others = lists(found)
-    screen = told((headline(found), "bold"), figures, tables(found), width, color)
-    for title, lines in others:
-        screen.line()
-        screen.line((title, "bold"))
-        for line in lines:
-            screen.line((f"  {line}", ""))
-    return screen.text()
+    For programs the whole statement, as docs/statement.schema.json describes it.
+    """
+    figures = [safe(f"{name}: {value}", 2000) for name, value in facts(found)]
+    title = f"{found.model}: compute statement"
+    stages = [
+        {"stage": one.name, "tokens": one.tokens, "length": one.length, **asdict(one.flops)}
+        for one in found.stages
+    ]
+    parts = (tables(found), figures, headline(found))
+    return Document(*parts, lambda: Listing.of(stages), lambda: found, title=title, lists=lists(found))
 
 
 def markdown(found: Statement) -> str:
     """A section of a model card."""
-    from graphflops.render.document import drawn, escaped
-
-    parts = [f"## Compute\n\n{escaped(headline(found))}.\n", *map(drawn, tables(found))]
-    for title, lines in lists(found):
-        parts.append(f"{title}:\n\n" + "".join(f"- {escaped(line)}\n" for line in lines))
-    return "\n".join(parts)
-
-
-def json(found: Statement) -> str:
-    """The whole statement, as docs/statement.schema.json describes it."""
-    return inert(msgspec.json.encode(found))
-
-
-def html(found: Statement) -> str:
-    """A page that needs no network and runs no script."""
-    from graphflops.render.html.fragment import page
-
-    return page(f"{found.model}: compute statement", f"<h1>Compute statement</h1>{fragment(found)}")
-
-
-def fragment(found: Statement) -> str:
-    """The same for a notebook."""
-    from graphflops.render.html.fragment import escaped, table
-
-    parts = [f"<p><b>{escaped(headline(found))}</b></p>", *map(table, tables(found))]
-    for title, lines in lists(found):
-        items = "".join(f"<li>{escaped(line)}</li>" for line in lines)
-        parts.append(f"<p><b>{title}</b></p><ul>{items}</ul>")
-    return f"<div>{''.join(parts)}</div>"
+    return f"## Compute\n\n{documents.markdown(found)}"
 
 
 def headline(found: Statement) -> str:
@@ -138,13 +114,12 @@ def _figures(flops: Flops, at_least: bool, tokens: int = 0) -> Iterator[str]:
 
 
 def lists(found: Statement) -> Iterator[tuple[str, list[str]]]:
-    """Figures of the run, sentences to quote with their sources, and assumptions."""
+    """Sentences to quote with their sources, and assumptions."""
     quotes = []
     for one in found.thresholds:
         law, since = one.threshold, one.threshold.in_force or "not verified"
         quotes.append(f"{one.sentence} ({law.meaning}; in force: {since}; read {law.read}: {law.source})")
-    figures = [f"{name}: {value}" for name, value in facts(found)]
-    for title, lines in (("In numbers", figures), ("To quote", quotes), ("Assumed", found.assumptions)):
+    for title, lines in (("To quote", quotes), ("Assumed", found.assumptions)):
         yield title, [safe(line, 2000) for line in lines]
 
 

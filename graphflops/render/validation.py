@@ -9,53 +9,40 @@ import msgspec
 
 from graphflops.base.units import memory, number, seconds
 from graphflops.errors import OptionError
-from graphflops.render.document import escaped, rows
-from graphflops.render.html.fragment import escaped as html_escaped
-from graphflops.render.table import Page
-from graphflops.render.tables import Entry, TextTable
-from graphflops.render.text import count_of, inert, listed, operator_name, safe
+from graphflops.render.document import Document
+from graphflops.render.tables import Entry, Listing, TextTable
+from graphflops.render.text import count_of, listed, operator_name, safe
 from graphflops.report.size_names import together
 from graphflops.runtime.validation import SCHEMA, NodeResult, Validation
 from graphflops.version import __version__
 
 _TOP = 20  # calls that a table shows
-_STYLES = {"equal": "", "explained": "dim", "different": "red", "not executed": "yellow"}
 
 
-def table(
-    found: Validation,
-    *,
-    top: int | None = None,
-    show_kernel: bool = False,
-    width: int = 120,
-    color: bool = False,
-) -> str:
+def document(found: Validation, *, top: int | None = None, show_kernel: bool = False) -> Document:
     """The results, then the calls that took longest, then every call that differs from its derived type or count.
 
     top: calls of each table. show_kernel: show what was generated for our attention kernel.
     """
-    page = Page(width, color)
-    page.line((safe(found.path or "program in memory"), "bold"), f"  on {safe(found.device)}")
-    page.line()
-    for label, text in facts(found):
-        page.line((f"  {label.ljust(12)}", "bold"), text)
     timed = sorted((n for n in found.nodes if n.seconds), key=lambda n: -(n.seconds or 0))[: top or _TOP]
-    if timed:
-        page.line()
-        heads = (*_TIMED[:4], "predicted", *_TIMED[4:]) if found.profile else _TIMED
-        page.table(TextTable(heads, [Entry(_timed(node, found)) for node in timed], names=3))
-    for node in unusual(found)[: top or _TOP]:
-        page.line()
-        page.line((f"  {node.verdict}", _STYLES[node.verdict]), f"  {safe(node.node)}  {safe(node.op)}")
-        page.line(f"    {safe(node.reason, 600)}")
+    heads = (*_TIMED[:4], "predicted", *_TIMED[4:]) if found.profile else _TIMED
+    longest = TextTable(heads, [Entry(_timed(node, found)) for node in timed], names=3)
+    lists = [
+        (f"{node.verdict}  {safe(node.node)}  {safe(node.op)}", [safe(node.reason, 600)])
+        for node in unusual(found)[: top or _TOP]
+    ]
     for name, source in found.kernels.items() if show_kernel else ():
-        page.line()
-        page.line((f"  {safe(name)}", "bold"))
-        for line in source.splitlines():
-            page.line(f"    {safe(line)}" if line else "")
-    page.line()
-    page.line((f"  {conclusion(found)}", "bold" if found.holds else "red"))
-    return page.text()
+        lists.append((safe(name), [safe(line) for line in source.splitlines()]))
+    names = ("node", "op", "module", "verdict", "turns", "flops", "bytes", "seconds")
+    return Document(
+        [longest] if timed else [],
+        headline=f"{safe(found.path or 'program in memory')} on {safe(found.device)}: {conclusion(found)}",
+        exact=lambda: Listing(names, [[getattr(node, name) for name in names] for node in found.nodes]),
+        data=lambda: _data(found),
+        style="bold" if found.holds else "red",
+        lists=lists,
+        facts=facts(found),
+    )
 
 
 _TIMED = ("call", "operator", "verdict", "time", "FLOPs", "FLOP/s", "of peak", "bytes/s", "of peak")
@@ -174,19 +161,7 @@ def _timed(node: NodeResult, found: Validation) -> list[str]:
     ]
 
 
-def markdown(found: Validation, *, top: int | None = None) -> str:
-    """The same for a review."""
-    lines = [f"**{conclusion(found)}** on {escaped(safe(found.device))}", ""]
-    lines += [f"- {label}: {escaped(text)}" for label, text in facts(found)]
-    nodes = unusual(found)[: top or _TOP]
-    entries = [Entry([safe(n.node, 80), safe(n.op, 80), n.verdict, safe(n.reason, 300)]) for n in nodes]
-    if entries:
-        lines += ["", *rows(TextTable(("call", "operator", "verdict", "reason"), entries, 4))]
-    return "\n".join(lines) + "\n"
-
-
-def json(found: Validation) -> str:
-    """Everything, one object on one line."""
+def _data(found: Validation) -> dict[str, Any]:
     whole: dict[str, Any] = {
         "schema": SCHEMA,
         "tool": {"name": "graphflops", "version": __version__},
@@ -198,14 +173,7 @@ def json(found: Validation) -> str:
     for node, written in zip(found.nodes, whole["nodes"], strict=True):
         written["verdict"], written["reason"] = node.verdict, node.reason
         written["predicted"] = None if node.predicted is None else node.predicted._asdict()
-    return inert(msgspec.json.encode(whole))
-
-
-def fragment(found: Validation) -> str:
-    """The facts for a notebook, line by line."""
-    pairs = [(html_escaped(name), html_escaped(text)) for name, text in facts(found)]
-    lines = "".join(f"<tr><th>{name}</th><td>{text}</td></tr>" for name, text in pairs)
-    return f"<div><p><b>{html_escaped(conclusion(found))}</b></p><table>{lines}</table></div>"
+    return whole
 
 
 def html(found: Validation) -> str:

@@ -276,6 +276,16 @@ class Dispatched(TorchDispatchMode):  # type: ignore[misc]
         return func(*args, **(kwargs or {}))
 
 
+def without_compiler(mode: type[TorchDispatchMode]) -> None:
+    """Spare the import of torch's compiler, a third of a short validation: modes import it to have no call compiled."""
+    if called := getattr(mode.__torch_dispatch__, "__wrapped__", None):
+        setattr(called, "__dynamo_disable", called)
+
+
+without_compiler(Dispatched)
+without_compiler(getattr(flop_counter, "_FlopCounterMode", FlopCounterMode))
+
+
 class FlopCounterReference:
     """A context manager that runs FlopCounterMode around a whole run; `run` runs each step, nested ones included."""
 

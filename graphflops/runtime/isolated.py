@@ -33,7 +33,7 @@ from graphflops.base.limits import Limits, limited
 from graphflops.base.record import Record
 from graphflops.dims import evaluate
 from graphflops.errors import FileError, GraphflopsError, ModelError, RunError, innermost, shown
-from graphflops.exporters import load
+from graphflops.exporters import load, reader_of, regular_file
 from graphflops.exporters.meshes import ranks_along
 from graphflops.graph import Graph, Mesh
 from graphflops.kernels.moved import ONE_TO_ONE
@@ -127,10 +127,11 @@ def _done(task: str, request: dict[str, Any]) -> bytes:
     options = request["options"]
     imported("graphflops.loading:import_rules")(request["rule_files"])
     tempfile.gettempdir()  # torch's modules ask for it, and finding it writes a file
-    with contextlib.suppress(ImportError):
-        import torch
+    if reader_of(regular_file(request["model"])).name != "onnx":
+        with contextlib.suppress(ImportError):
+            import torch
 
-        torch.ones(2**20).sin()  # starts torch's threads, whose stacks are not the program's memory
+            torch.ones(2**20).sin()  # starts torch's threads, whose stacks are not the program's memory
     writes = KERNELS if options["device"] != "cpu" else 0
     validate = imported("graphflops.runtime.validate:validate_here")
     limit_process(request["limits"]["seconds"], request["limits"]["memory"], writes)

@@ -30,7 +30,7 @@ from graphflops.graph import HOST_KINDS, Graph, Mesh, Node, Origin, Ref
 from graphflops.links.cost import kind_of, link_bytes
 from graphflops.ops import Op
 from graphflops.rules.registry import find
-from graphflops.runtime.compare import FlopCounterReference, RunComparison
+from graphflops.runtime.compare import FlopCounterReference, RunComparison, without_compiler
 from graphflops.runtime.execute import Execution, Step
 from graphflops.runtime.operators import overload_of, refuse_unsafe, resolve
 from graphflops.runtime.run import described, device_of, profile_of, refuse_too_large
@@ -353,3 +353,6 @@ class _Seen(TorchDispatchMode):  # type: ignore[misc]
             self.found = args[2]
             args = (*args[:2], torch.classes.c10d.ReduceOp(), *args[3:])
         return func(*args, **(kwargs or {}))
+
+
+without_compiler(_Seen)

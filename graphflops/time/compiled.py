@@ -12,10 +12,11 @@ from graphflops.errors import DimError
 from graphflops.execution.fast_path import calls_of_module, is_module
 from graphflops.inductor.calls import places_of_interpolation
 from graphflops.inductor.fusing import Kernel as PlannedKernel
-from graphflops.inductor.library_calls import aligned, is_of_images, is_turned
+from graphflops.inductor.library_calls import ALIGNED, is_of_images, is_turned
 from graphflops.inductor.lowering import Op
 from graphflops.inductor.plan import Plan, Plans
 from graphflops.kernels.call import ConcreteCall, OpenSizeError, Sizes
+from graphflops.kernels.convolution import up
 from graphflops.kernels.kernel import FLOAT_BYTES, SINGLE, Convolution, Kernel, Product, Rows
 from graphflops.kernels.lower import inside_operator
 from graphflops.kernels.rowwise import loss_kernels
@@ -170,7 +171,7 @@ def _padded(kernels: Sequence[Kernel]) -> tuple[Kernel, ...]:
     found = []
     for kernel in kernels:
         assert isinstance(kernel.sizes, Product)
-        m, n, k = map(aligned, (kernel.sizes.m, kernel.sizes.n, kernel.sizes.k))
+        m, n, k = (up(size, ALIGNED) for size in (kernel.sizes.m, kernel.sizes.n, kernel.sizes.k))
         found.append(replace(kernel, sizes=replace(kernel.sizes, m=m, n=n, k=k)))
     return tuple(found)
 

@@ -80,15 +80,11 @@ def correction(kernel: Kernel, device: Device) -> Correction | None:
         layout = "batched" if kernel.sizes.batch > 1 else kernel.sizes.layout
         if any(name.startswith(f"matmul.{layout}.") for name in device.rates):
             variants = (variant,)  # points of another layout do not correct constants of this one alone
-    for name in variants:
-        for dtype in (kernel.dtype, _ALIKE.get(kernel.dtype, "")):
-            points = known.get((name, dtype))
-            if (
-                points is not None
-                and points.columns[: len(sizes)] == _COLUMNS.get(points.family, _TRAFFIC).names[: len(sizes)]
-            ):
-                return interpolated(points, sizes)
-    return None
+    names = _COLUMNS.get(kernel.family, _TRAFFIC).names[: len(sizes)]
+    keys = [(name, dtype) for name in variants for dtype in (kernel.dtype, _ALIKE.get(kernel.dtype, ""))]
+    found = (known[key] for key in keys if key in known and known[key].columns[: len(sizes)] == names)
+    points = next(found, None)
+    return None if points is None else interpolated(points, sizes)
 
 
 def interpolated(calibration: Calibration, sizes: Sequence[float]) -> Correction:

@@ -83,8 +83,7 @@ class Launcher:
         """The gradients, from the last call to the first, with the sums of gradients of values that several calls use."""
         self.records = True
         loss = loss_kernels(self.program, self.sizes, stores_gradients=False)
-        start = Launches(-1, loss, self.costs["backward.start"])
-        return [start, *self._backward(self.program.main, 0, 1)]
+        return [Launches(-1, loss, self.costs["backward.start"]), *self._backward(self.program.main, 0, 1)]
 
     def _forward(self, graph: PricedGraph, first: int, times: int, records: bool) -> Iterator[Launches]:
         key = (graph, records)

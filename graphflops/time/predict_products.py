@@ -152,7 +152,9 @@ def of_convolution(sizes: Convolution, width: float, peak: float, moved: int) ->
 
     Where it is planar, it is one product an image, pixels innermost; sums of products of a batch stay whole in cuBLAS.
     """
-    is_planar, taps = _is_planar(sizes), prod(sizes.filter)
+    # A product for each image: one tap, stride 1, the channels not innermost.
+    is_planar = sizes.image == sizes.result and not sizes.channels_last and _is_pointwise(sizes)
+    taps = prod(sizes.filter)
     images = 1 if is_planar else sizes.batch
     pixels, image = images * prod(sizes.result), images * prod(sizes.image)
     packed = _BLOCK * sizes.groups // max(sizes.channels, 1)  # a file may have a convolution of no channels
@@ -189,9 +191,7 @@ def convolution_kind(sizes: Convolution, width: float = _NARROW) -> str:
             is_wide = sizes.channels_last and max(sizes.filter) > _WIDEST
             line = "_line" if len(sizes.filter) == 1 and not last else last  # a sequence
             return "depthwise_direct" if is_wide else f"depthwise{line}"
-        if sizes.is_looped:
-            return "looped_long"
-        return "grouped"
+        return "looped_long" if sizes.is_looped else "grouped"
     # Tensor cores load 16 bytes of each position; fewer channels than eight are padded all the same.
     is_wide = width > _NARROW and sizes.channels > _CHANNELS_ALIGNED
     if sizes.channels % (_CHANNELS_ALIGNED // 2 if is_wide else _CHANNELS_ALIGNED):
@@ -207,8 +207,7 @@ def convolution_kind(sizes: Convolution, width: float = _NARROW) -> str:
     pixels = prod(sizes.result)
     if pixels % 2 and pixels > 1:
         return "pointwise_odd"
-    is_uneven = pixels % 8 and sizes.channels % 64
-    return "pointwise_uneven" if is_uneven else "pointwise"
+    return "pointwise_uneven" if pixels % 8 and sizes.channels % 64 else "pointwise"
 
 
 def is_long(sizes: Convolution) -> bool:
@@ -219,11 +218,6 @@ def is_long(sizes: Convolution) -> bool:
 
 def _is_pointwise(sizes: Convolution) -> bool:
     return set(sizes.filter) == {1} and sizes.groups == 1
-
-
-def _is_planar(sizes: Convolution) -> bool:
-    """Whether it runs as a product for each image: one tap, stride 1, the channels not innermost."""
-    return sizes.image == sizes.result and not sizes.channels_last and _is_pointwise(sizes)
 
 
 def _alignment(sizes: tuple[int, ...], width: float) -> int:

@@ -16,9 +16,8 @@ from math import ceil
 from graphflops.devices import Device
 from graphflops.kernels.choices import all_constants, limits
 from graphflops.kernels.convolution import up
-from graphflops.kernels.kernel import FLOAT_BYTES, Attention, Kernel, Product, Recurrence
+from graphflops.kernels.kernel import FLOAT_BYTES, Attention, Kernel, Product, Recurrence, bytes_of
 from graphflops.kernels.products import RESIDENT_TYPES, is_resident, resident_weights
-from graphflops.tensor import DTYPES
 from graphflops.time import bandwidth
 from graphflops.time.bandwidth import Rates, Times
 from graphflops.time.predict_products import Predict
@@ -148,7 +147,7 @@ class _Layers:
         self.sizes, self.dtype, self.predict = sizes, dtype, predict
         self.cores, self.is_gpu = device.multiprocessors or 1, device.kind == "gpu"
         self.gates, self.rows = sizes.gates * sizes.hidden, sizes.steps * sizes.batch
-        self.width = DTYPES[dtype].bits / 8 if dtype in DTYPES else 4
+        self.width = bytes_of(dtype)
         self.is_backward = sizes.phase == "backward"
 
     def resident(self) -> float:
@@ -167,7 +166,7 @@ class _Layers:
     def by_steps(self) -> float:
         """The steps of the first layer, and of the others as far as these are not beside it, likewise of both directions."""
         sizes, known = self.sizes, _STEPS[self.is_backward]
-        is_single = self.width >= DTYPES["float32"].bits / 8
+        is_single = self.width >= FLOAT_BYTES
         n, k = (sizes.hidden, self.gates) if self.is_backward else (self.gates, sizes.hidden)
         alone = known["single" if is_single else "half"]
         if not is_single and sizes.hidden * self.width % _ALIGNED and sizes.batch > 1:

@@ -179,21 +179,6 @@ def test_a_sequence_whose_channels_are_last_is_copied() -> None:
     assert ops(plan)["bias"].workspace == 0  # eagerly the call itself makes the copy
 
 
-@pytest.mark.parametrize(
-    ("image", "weight", "more", "workspace"),
-    [
-        (t(2, 3, 16, 16), t(16, 3, 3, 3), (), 4 * (2 * 3 * 256 + 16 * 27)),
-        (t(2, 3, 16, 16, **HALF), t(16, 3, 3, 3, **HALF), (), 2 * (2 * 3 * 256 + 16 * 27) * 8 // 3),
-        (t(2, 7, 16, 16), t(16, 7, 3, 3), (), 4 * (2 * 7 * 256 + 16 * 63)),
-        (t(2, 8, 16, 16), t(16, 8, 3, 3), (), 0),
-    ],
-)
-def test_images_of_few_channels_are_padded(image: Any, weight: Any, more: Any, workspace: int) -> None:
-    plan = plan_of_calls({"x": image, "w": weight}, ("y", "conv2d.default", "x", "w", *more))
-    assert plan.channels_last
-    assert ops(plan)["y"].workspace == workspace
-
-
 def test_groups_of_few_channels_are_not_padded() -> None:
     """Beside a convolution that has the program's images turned."""
     given = {"x": t(2, 96, 16, 16), "w": t(96, 96, 3, 3), "s": t(2, 6, 16, 16), "v": t(12, 3, 3, 3)}

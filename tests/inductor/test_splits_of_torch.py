@@ -13,7 +13,8 @@ from torch._inductor import choices, ir
 
 from graphflops.devices import HOPPER
 from graphflops.inductor.fusing import split_lengths
-from graphflops.inductor.library_calls import aligned, aligned_bytes
+from graphflops.inductor.library_calls import ALIGNED, aligned_bytes
+from graphflops.kernels.convolution import up
 
 H200 = SimpleNamespace(
     multi_processor_count=HOPPER.multiprocessors,
@@ -89,5 +90,5 @@ def test_strides_are_padded_as_inductor_pads_them(
 
 
 def test_sizes_of_tensor_cores_are_multiples_of_8() -> None:
-    assert [aligned(size) for size in (1, 7, 8, 9, 60, 64)] == [8, 8, 8, 16, 64, 64]
+    assert [up(size, ALIGNED) for size in (1, 7, 8, 9, 60, 64)] == [8, 8, 8, 16, 64, 64]
     assert aligned_bytes((4, 0), 16) is None

@@ -304,7 +304,7 @@ def test_a_weight_in_another_order_than_its_operand_is_copied(
     channels: int, is_weight_last: bool, orders: int, takes: Any
 ) -> None:
     """Not where channels are padded all the same, nor for its own gradient."""
-    takes("as_it_lies")
+    takes("padded")
     x, shape = (2, channels, 8, 8), (32, channels, 3, 3)
     lies = {0: last(x), **({1: last(shape)} if is_weight_last else {})}
     one = Problem.of(one_call("aten.conv2d.default", g(*x), g(*shape), None, (1, 1), (1, 1), strides=lies))

@@ -58,7 +58,11 @@ def takes(monkeypatch: pytest.MonkeyPatch) -> Any:
     [
         (conv(), FORWARD, False, "forward.window"),
         (conv(taps=(1, 1)), WEIGHT, False, "weight_gradient.pointwise"),
-        (conv(), INPUT, True, "as_it_lies"),
+        (conv(), INPUT, True, "padded"),
+        (conv(3), FORWARD, True, "few_channels.bfloat16"),
+        (conv(3), WEIGHT, True, "padded"),
+        (conv(8), FORWARD, True, "padded"),
+        (conv(3, taps=(3, 3, 3)), FORWARD, True, "padded"),
         (conv(side=1), FORWARD, False, "as_it_lies"),  # one position has its channels last either way
         (conv(side=1, to=2), FORWARD, False, "forward.window"),
         (conv(side=2, to=1), FORWARD, False, "forward.window"),
@@ -85,7 +89,7 @@ def test_which_choice_decides(
 ) -> None:
     names = [
         *(f"{phase}.{kind}" for kind in ("window", "pointwise", "sequence", "volume")),
-        *(f"groups.{phase}", f"groups.{phase}.channels_last"),
+        *(f"groups.{phase}", f"groups.{phase}.channels_last", "few_channels.bfloat16"),
     ]
     known = SimpleNamespace(choices={name: Choice(1, 0.1, name) for name in names})
     monkeypatch.setattr(cudnn, "library", lambda _: known)

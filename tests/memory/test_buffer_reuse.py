@@ -61,9 +61,21 @@ def test_a_buffer_is_not_kept_where_that_raises_the_peak(between: int, expected:
 
 def test_bytes_inside_of_kernels_raise_the_peak() -> None:
     buffers = [Buffer("a", 10, 0, 0), Buffer("between", 5, 1, 1), Buffer("b", 10, 2, 2)]
-    assert reused(buffers, 2) == {}
-    assert reused(buffers, 2, {0: 5}) == {"b": "a"}
-    assert reused(buffers, 2, {0: 5, 1: 1}) == {}
+    assert reused(buffers, 3) == {}
+    assert reused(buffers, 3, {0: 5}) == {"b": "a"}
+    assert reused(buffers, 3, {0: 5, 1: 1}) == {}
+
+
+def test_what_outlives_the_graph_is_taken_off_the_estimate() -> None:
+    """At most 15 bytes, 7 without what is returned: the 10 of `a` are not kept beside 5 - 8, which count as none."""
+    buffers = [
+        Buffer("most", 15, 0, 0),
+        Buffer("a", 10, 1, 1),
+        Buffer("between", 5, 2, 2),
+        Buffer("b", 10, 3, 3),
+    ]
+    assert reused(buffers, 5) == {"b": "a"}
+    assert reused([*buffers, Buffer("returned", 8, 4, 5)], 5) == {}
 
 
 def test_a_kept_buffer_counts_where_it_was_free() -> None:

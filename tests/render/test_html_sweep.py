@@ -13,7 +13,8 @@ import pytest
 from graphflops import analyze
 from graphflops.base.units import memory, number
 from graphflops.derived.resize import Point, Sweep, sweep
-from graphflops.render.html.sweep import Axis, Curve, html, of_sweep, plot, section
+from graphflops.render.html.plot import Axis, Curve, plot
+from graphflops.render.html.sweep import html, of_sweep, section
 from tests.render.reports import HOSTILE, decoder, hostile
 from tests.render.test_html import Elements
 from tests.render.test_html_page import TRANSFORMER, opened

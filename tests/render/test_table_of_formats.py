@@ -13,7 +13,7 @@ from graphflops.base.lazy import imported
 from graphflops.cli import main
 from graphflops.errors import OptionError
 from graphflops.render import formats, render
-from graphflops.render.formats import FORMATS, RENDERED, Format, Renderer
+from graphflops.render.formats import DOCUMENTS, FORMATS, RENDERED, Format, Renderer
 from tests.render.reports import decoder
 
 ROWS = [(form, kind) for form in FORMATS for kind in form.renderers]
@@ -39,6 +39,8 @@ def test_a_row_is_what_its_function_takes(form: Format, kind: str) -> None:
     renderer = form.renderers[kind]
     value, *options = inspect.signature(imported(renderer.function)).parameters.values()
     assert value.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+    if any(option.kind is inspect.Parameter.VAR_KEYWORD for option in options):  # those of its document
+        options += inspect.signature(imported(DOCUMENTS[kind])).parameters.values()
     keywords = [option.name for option in options if option.kind is inspect.Parameter.KEYWORD_ONLY]
     assert sorted(keywords) == sorted(renderer.options)
 

@@ -66,14 +66,12 @@ def library(name: str) -> Library:
 
 def limits(name: str, family: str, *words: str) -> tuple[int, ...]:
     """Limits of a library, by the name of its file, that of their family, and a word for each."""
-    known = library(name).limits
-    return tuple([known[f"{family}.{word}"].value for word in words])
+    return tuple([library(name).limits[f"{family}.{word}"].value for word in words])
 
 
 def constants(name: str, family: str, *words: str) -> tuple[float, ...]:
     """The same of constants."""
-    known = library(name).constants
-    return tuple([known[f"{family}.{word}"].value for word in words])
+    return tuple([library(name).constants[f"{family}.{word}"].value for word in words])
 
 
 def all_constants(name: str, family: str) -> dict[str, float]:

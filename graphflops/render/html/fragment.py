@@ -116,9 +116,6 @@ _OF = {
     "Report": "graphflops.render.html.fragment:fragment",
     "Comparison": "graphflops.render.html.diff:fragment",
     "Findings": "graphflops.render.findings:fragment",
-    "Sweep": f"{__name__}:sweep",
-    "Validation": "graphflops.render.validation:fragment",
-    "Statement": "graphflops.render.statement:fragment",
 }
 
 
@@ -126,13 +123,6 @@ def notebook(value: Any) -> str:
     """The result as a piece of HTML."""
     form = _OF.get(type(value).__name__, "graphflops.render.document:fragment")
     return str(imported(form)(value)).replace("\n", " ")
-
-
-def sweep(found: Any) -> str:
-    """A line for each point, and the notes, which a command says apart."""
-    points = imported("graphflops.render.document:fragment")(found)
-    notes = "".join(f"<li>{escaped(note)}</li>" for note in found.notes)
-    return f"<div>{points}{f'<ul>{notes}</ul>' if notes else ''}</div>"
 
 
 _HERE = Path(__file__).parent

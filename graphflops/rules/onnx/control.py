@@ -79,9 +79,11 @@ def loop(trips: Numbers = None, cond: Numbers = None, *carried: Value, body: Reg
         limit = 0
     shape = cond.shape if isinstance(cond, TensorType) else ()
     holds = filled(TensorType(shape, BOOL), lambda _: 1)
+    given = next(iter(body.declared), None)
+    counter = (1,) if isinstance(given, TensorType) and given.rank == 1 else ()  # as the body takes it
 
     def turn(index: Dim, state: State) -> Turn:
-        run = body(TensorType((), INT64, value=index), holds, *state)
+        run = body(filled(TensorType(counter, INT64), lambda _: index), holds, *state)
         goes_on = run.out[0]
         settled = size(goes_on) if isinstance(goes_on, TensorType) and entered is not None else None
         return Turn(run, run.out[1 : len(state) + 1], run.out[len(state) + 1 :], settled)

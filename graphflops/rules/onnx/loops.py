@@ -28,6 +28,7 @@ from graphflops.dims import (
     symbol,
     total,
 )
+from graphflops.dims.atoms import Atom
 from graphflops.rules.onnx.entries import numbers, unknown
 from graphflops.rules.onnx.sequence import alike, common, one_of
 from graphflops.rules.onnx.values import Number, Place, filled, known_contents
@@ -44,6 +45,21 @@ _FAR = 10**6  # a turn at which a polynomial found from the first turns is tried
 def at_turn(formula: Dim, turn: str, index: Dim) -> Dim:
     """A formula at one iteration."""
     return formula.substitute({turn: index}) if isinstance(formula, Expr) else formula
+
+
+def before(count: Dim, formula: Dim, turn: str) -> Dim:
+    """The formula at a turn before `count`, which is a size or differs from one by a number: simplified by that."""
+    sizes = sorted(count.symbols) if isinstance(count, Expr) else []
+    more = count - symbol(sizes[0]) if len(sizes) == 1 else None
+    if not isinstance(more, int) or not isinstance(formula, Expr):
+        return formula
+    left = symbol(
+        f"{turn}_left"
+    )  # turns that come behind the one: what has no effect on the formula goes out of it
+    within = formula.substitute({sizes[0]: symbol(turn) + 1 + left - more})
+    return (
+        within if isinstance(within, int) else within.substitute({f"{turn}_left": count - 1 - symbol(turn)})
+    )
 
 
 def growth(formula: Dim, turn: str, count: Dim) -> Dim | None:
@@ -71,16 +87,23 @@ def _choose(count: Dim, taken: int) -> Dim:
 
 
 def turns_while(condition: Dim | None, turn: str) -> Dim | None:
-    """How many turns are made when another follows as long as a comparison, made at the end of each, holds.
+    """How many turns are made when another follows as long as all of some comparisons, made at the end of each, hold.
 
-    None where the condition is no comparison whose sides draw nearer by the same amount in each turn.
+    None where one of them is no comparison whose sides draw nearer by the same amount in each turn.
     """
     if not isinstance(condition, Expr) or len(condition.terms) != 1:
         return None
     ((atoms, coefficient),) = condition.terms.items()
-    if coefficient != 1 or len(atoms) != 1 or (relation := atoms[0].kind) not in ("<", "<=", "!="):
+    turns = [_turns_while(atom, turn) for atom in atoms]
+    known = [count for count in turns if count is not None]
+    return dim_min(*known) if coefficient == 1 and len(known) == len(turns) else None
+
+
+def _turns_while(comparison: Atom, turn: str) -> Dim | None:
+    """The same for one comparison."""
+    if (relation := comparison.kind) not in ("<", "<=", "!="):
         return None
-    smaller, larger = arguments(atoms[0])
+    smaller, larger = arguments(comparison)
     gap = [at_turn(larger - smaller, turn, index) for index in range(3)]
     nearer = gap[0] - gap[1]
     if not isinstance(nearer, int) or not same(gap[1] - gap[2], nearer):
@@ -314,7 +337,8 @@ class _Loop:
         same_for_all = Estimate(out, writes=(), regions=((turn.run, count),))
         if not any(self.turns_in(getattr(turn.run.cost, name)) for name in QUANTITIES):
             return same_for_all
-        more = {name: growth(getattr(turn.run.cost, name), self.name, count) for name in QUANTITIES}
+        made = {name: before(count, getattr(turn.run.cost, name), self.name) for name in QUANTITIES}
+        more = {name: growth(formula, self.name, count) for name, formula in made.items()}
         known = {name: part for name, part in more.items() if part is not None}
         if len(known) < len(more):
             return same_for_all

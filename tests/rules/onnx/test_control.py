@@ -4,7 +4,7 @@ import pytest
 
 from graphflops.cost import Cost
 from graphflops.dims import compare, dim_min, symbol
-from graphflops.tensor import BOOL, SequenceType, TensorType, UnknownType
+from graphflops.tensor import BOOL, INT64, SequenceType, TensorType, UnknownType
 from tests.support import price, shapes, t
 
 B, S, N = map(symbol, "bsn")
@@ -99,6 +99,12 @@ def test_branches_that_return_sequences():
 # Loop.
 
 
+def declaring(run, *types):
+    """A nested graph for which the file states these types of its inputs."""
+    run.declared = types
+    return run
+
+
 def body(step, flops=0, goes_on=None):
     """A body: `step` maps its turn and carried values to what it returns behind the condition."""
 
@@ -107,7 +113,7 @@ def body(step, flops=0, goes_on=None):
         cost = flops(*state) if callable(flops) else flops
         return Run((condition, *step(index.value, *state)), Cost(matrix_flops=cost))
 
-    return run
+    return declaring(run)
 
 
 KEPT = body(lambda index, x: (x, x), flops=1024)
@@ -196,6 +202,18 @@ def test_a_condition_on_a_counter_says_how_often_a_loop_turns(relation, start, s
     assert total(limited) == dim_min(3, expected)
 
 
+def test_a_loop_goes_on_as_long_as_two_conditions_hold():
+    both = body(  # as a loop over the steps of a sequence that counts them twice
+        lambda index, i: (number(i.value + 2),),
+        flops=1,
+        goes_on=lambda index, i: compare("<", index, 3) * compare("<", i.value + 2, N),
+    )
+    assert total(price("onnx.Loop.16", None, truth(1), number(0), body=both)) == dim_min(4, (N + 1) // 2)
+    assert total(price("onnx.Loop.16", number(50), truth(1), number(0), body=both)) == dim_min(
+        4, (N + 1) // 2
+    )
+
+
 def test_a_condition_that_only_single_turns_tell():
     powers = body(
         lambda index, i: (number(2 * i.value),) if i.value is not None else (number(),),
@@ -211,16 +229,22 @@ def test_a_sequence_that_grows():
     assert estimate.out == (SequenceType(t(2, "s"), N),)
 
 
+def test_the_number_of_a_turn_has_the_axes_that_the_body_takes():
+    """As onnxruntime runs it: tf2onnx crops in a loop whose body takes a list of one number."""
+    kept = declaring(lambda index, holds: Run((holds, index)), TensorType((1,), INT64))
+    assert shapes(price("onnx.Loop.16", number(5), None, body=kept)) == [(5, 1)]
+
+
 def test_loops_within_loops_have_turns_of_their_own():
     def inner(index, holds, x):
         return Run((holds, x.like((x.shape[0] + 1,))), Cost(matrix_flops=x.shape[0]))
 
     def outer(index, holds, x):
-        estimate = price("onnx.Loop.16", number(index.value), None, x, body=inner)
+        estimate = price("onnx.Loop.16", number(index.value), None, x, body=declaring(inner))
         return Run((holds, x), Cost(matrix_flops=total(estimate)))
 
     # turn i runs 0 + 1 + ... + (i - 1); the sum of that for i = 0 ... 5
-    estimate = price("onnx.Loop.16", number(6), None, t(0), body=outer)
+    estimate = price("onnx.Loop.16", number(6), None, t(0), body=declaring(outer))
     assert total(estimate) == 0 + 0 + 1 + 3 + 6 + 10
 
 
@@ -228,7 +252,7 @@ def test_a_carried_value_that_becomes_another_kind():
     growing = body(lambda index, x: (x.like((1, *x.shape)),))
     assert shapes(price("onnx.Loop.16", number(3), None, t("s"), body=growing)) == [(1, 1, 1, S)]
     assert price(
-        "onnx.Loop.16", number(10**18), None, t("s"), body=lambda *x: Run((truth(1), t(1, 1)))
+        "onnx.Loop.16", number(10**18), None, t("s"), body=declaring(lambda *x: Run((truth(1), t(1, 1))))
     ).out == (UnknownType(),)
 
 
@@ -250,7 +274,7 @@ def test_loops_nested_deeply_take_no_time():
                 return Run((holds, x.like((x.shape[0] + 1,))))
             return Run((holds, *price("onnx.Loop.16", number(S), None, x, body=nest(depth - 1)).out))
 
-        return run
+        return declaring(run)
 
     price("onnx.Loop.16", number(S), None, t(1), body=nest(12))
     assert len(calls) < 20_000

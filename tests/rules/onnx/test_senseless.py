@@ -6,6 +6,7 @@ import pytest
 from onnx import parser
 
 from graphflops.analysis import analyze
+from graphflops.dims import symbol
 from graphflops.exporters.onnx_graph import Program
 from graphflops.graph import Origin
 
@@ -275,6 +276,40 @@ def test_a_loop_of_less_than_no_turns_does_not_turn() -> None:
     report = analyzed(f"g (float[4, 4] x) => (y) <int64 turns = {{-3}}> {{ {loop} }}")
     assert report.total().matrix_flops == 0
     assert report.rows[0].outputs[0].type.shape == (4, 4)
+
+
+@pytest.mark.parametrize("name", ["N", "turn_0", "carried_0_0_0"])
+def test_a_size_of_the_file_is_not_the_turn_of_a_loop(name) -> None:
+    body = f"b (int64 i, bool go, float[{name}, 4] s) => (bool go, float[{name}, 4] r) {{ r = MatMul(s, w) }}"
+    loop = f'turns = Constant<value_int=5>() y = Loop(turns, "", x) <body = {body}>'
+    report = analyzed(f"g (float[{name}, 4] x, float[4, 4] w) => (y) {{ {loop} }}")
+    (size,) = report.symbols
+    assert report.total().matrix_flops == 5 * 2 * symbol(size) * 4 * 4
+
+
+def test_a_decoder_that_generates_runs_on_what_the_file_states_of_its_inputs() -> None:
+    decoder = """d (int32[rows, new] ids, int32[rows, new] places, int32[rows, all] mask, float[2, rows, 4, old, 8] past)
+        => (float[rows, new, 100] logits, float[2, rows, 4, all, 8] present) {
+            x = Gather(words, ids) logits = MatMul(x, head) present = Identity(past) }"""
+    search = (
+        f"com.microsoft.GreedySearch<eos_token_id = 0, pad_token_id = 0, decoder = {decoder}>(start, length)"
+    )
+    report = analyzed(
+        f"g (int32[2, 7] start, int32[1] length, float[100, 32] words, float[32, 100] head) => (y) {{ y = {search} }}"
+    )
+    rows, new, steps = map(symbol, ("rows", "new", "generated_tokens_0"))
+    assert report.coverage.unknown == 0
+    assert report.total().matrix_flops == steps * 2 * rows * new * 32 * 100
+
+
+def test_each_turn_of_a_loop_over_rows_takes_one() -> None:
+    row = "more = Add(i, one) from = Unsqueeze(i, zero) to = Unsqueeze(more, zero) row = Slice(x, from, to, zero)"
+    body = f"b (int64 i, bool go) => (bool go, float[k, 2] r) {{ {row} r = MatMul(row, w) }}"
+    given = "one = Constant<value_int=1>() zero = Constant<value_ints=[0]>()"
+    rows = "all = Shape(x) first = Gather(all, zero) rows = Squeeze(first)"
+    loop = f'{given} {rows} y = Loop(rows, "") <body = {body}>'
+    report = analyzed(f"g (float[N, 4] x, float[4, 2] w) => (y) {{ {loop} }}")
+    assert report.total().matrix_flops == symbol("N") * 2 * 4 * 2
 
 
 def test_a_result_that_an_operator_does_not_have_is_not_known() -> None:
