@@ -59,6 +59,10 @@ class _Order:
         self.before = [sorted({known[name] for name in names if name in known}) for names in self.reads]
         self.made = [sum(self.size[name] for name in names) for names in self.results]
 
+    def after(self, index: int) -> set[int]:
+        """The kernels that read what one makes."""
+        return {reader for name in self.results[index] for reader in self.readers[name]}
+
     def as_written(self) -> list[int]:
         """Each kernel after those that it reads, otherwise in the given order."""
         return _depth_first(range(len(self.kernels)), lambda index: self.before[index])
@@ -82,7 +86,7 @@ class _Order:
             order.append(index)
             most = max(most, live + self.made[index])
             live += net[index]
-            for other in {reader for name in self.results[index] for reader in self.readers[name]}:
+            for other in self.after(index):
                 waiting[other] -= 1
                 if waiting[other] == 0:
                     ready.add(other)
@@ -101,7 +105,7 @@ class _Order:
         while ready:
             _, index = heappop(ready)
             turn[index] = len(turn)
-            for other in self.after[index]:
+            for other in self.after(index):
                 waiting[other] -= 1
                 if waiting[other] == 0:
                     heappush(ready, (sorted(turn[maker] for maker in self.before[other]), other))
