@@ -127,11 +127,12 @@ class Run:
                 is_repeated = isinstance(x, TensorType) and x.stored is not None
                 is_copy = False if is_repeated else is_copy
             is_view = call.estimate.alias if is_copy is None else not is_copy
-            operands = [name for name in call.uses if name in tensors] if is_view else []
-            owner = root.get(operands[0], operands[0]) if operands else None
-            for name in outputs:
-                if name in tensors:
-                    root[name] = owner or name
+            operands = [root.get(name, name) for name in call.uses if name in tensors] if is_view else []
+            # Of several operands each has a view of its own where there are as many: tensors that are broadcast together.
+            each = len(operands) == len(call.node.outputs)
+            for place, name in enumerate(call.node.outputs):
+                if name is not None and name in tensors:
+                    root[name] = operands[place * each] if operands else name
         return root
 
     @cached_property

@@ -360,6 +360,8 @@ class BackwardLowering(GradientLowering):
         places = places_of_interpolation(of.call, self.forward.typed(of.names[0]).rank)
         if places:
             self.sum_into_zeros(of, places, ())
+        elif of.call.node.operator.name == "grid_sample":  # no formula of inductor: a kernel of PyTorch
+            self.extern(of)
         else:
             self.pointwise(of)
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from graphflops.execution.composed_gradients import gradient_calls
 from graphflops.graph import Ref
-from graphflops.kernels import attention, cudnn, images, moved, products, rowwise
+from graphflops.kernels import attention, cudnn, images, matrices, moved, products, rowwise
 from graphflops.kernels.beside import is_converted_before
 from graphflops.kernels.call import ConcreteCall, Tensor, Work
 from graphflops.kernels.choices import limits
@@ -357,5 +357,6 @@ _BACKWARD: Mapping[str, moved.Lowering] = {
     "normalisation": rowwise.norm_backward,
     "attention": attention.attention_backward,
     "recurrent": products.recurrent_backward,
+    "linear_algebra": lambda call: matrices.decomposition_gradient(call) or _other_backward(call),
     "collective": partial(moved.collective, is_backward=True),
 }

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from math import prod
 
+from msgspec.structs import replace
+
 from graphflops.kernels.call import ConcreteCall
-from graphflops.kernels.kernel import Kernel, Rows
+from graphflops.kernels.kernel import Kernel, Product, Rows
+from graphflops.kernels.products import Problem
 
 # By the way that its matrices are worked on, the words of operators.
 _WAYS = {
@@ -26,13 +29,48 @@ _WAYS = {
     "exponential": "matrix_exp linalg_matrix_exp",
 }
 _WAY_OF = {word: way for way, words in _WAYS.items() for word in words.split()}
+# By way, what its gradient takes: products, triangular solutions, and copies of matrices (FunctionsManual.cpp of PyTorch).
+_GRADIENTS = {
+    "inverse": (2, 0, 1),
+    "solve": (1, 1, 3),
+    "triangular": (1, 1, 2),
+    "cholesky": (1, 2, 2),
+    "determinant": (0, 2, 3),
+    "lu": (2, 2, 12),
+    "qr": (3, 1, 6),
+    "eigh": (3, 0, 7),
+    "svd": (4, 0, 14),
+}
 _MATRIX_RANK = 2
 
 
 def decomposition(call: ConcreteCall) -> list[Kernel]:
     """One kernel for all matrices of the operand; none where the way is not known."""
-    x, way = next(iter(call.operands), None), _WAY_OF.get(call.operator.word, "")
-    if x is None or x.rank < _MATRIX_RANK or not x.numel or not way:
+    way = _way(call)
+    if not way:
         return []
+    x = call.operands[0]
     rows = Rows(prod(x.shape[:-2]), min(x.shape[-2:]))
     return [Kernel("decomposition", x.dtype, 0, call.cost.arithmetic, *call.cost.moved, rows, variant=way)]
+
+
+def decomposition_gradient(call: ConcreteCall) -> list[Kernel]:
+    """Products, triangular solutions and copies of matrices; none where the way is not known."""
+    way = _way(call)
+    counts = _GRADIENTS.get("solve" if way == "inverse" and "solve" in call.operator.word else way)
+    if counts is None:
+        return []
+    x = call.operands[0]
+    batch, n, nbytes = prod(x.shape[:-2]), min(x.shape[-2:]), x.numel * x.bits // 8
+    product = Problem(Product(n, n, n, batch, "nn"), x.dtype, x.bits).kernel()
+    copy = Kernel("copy", x.dtype, 0, 0, nbytes, nbytes, variant="strided")
+    solution = replace(copy, family="decomposition", sizes=Rows(batch, n), variant="triangular")
+    return [
+        kernel for kernel, count in zip((product, solution, copy), counts, strict=True) for _ in range(count)
+    ]
+
+
+def _way(call: ConcreteCall) -> str:
+    x = next(iter(call.operands), None)
+    is_known = x is not None and x.rank >= _MATRIX_RANK and x.numel > 0
+    return _WAY_OF.get(call.operator.word, "") if is_known else ""

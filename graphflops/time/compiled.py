@@ -17,10 +17,11 @@ from graphflops.inductor.lowering import Op
 from graphflops.inductor.plan import Plan, Plans
 from graphflops.kernels.call import ConcreteCall, OpenSizeError, Sizes
 from graphflops.kernels.convolution import up
-from graphflops.kernels.kernel import SINGLE, Convolution, Family, Kernel, Product
+from graphflops.kernels.kernel import FLOAT_BYTES, SINGLE, Convolution, Kernel, Product, Rows
 from graphflops.kernels.lower import inside_operator
 from graphflops.kernels.rowwise import loss_kernels
 from graphflops.passes.program import PricedCall, PricedGraph, PricedProgram
+from graphflops.rules.resample import taps_of
 from graphflops.time.exchanges import Exchanges, Launches, awaited_later
 from graphflops.time.launches import Launcher
 from graphflops.time.schedule import Costs, recurrent_seconds
@@ -178,14 +179,18 @@ def _padded(kernels: Sequence[Kernel]) -> tuple[Kernel, ...]:
 # Time of parts of a kernel, by that of a load for each of its elements: of an element beside its loads, and of a load from
 # a tensor with fewer elements. Fitted with the rates of `elementwise.fused` to kernels of 24 programs.
 _LOOP, _NARROW_LOAD = 1.5, 0.75
-_INNER, _INNER_LOAD, _OUTER_LOAD = 4, 0.75, 1.5  # of an element that is reduced, and of its loads
+_INNER, _INNER_LOAD, _OUTER_LOAD = 2.5, 0.25, 2.5  # of an element that is reduced, and of its loads
+_RANDOM = 10  # of a random number: ten rounds of Philox
+_AT_POINT = 22  # of an element that a grid points to, each in another sector of the cache
 _WINDOW, _GRADIENT_WINDOW = 2.5, 5.5  # of an element of a window of pooling
 _FUNCTION, _GRADIENT_OF_FUNCTION = 2.25, 1.75  # of a transcendental function
 _WIDE = 64  # elements of a row, above which threads add to different places
 _ADDED, _ADDED_APART = 3.5, 42  # of an addition to memory; to places that lie apart
 # The same where few places are added to again and again, at most, and of one place: in float32, and in half precision.
 _CONTENDED, _CONTENDED_HALF = (2_800, 700_000), (14_000, 32_000_000)
-_COMPUTED = ("elementwise", "comparison", "logic", "cast", "identity", "movement", "dropout", "random")
+_COMPUTED = (
+    *("elementwise", "comparison", "logic", "cast", "identity", "movement", "dropout", "random", "softmax"),
+)
 
 
 class Written:
@@ -208,16 +213,17 @@ class Written:
             summed = {name for op in adding if op.is_gradient for name in op.outputs}
             whole = [name for name in planned.outputs if name not in summed]
             written = sum(self.sizes(part.get(name) or sizes.get(name, 0)) for name in whole)
-            written += sum(
-                self.sizes(size) for op in adding for part in op.parts.values() for size in part.values()
-            )
+            written += sum(self._added(op) for op in adding)
             slow = sum(self._slow(op) * op.elements for op in planned.members)
             slow += sum(self._slow(op) * share for op, share in inside.values()) * elements
         except OpenSizeError:
             return None
         reductions = [op for op in planned.members if op.kept]
-        is_inner = all(op.is_inner for op in reductions) if reductions else None
-        return written_kernel(elements, loads, read, written, slow, is_inner=is_inner)
+        if not reductions:
+            return written_kernel(elements, loads, read, written, slow)
+        kept = max(op.kept for op in reductions)
+        rows = Rows(kept, -(-elements // kept), all(op.is_inner for op in reductions))
+        return written_kernel(elements, loads, read, written, slow, rows)
 
     def _inside(
         self, planned: PlannedKernel, computed_again: Mapping[str, Op]
@@ -269,13 +275,19 @@ class Written:
         loads += sum(len(read) * shares.get(name, 1.0) for name, read in parts.items())
         return loads, total
 
+    def _added(self, op: Op) -> int:
+        """Bytes that an operator adds to; its other parts are read, for what is computed inside of it."""
+        sums = [self.sizes(part[name]) for part in op.parts.values() for name in op.outputs if name in part]
+        return sum(sums) or FLOAT_BYTES * op.elements
+
     def _bytes(self, name: str) -> int:
         return self.sizes(self.joint.inputs.get(name) or self.joint.sizes.get(name, 0))
 
     def _slow(self, op: Op) -> float:
         """Loads that the slow instructions of an operator take as long as, for each element."""
         call = self.calls.get(op.node)
-        if call is None or op.kind != "pointwise":
+        is_softmax = call is not None and call.node.operator.kind == "softmax"
+        if call is None or (op.kind != "pointwise" and (op.is_gradient or not is_softmax)):
             return 0
         key = (self.plan.execution.forms.of(call) or op.node, op.is_gradient)
         if key not in self.known:
@@ -286,7 +298,7 @@ class Written:
         if op.is_gradient:
             is_sum = call.node.operator.kind in ("gather", "resampling")
             return found if op.adds or not is_sum else 0
-        return found if op.outputs[0] in call.node.outputs else 0
+        return found if is_softmax or op.outputs[0] in call.node.outputs else 0
 
 
 def _slow_result(concrete: ConcreteCall) -> float:
@@ -294,9 +306,14 @@ def _slow_result(concrete: ConcreteCall) -> float:
     elements = max(concrete.out.numel if concrete.out else 1, 1)
     if kind == "pooling":
         return _WINDOW * (cost.vector_flops // elements)
+    if concrete.operator.name == "grid_sample":
+        mode = concrete.own.get("interpolation_mode")
+        return _AT_POINT * max(
+            1, taps_of(mode if isinstance(mode, int) else 0, concrete.operands[0].rank - 2)
+        )
     if kind not in _COMPUTED:
         return 0
-    return _FUNCTION * (cost.transcendentals // elements)
+    return _FUNCTION * (cost.transcendentals // elements) + _RANDOM * (kind in ("dropout", "random"))
 
 
 def _slow_gradient(concrete: ConcreteCall) -> float:
@@ -322,19 +339,15 @@ def _slow_gradient(concrete: ConcreteCall) -> float:
 
 
 def written_kernel(
-    elements: int, loads: float, read: int, written: int, slow: float = 0, *, is_inner: bool | None = None
+    elements: int, loads: float, read: int, written: int, slow: float = 0, rows: Rows | None = None
 ) -> Kernel:
     """A pointwise kernel, or one that reduces rows, along the innermost axis or not.
 
     loads: of each element. slow: loads that its slow instructions take as long as.
     """
-    each = (
-        _LOOP + loads
-        if is_inner is None
-        else _INNER + _INNER_LOAD * loads
-        if is_inner
-        else _OUTER_LOAD * loads
-    )
-    family: Family = "elementwise" if is_inner is None else "reduction"
-    variant = "fused.outer" if is_inner is False else "fused"
-    return Kernel(family, "float32", 0, int(elements * each + slow), read, written, variant=variant)
+    if rows is None:
+        work = int(elements * (_LOOP + loads) + slow)
+        return Kernel("elementwise", "float32", 0, work, read, written, variant="fused")
+    each = _INNER + _INNER_LOAD * loads if rows.is_inner else _OUTER_LOAD * loads
+    variant = "fused" if rows.is_inner else "fused.outer"
+    return Kernel("reduction", "float32", 0, int(elements * each + slow), read, written, rows, variant)

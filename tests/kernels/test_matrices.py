@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from graphflops.kernels.kernel import Kernel, Rows
 from graphflops.kernels.matrices import _WAY_OF
 from graphflops.rules.registry import find
+from tests.one_call import g
 from tests.support import t
-from tests.time.one_call import forward
+from tests.time.one_call import backward, forward
 from tests.time.toy_device import seconds, with_rates
 
 
@@ -30,6 +33,47 @@ def test_all_matrices_are_one_kernel(op: str, shapes: list[tuple[int, ...]], way
 def test_what_is_no_decomposition_has_its_traffic() -> None:
     (kernel,) = forward("aten.linalg_cross.default", t(5, 3), t(5, 3))
     assert (kernel.family, kernel.sizes) == ("other", None)
+
+
+@pytest.mark.parametrize(
+    ("op", "shapes", "counts"),
+    [
+        # of an inverse y the gradient is -y^T g y^T; of x = solve(a, b) a solution, and its outer product with x
+        ("aten.linalg_inv_ex.default", [(3, 8, 8)], {"matmul": 2, "copy": 1}),
+        (
+            "aten._linalg_solve_ex.default",
+            [(3, 8, 8), (3, 8, 8)],
+            {"matmul": 1, "decomposition": 1, "copy": 3},
+        ),
+        ("aten.linalg_cholesky_ex.default", [(3, 8, 8)], {"matmul": 1, "decomposition": 2, "copy": 2}),
+        ("aten._linalg_eigh.default", [(3, 8, 8)], {"matmul": 3, "copy": 7}),
+    ],
+)
+def test_gradients_of_decompositions(op: str, shapes: list[tuple[int, ...]], counts: dict[str, int]) -> None:
+    found = backward(op, *(g(*shape) for shape in shapes))
+    assert Counter(kernel.family for kernel in found) == counts
+    for kernel in found:
+        if kernel.family == "matmul":
+            assert kernel.flops == 3 * 2 * 8**3
+        else:
+            assert (kernel.read_bytes, kernel.written_bytes) == (3 * 64 * 4, 3 * 64 * 4)
+
+
+def test_what_has_no_gradient_of_its_own() -> None:
+    assert {kernel.family for kernel in backward("aten.linalg_cross.default", g(5, 3), g(5, 3))} == {"other"}
+
+
+@pytest.mark.parametrize(
+    ("way", "rows", "launches"),
+    [
+        ("inverse", Rows(500, 8), 10),
+        ("qr", Rows(100, 4), 7 + 9 * 100),  # one matrix after the other
+        ("eigh", Rows(100, 32), 20),
+        ("unknown", Rows(2, 2), 1),
+    ],
+)
+def test_how_many_kernels_the_processor_starts(way: str, rows: Rows, launches: int) -> None:
+    assert Kernel("decomposition", "float32", sizes=rows, variant=way).launches == launches
 
 
 RATES = {

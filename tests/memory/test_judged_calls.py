@@ -143,3 +143,14 @@ def test_whose_memory_a_result_has(op: str, given: Any, owner: str) -> None:
     graph = Graph((turned, node), {"x": t(4, 6)}, (Input("x", "user"),), (Output(Ref("y")),))
     run = Runs((), HOPPER, is_eager=True).of(price(graph, bind(graph, {}, {}), facts_of).main)
     assert run.owners == {"a": "x", "y": owner}
+
+
+def test_tensors_that_are_broadcast_together_have_memory_of_their_own() -> None:
+    """Each result is a view of its own operand; the parts of one operand are all views of it."""
+    given = {"x": t(4, 1), "w": t(1, 6)}
+    both = Node("b", "aten.broadcast_tensors.default", ((Ref("x"), Ref("w")),), (), outputs=("y", "z"))
+    parts = Node("c", "aten.split.Tensor", (Ref("z"), 3, 1), (), outputs=("p", "q"))
+    inputs = tuple(Input(name, "user") for name in given)
+    graph = Graph((both, parts), given, inputs, (Output(Ref("y")), Output(Ref("p"))))
+    run = Runs((), HOPPER, is_eager=True).of(price(graph, bind(graph, {}, {}), facts_of).main)
+    assert run.owners == {"y": "x", "z": "w", "p": "w", "q": "w"}

@@ -96,7 +96,7 @@ def test_gradients_of_a_convolution_whose_channels_are_last() -> None:
         4 * weight,
     )
     (added,) = found[1].kernels or ()
-    assert (added.variant, added.vector_flops) == ("fused.outer", int(1.5 * out))
+    assert (added.variant, added.vector_flops) == ("fused.outer", int(2.5 * out))
     assert (added.read_bytes, added.written_bytes) == (4 * out, 4 * 128)
 
 
@@ -128,11 +128,11 @@ def test_the_gradient_of_an_image_of_one_channel_is_copied_first() -> None:
 def test_rows_are_read_once(columns: int) -> None:
     count = 8 * columns
     (found,) = kernels({"x": t(8, columns)}, ("y", "layer_norm.default", "x", (columns,)))
-    assert found == ("reduction", count * 4.75, 4 * count, 4 * count)
+    assert found == ("reduction", count * 2.75, 4 * count, 4 * count)
     (found,) = kernels(
         {"x": t(8, columns)}, ("y", "sum.dim_IntList", "x", (1,))
     )  # nothing of that length is left
-    assert found == ("reduction", count * 4.75, 4 * count, 4 * 8)
+    assert found == ("reduction", count * 2.75, 4 * count, 4 * 8)
 
 
 def test_functions_that_a_kernel_computes_inside() -> None:
@@ -165,8 +165,9 @@ def test_a_part_that_is_written_where_it_lies() -> None:
 
 
 def test_random_numbers_are_drawn_by_the_kernel_that_reads_them() -> None:
+    """Each takes as long as ten loads."""
     call = ("y", "dropout.default", "x", 0.5, True)
-    assert kernels({"x": g(8, 64)}, call) == [loop(512 * 2.5, 2048, 2048 + 512)]
+    assert kernels({"x": g(8, 64)}, call) == [loop(512 * (2.5 + 10), 2048, 2048 + 512)]
     found = launches({"x": g(8, 64)}, call, back=True)
     (kernel,) = found[0].kernels or ()
     assert (kernel.vector_flops, kernel.read_bytes, kernel.written_bytes) == (512 * 3.5, 2048 + 512, 2048)

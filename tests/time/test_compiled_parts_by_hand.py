@@ -106,8 +106,11 @@ def test_products_are_rounded_up_to_eight() -> None:
         ("flip.default", (t(4, 8), (0,)), 0),
         ("avg_pool2d.default", (t(2, 3, 8, 8), (2, 2)), 2.5 * 5),  # four sums and a quotient
         ("max_pool2d.default", (t(2, 3, 8, 8), (3, 3)), 2.5 * 9),
-        ("softmax.int", (t(4, 8), -1), 0),
+        ("softmax.int", (t(4, 8), -1), 2.25),
         ("mm.default", (t(4, 8), t(8, 6)), 0),
+        # four elements of the image, each in another sector; one of the nearest
+        ("grid_sampler_2d.default", (t(2, 3, 8, 8), t(2, 5, 5, 2), 0, 0, False), 4 * 22),
+        ("grid_sampler_2d.default", (t(2, 3, 8, 8), t(2, 5, 5, 2), 1, 0, False), 22),
         ("exp.default", (t(0, 8),), 0),
         ("exp.default", (t(),), 2.25),
         ("max_pool2d.default", (t(1, 1, 3, 3), (3, 3)), 2.5 * 9),

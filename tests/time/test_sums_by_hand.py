@@ -9,7 +9,7 @@ import pytest
 
 from graphflops.devices import Host
 from graphflops.graph import Node
-from graphflops.kernels.kernel import Kernel, Recurrence
+from graphflops.kernels.kernel import Kernel, Recurrence, Rows
 from graphflops.time.compiled import written_kernel
 from graphflops.time.predict import Time
 from graphflops.time.program_time import Batch, interval
@@ -286,13 +286,17 @@ def test_the_cpu_launches_recurrent_layers_step_by_step() -> None:
 
 
 def test_written_kernels_count_loads() -> None:
-    """An element of a loop takes as long as 1.5 loads beside its own; of a reduction 4, and 0.75 for each load."""
+    """An element of a loop takes as long as 1.5 loads beside its own; of a reduction 2.5, and 0.25 for each load."""
     loop = written_kernel(100, 3, 40, 50, slow=7)
     assert (loop.vector_flops, loop.read_bytes, loop.written_bytes) == (100 * (1.5 + 3) + 7, 40, 50)
-    inner = written_kernel(100, 3, 40, 50, slow=7, is_inner=True)
-    assert (inner.vector_flops, inner.variant) == (100 * (4 + 3 * 0.75) + 7, "fused")
-    outer = written_kernel(100, 3, 40, 50, slow=7, is_inner=False)
-    assert (outer.vector_flops, outer.variant) == (100 * 3 * 1.5 + 7, "fused.outer")
+    inner = written_kernel(100, 3, 40, 50, 7, Rows(5, 20))
+    assert (inner.vector_flops, inner.variant) == (100 * (2.5 + 3 * 0.25) + 7, "fused")
+    outer = written_kernel(100, 3, 40, 50, 7, Rows(5, 20, is_inner=False))
+    assert (outer.vector_flops, outer.variant, outer.sizes) == (
+        100 * 3 * 2.5 + 7,
+        "fused.outer",
+        Rows(5, 20, False),
+    )
 
 
 def test_which_runs_first() -> None:

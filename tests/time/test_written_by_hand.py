@@ -9,6 +9,7 @@ import pytest
 
 from graphflops.dims import symbol
 from graphflops.kernels.call import Sizes
+from graphflops.kernels.kernel import Rows
 from graphflops.time.compiled import Written
 from tests.one_call import g, program_of
 from tests.support import t
@@ -120,14 +121,22 @@ def test_a_loop_stores_what_is_read_elsewhere() -> None:
 def test_rows_are_reduced_along_the_axis_that_all_share() -> None:
     inner, outer = (op(reads="a", kept=1, is_inner=each) for each in (True, False))
     for members, variant, work in (
-        ((inner,), "fused", 100 * (4 + 0.75)),
-        ((outer,), "fused.outer", 100 * 1.5),
-        ((inner, outer), "fused.outer", 100 * 1.5),
-        ((op(reads="a"), inner), "fused", 100 * (4 + 0.75)),
+        ((inner,), "fused", 100 * (2.5 + 0.25)),
+        ((outer,), "fused.outer", 100 * 2.5),
+        ((inner, outer), "fused.outer", 100 * 2.5),
+        ((op(reads="a"), inner), "fused", 100 * (2.5 + 0.25)),
     ):
         found = written().kernel(planned(*members, reads="a"), {})
         assert found is not None
         assert (found.family, found.variant, found.vector_flops) == ("reduction", variant, work)
+        assert found.sizes == Rows(1, 100, variant == "fused")
+
+
+def test_what_is_added_to_is_written() -> None:
+    """Each element of the sum; a part that is read for what is computed inside is not."""
+    known = op(adds=True, outputs="o", parts={"z": {"o": 100}, "a": {"p": 300}})
+    assert written()._added(known) == 100
+    assert written()._added(op(adds=True, elements=25, parts={"a": {"p": 300}})) == 4 * 25
 
 
 def test_sizes_that_are_open_leave_no_kernel() -> None:
