@@ -45,13 +45,14 @@ class Count:
 
 def count(decoder: Decoder, length: int, convention: Convention) -> Count:
     """Our count of a decoder, and the way from it to a convention."""
-    report, items = _analyzed(decoder, length)
+    report, items = analyzed(decoder, length)
     steps = tuple(_steps(decoder, length, convention, report, items))
     return Count(items, items.training.active, tuple(step for step in steps if step[1]))
 
 
 @cache
-def _analyzed(decoder: Decoder, length: int) -> tuple[Report, PerItem]:
+def analyzed(decoder: Decoder, length: int) -> tuple[Report, PerItem]:
+    """The report of a decoder, and its costs of a token."""
     report = report_of(decoder, length)
     return report, report.per("ids[1]")
 
@@ -123,7 +124,7 @@ def sign(flops: float) -> str:
 
 def _conventions(decoder: Decoder, length: int) -> list[str]:
     """Ours side by side, of a training step."""
-    _, items = _analyzed(decoder, length)
+    _, items = analyzed(decoder, length)
     step = items.training
     figures = (step.dense, step.visible, step.active, step.total)
     return [*(number(round(figure)) for figure in figures), number(items.active_parameters).replace("G", "B")]

@@ -9,7 +9,7 @@ and what is read both before and behind a kernel that fuses with nothing.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from math import inf
 
 from graphflops.inductor.lowering import JointGraph, Op, users_of
@@ -41,6 +41,8 @@ class Partition:
             if not op.is_gradient and not needed.isdisjoint(op.outputs):
                 self.forward.add(place)
                 needed.update(op.reads)
+        # By place, those of the operators of the forward that read its results, and whether they fuse with it.
+        self.after = [[*self._readers(op)] for op in self.ops]
         self.banned = self._not_computed_again()
         # By place of an operator, the operators between it and the backward.
         self.distances = dict.fromkeys(range(len(self.ops)), 0)
@@ -56,25 +58,24 @@ class Partition:
         beyond = beyond_cut(edges)
         crossing = {tail[0] for tail, head, _ in edges if tail not in beyond and head in beyond}
         cut = [name for name in names if name in crossing]
-        order = {name: place for place, op in enumerate(self.ops) for name in op.outputs}
-        return dict.fromkeys(sorted(cut, key=lambda name: order.get(name, -1)))
+        return dict.fromkeys(sorted(cut, key=lambda name: self.place.get(id(self.maker.get(name)), -1)))
 
-    def _users(self, op: Op) -> list[Op]:
-        return [user for name in op.outputs for user in self.users.get(name, ())]
-
-    def _is_forward(self, op: Op) -> bool:
-        return self.place[id(op)] in self.forward
+    def _readers(self, op: Op) -> Iterator[tuple[int, bool]]:
+        for user in (user for name in op.outputs for user in self.users.get(name, ())):
+            if (place := self.place[id(user)]) in self.forward:
+                yield place, _fuses(op, user)
 
     def _not_computed_again(self) -> set[str]:
         """Names of tensors that the backward does not compute again."""
         banned = set(self.joint.inputs)
-        for op in self.ops:
-            if op.must_recompute or not self._is_forward(op):
+        for op in [self.ops[place] for place in self.forward]:
+            if op.must_recompute:
                 continue
             read = sum(self.joint.bytes(name) for name in op.reads)
             is_smaller = self.joint.bytes(op.outputs[0]) * _SMALLER < read
             # Whether an operator of the backward that does not fuse reads a result.
-            is_stored = any(not self._is_forward(user) and not _fuses(op, user) for user in self._users(op))
+            users = [user for name in op.outputs for user in self.users.get(name, ())]
+            is_stored = any(self.place[id(x)] not in self.forward and not _fuses(op, x) for x in users)
             if not op.recomputable or is_smaller or is_stored:
                 banned.update(op.outputs)
         self._ban_far_apart(banned)
@@ -84,32 +85,27 @@ class Partition:
     def _ban_far_apart(self, banned: set[str]) -> None:
         """Not computed again: what reads a tensor behind the first kernel of its own that follows other readers."""
         for name, users in (*self.users.items(), *self.joint.constants.items()):
-            inside = [user for user in users if self._is_forward(user)]
+            inside = [place for user in users if (place := self.place[id(user)]) in self.forward]
             if len(inside) < 2:
                 continue
-            maker = self.maker.get(name)
-            most = max(self.place[id(user)] for user in inside)
-            first = self._first_unfusible(inside, most)
-            for user in inside:
+            maker, first = self.maker.get(name), self._first_unfusible(inside)
+            for user in [self.ops[place] for place in inside if place > first]:
                 is_fused = name in self.joint.constants if maker is None else _fuses(maker, user)
-                if is_fused and self.place[id(user)] > first and not user.must_recompute:
+                if is_fused and not user.must_recompute:
                     banned.update(user.outputs)
 
-    def _first_unfusible(self, start: list[Op], most: int) -> int:
-        """The place of the first operator after these that does not fuse with what it reads."""
-        heap = [(self.place[id(op)], True) for op in start]
+    def _first_unfusible(self, start: Sequence[int]) -> int:
+        """The place of the first operator after these that does not fuse with what it reads, at most the last of them."""
+        most, heap = max(start), [(place, True) for place in start]
         heapq.heapify(heap)
         seen = set(heap)
         while heap and self.left > 0:
-            self.left -= 1
             place, fuses = heapq.heappop(heap)
             if not fuses:
                 return place
-            op = self.ops[place]
-            for user in self._users(op):
-                self.left -= 1
-                entry = (self.place[id(user)], _fuses(op, user))
-                if self._is_forward(user) and entry[0] <= most and entry not in seen:
+            self.left -= 1 + len(self.after[place])
+            for entry in self.after[place]:
+                if entry[0] <= most and entry not in seen:
                     seen.add(entry)
                     heapq.heappush(heap, entry)
         return most
@@ -128,9 +124,9 @@ class Partition:
                 if place > start + _LONGEST_CHAIN and not heap:
                     banned.update(() if op.must_recompute else op.outputs)
                     break
-                for user in self._users(op):
-                    if self._is_forward(user) and _fuses(op, user) and banned.isdisjoint(user.outputs):
-                        heapq.heappush(heap, self.place[id(user)])
+                for reader, fuses in self.after[place]:
+                    if fuses and banned.isdisjoint(self.ops[reader].outputs):
+                        heapq.heappush(heap, reader)
 
     def _edges(self, names: dict[str, None]) -> Iterator[Edge]:
         """What leads to the backward: each tensor has an edge, which is cut where it is saved, and those before it.

@@ -57,11 +57,8 @@ class _Order:
         self.given = [name for name in self.readers if name not in self.maker]
         self.size = {name: size(name) for name in self.readers}
         self.before = [sorted({known[name] for name in names if name in known}) for names in self.reads]
+        self.after = [{reader for name in names for reader in self.readers[name]} for names in self.results]
         self.made = [sum(self.size[name] for name in names) for names in self.results]
-
-    def after(self, index: int) -> set[int]:
-        """The kernels that read what one makes."""
-        return {reader for name in self.results[index] for reader in self.readers[name]}
 
     def as_written(self) -> list[int]:
         """Each kernel after those that it reads, otherwise in the given order."""
@@ -86,7 +83,7 @@ class _Order:
             order.append(index)
             most = max(most, live + self.made[index])
             live += net[index]
-            for other in self.after(index):
+            for other in self.after[index]:
                 waiting[other] -= 1
                 if waiting[other] == 0:
                     ready.add(other)
@@ -105,7 +102,7 @@ class _Order:
         while ready:
             _, index = heappop(ready)
             turn[index] = len(turn)
-            for other in self.after(index):
+            for other in self.after[index]:
                 waiting[other] -= 1
                 if waiting[other] == 0:
                     heappush(ready, (sorted(turn[maker] for maker in self.before[other]), other))

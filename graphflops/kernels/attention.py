@@ -17,12 +17,13 @@ from graphflops.attention.kernel import Choice, Problem
 from graphflops.base.record import Record
 from graphflops.dims import Dim, ceil_div, dim_max, dim_min, floor_div, prod, total
 from graphflops.execution.layouts import Layouts, chosen_kernel
-from graphflops.execution.strides import size_hint
+from graphflops.execution.strides import row_major, size_hint
 from graphflops.graph import tensor_type
 from graphflops.kernels.call import ConcreteCall, Tensor
 from graphflops.kernels.choices import limits
+from graphflops.kernels.convolution import up
 from graphflops.kernels.kernel import FLOAT_BYTES, HALF, Attention, AttentionKernel, Kernel, Pass, Strided
-from graphflops.kernels.moved import copy, elementwise, fill, gradient_of_mask, is_uneven, padded
+from graphflops.kernels.moved import copy, copy_to, elementwise, fill, sum_to
 from graphflops.passes.program import PricedCall
 
 _Operands = tuple[Tensor, Tensor, Tensor]  # query, key and value
@@ -114,6 +115,30 @@ def mask_numbers(mask: Tensor | None, query: Tensor) -> list[Kernel]:
     scalar = replace(numbers, shape=(), strides=(), nbytes=query.bits // 8)
     chosen = elementwise(numbers, mask.nbytes, numbers.full_bytes, mask.numel, variant="strided")
     return [fill(scalar), fill(scalar), replace(chosen, sizes=Strided(mask.numel, 2, 3))]
+
+
+def is_uneven(mask: Tensor) -> bool:
+    """Whether its rows are no whole loads."""
+    return bool(mask.rank) and mask.shape[-1] % _MASK_ALIGNMENT != 0
+
+
+def padded(mask: Tensor, query: Tensor) -> list[Kernel]:
+    """A mask of numbers whose rows are filled up to whole loads (`pad_bias` of ATen)."""
+    rows = (*mask.shape[:-1], up(mask.shape[-1], _MASK_ALIGNMENT))
+    numbers = replace(mask, dtype=query.dtype, bits=query.bits, nbytes=mask.numel * query.bits // 8)
+    return [fill(replace(numbers, shape=rows)), copy_to(replace(numbers, strides=row_major(rows)), numbers)]
+
+
+def gradient_of_mask(mask: Tensor, query: Tensor) -> list[Kernel]:
+    """The gradient of a mask: that of all scores added up where they share it, and once more in rows that were filled up."""
+    shape = (*query.shape[:-1], mask.shape[-1])
+    scores = replace(mask, shape=shape, strides=row_major(shape), nbytes=prod(shape) * mask.bits // 8)
+    kept = [len(shape) - place for place in range(1, mask.rank + 1) if mask.shape[-place] == shape[-place]]
+    summed = [sum_to(scores, kept, mask.bits)] if scores.numel > mask.numel else []
+    if not is_uneven(mask):
+        return summed
+    before, into = padded(mask, query)
+    return [*summed, before, into, into]
 
 
 _FLASH_ALIGNMENT = 8  # elements

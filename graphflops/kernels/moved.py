@@ -349,32 +349,3 @@ def transfer(call: PricedCall, kinds: Mapping[str, StorageKind], aside: frozense
     direction, name = (TO_HOST, made[0]) if made[0] in kinds else ("to_device", given[0])
     is_async = call.node.arguments().get("non_blocking") is True
     return Transfer(direction + (PINNED if kinds[name or ""] == "pinned" else ""), is_async, made[0] in aside)
-
-
-# Masks of numbers for the efficient attention kernel: rows that are filled up, and gradients
-
-(_MASK_ROW,) = limits("aten_2", "attention.efficient", "mask_row")
-
-
-def is_uneven(mask: Tensor) -> bool:
-    """Whether its rows are no whole loads."""
-    return bool(mask.rank) and mask.shape[-1] % _MASK_ROW != 0
-
-
-def padded(mask: Tensor, query: Tensor) -> list[Kernel]:
-    """A mask of numbers whose rows are filled up to whole loads (`pad_bias` of ATen)."""
-    rows = (*mask.shape[:-1], -(-mask.shape[-1] // _MASK_ROW) * _MASK_ROW)
-    numbers = replace(mask, dtype=query.dtype, bits=query.bits, nbytes=mask.numel * query.bits // 8)
-    return [fill(replace(numbers, shape=rows)), copy_to(replace(numbers, strides=row_major(rows)), numbers)]
-
-
-def gradient_of_mask(mask: Tensor, query: Tensor) -> list[Kernel]:
-    """The gradient of a mask: that of all scores added up where they share it, and once more in rows that were filled up."""
-    shape = (*query.shape[:-1], mask.shape[-1])
-    scores = replace(mask, shape=shape, strides=row_major(shape), nbytes=prod(shape) * mask.bits // 8)
-    kept = [len(shape) - place for place in range(1, mask.rank + 1) if mask.shape[-place] == shape[-place]]
-    summed = [sum_to(scores, kept, mask.bits)] if scores.numel > mask.numel else []
-    if not is_uneven(mask):
-        return summed
-    before, into = padded(mask, query)
-    return [*summed, before, into, into]

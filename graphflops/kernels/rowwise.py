@@ -274,7 +274,7 @@ def _is_of_shares(call: ConcreteCall) -> bool:
 def loss_backward(call: ConcreteCall) -> list[Kernel]:
     """Of the operand's elements zeros before the kernel, or a division after it; of a target the same."""
     x = call.operand("x")
-    if x is None or not x.numel:
+    if x is None or not x.numel or not call.gradients:
         return []
     if call.operator.name in _OF_CLASSES and x.shape:
         has_softmax = call.operator.name == "cross_entropy_loss"

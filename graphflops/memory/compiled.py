@@ -183,12 +183,7 @@ def reused(buffers: Sequence[Buffer], end: int, inside: Mapping[int, int] | None
 
     inside: by position, bytes that the estimate counts beside the buffers: of tensors that stay inside of a kernel.
     """
-    live = _live(buffers, end)
-    for position, size in (inside or {}).items():
-        live[position] += size
-    # What outlives the graph is taken off from the start; a peak that would be negative counts as none (memory.py of 2.11).
-    lasting = sum(buffer.size for buffer in buffers if buffer.last >= end and not buffer.is_given)
-    live = [amount - lasting for amount in live]
+    live = _estimated(buffers, end, inside or {})
     most, sizes = max(0, *live), {buffer.name: buffer.size for buffer in buffers}
     instead: dict[str, str] = {}
     # By size, the free buffers and the position since which each is free, the last one last.
@@ -220,6 +215,12 @@ def reused(buffers: Sequence[Buffer], end: int, inside: Mapping[int, int] | None
                 live[since + 1 : buffer.first] = [amount + buffer.size for amount in between]
                 instead[buffer.name] = name
     return instead
+
+
+def _estimated(buffers: Sequence[Buffer], end: int, inside: Mapping[int, int]) -> list[int]:
+    """Bytes alive at each position, as inductor 2.11 estimates them: what outlives the graph is taken off throughout."""
+    lasting = sum(buffer.size for buffer in buffers if buffer.last >= end and not buffer.is_given)
+    return [amount + inside.get(place, 0) - lasting for place, amount in enumerate(_live(buffers, end))]
 
 
 def _live(buffers: Sequence[Buffer], end: int) -> list[int]:

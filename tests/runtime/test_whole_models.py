@@ -46,11 +46,11 @@ def test_every_call_of_a_whole_model_agrees(name: str, tmp_path: Path) -> None:
 
 
 class Sum(torch.nn.Module):
-    """A thousand parameters, added one after another."""
+    """More parameters than files that the process may open, added one after another."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.terms = torch.nn.ParameterList(torch.rand(2) for _ in range(1000))
+        self.terms = torch.nn.ParameterList(torch.rand(2) for _ in range(300))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for term in self.terms:
@@ -62,7 +62,7 @@ def test_a_file_of_many_tensors_is_validated_in_a_process_of_its_own(tmp_path: P
     torch.export.save(torch.export.export(Sum(), (torch.zeros(2),)), tmp_path / "sum.pt2")
     result = CliRunner().invoke(main, ["validate", str(tmp_path / "sum.pt2"), "--repeats", "0"])
     assert result.exit_code == 0, result.stderr
-    assert "1,000 equal" in result.output
+    assert "300 equal" in result.output
 
 
 def exported(name: str) -> torch.export.ExportedProgram:
