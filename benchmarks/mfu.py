@@ -2,15 +2,17 @@
 
     python -m benchmarks.mfu
 
-Needs torch. Decoders are built on the meta device at the published configurations, exported and analyzed. Each published
-figure is then taken apart: our count, and what the framework adds to it or leaves out.
+Needs torch. Decoders are built on the meta device at the published configurations, exported and analyzed,
+deep ones in part. Each published figure is then taken apart: our count, and what the framework adds to it or leaves out.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from msgspec import structs
 
 from benchmarks.decoders import report_of
 from benchmarks.published import EXACT, TERAFLOPS, UTILISATION, Rate
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
     from benchmarks.decoders import Decoder
     from benchmarks.published import Convention, Flops
     from graphflops.derived.items import PerItem
-    from graphflops.report import Report
 
 
 @dataclass(frozen=True)
@@ -45,25 +46,47 @@ class Count:
 
 def count(decoder: Decoder, length: int, convention: Convention) -> Count:
     """Our count of a decoder, and the way from it to a convention."""
-    report, items = analyzed(decoder, length)
-    steps = tuple(_steps(decoder, length, convention, report, items))
+    parameters, items = analyzed(decoder, length)
+    steps = tuple(_steps(decoder, length, convention, parameters, items))
     return Count(items, items.training.active, tuple(step for step in steps if step[1]))
 
 
+_IN_FULL = 24  # layers
+_FEW, _MORE = 4, 6  # or one more of each: they end in layers of all kinds that come again
+
+
 @cache
-def analyzed(decoder: Decoder, length: int) -> tuple[Report, PerItem]:
-    """The report of a decoder, and its costs of a token."""
-    report = report_of(decoder, length)
-    return report, report.per("ids[1]")
+def analyzed(decoder: Decoder, length: int) -> tuple[int, PerItem]:
+    """The parameters of a decoder, and its costs of a token.
+
+    Layers are alike, but for the first ones and every other one: figures of a deep decoder follow from two shorter ones.
+    """
+    if decoder.layers <= _IN_FULL:
+        report = report_of(decoder, length)
+        return report.parameters, report.per("ids[1]")
+    depths = _FEW + decoder.layers % 2, _MORE + decoder.layers % 2
+    (few, one), (more, other) = (analyzed(replace(decoder, layers=depth), length) for depth in depths)
+    turns = (decoder.layers - depths[0]) // (_MORE - _FEW)
+
+    def deep(one: Any, other: Any) -> Any:
+        return one + (other - one) * turns
+
+    found: dict[str, Any] = {
+        name: deep(getattr(one, name), getattr(other, name)) for name in ("active_parameters", "parameters")
+    }
+    for phase in ("forward", "training"):
+        figures = [getattr(items, phase) for items in (one, other)]
+        found[phase] = type(figures[0])(*map(deep, *map(structs.astuple, figures)))
+    return deep(few, more), structs.replace(one, **found)
 
 
 def _steps(
-    decoder: Decoder, length: int, convention: Convention, report: Report, items: PerItem
+    decoder: Decoder, length: int, convention: Convention, parameters: int, items: PerItem
 ) -> Iterator[tuple[str, float]]:
     """What a convention adds to our count and leaves out of it."""
     attention = items.training.active - 6 * items.active_parameters
     if convention == "palm":
-        yield "embeddings, norms, biases", 6 * (report.parameters - items.parameters)
+        yield "embeddings, norms, biases", 6 * (parameters - items.parameters)
     if convention.startswith("torchtitan"):
         yield "norms, biases, sinks", 6 * _never_multiplied(decoder)
     if convention == "torchtitan" and decoder.window:

@@ -6,6 +6,7 @@ Weights of products may be in float8, as engines serve them: each product rounds
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -22,6 +23,10 @@ _LARGEST = 2**22  # bytes of a configuration
 _REMOTE = ("auto_map", "trust_remote_code")  # keys by which a configuration asks for code of its own
 # In any spelling: they may be fetched.
 _KERNELS = ("attn_implementation", "experts_implementation", "use_kernels")
+_BUILT = re.compile(
+    r"(layers?|blocks|depths?|experts)$"
+)  # keys that say how many modules are built, one by one
+_MOST_BUILT = 10_000
 # Mappings from a configuration to a model, the likeliest first: an encoder is a masked language model before a causal one.
 _MAPPINGS = (
     "SEQ_TO_SEQ_CAUSAL_LM",
@@ -93,6 +98,7 @@ def _from_file(transformers: Any, path: str, sizes: Mapping[str, Any]) -> tuple[
         ) from None
     _refuse_remote(given, place)
     given = {**_without_kernels(given), **sizes}
+    _refuse_many(given, place)
     kind = given.get("model_type")
     classes = transformers.models.auto.configuration_auto.CONFIG_MAPPING
     if not isinstance(kind, str):
@@ -112,6 +118,17 @@ def _refuse_remote(given: Mapping[str, Any], place: str) -> None:
                 f"{place}: asks for code from the network ({key}), which capture never runs: take {key} out, if "
                 "transformers has the model_type itself"
             )
+
+
+def _refuse_many(given: Mapping[str, Any], place: str) -> None:
+    for key, value in given.items():
+        for part in value if isinstance(value, list) else [value]:
+            if isinstance(part, dict):
+                _refuse_many(part, place)
+            elif isinstance(part, int) and part > _MOST_BUILT and _BUILT.search(str(key)):
+                raise ModelError(
+                    f"{place}: {shown(str(key))} is {part:,}: at most {_MOST_BUILT:,} can be built"
+                )
 
 
 def _without_kernels(given: Any) -> Any:

@@ -53,7 +53,7 @@ def stored(path: str) -> Mapping[str, int]:
             return _gguf(file) if head[:4] == b"GGUF" else _safetensors(file, head)
     except OSError as error:
         raise FileError(f"{place}: {error.strerror}") from None
-    except (msgspec.DecodeError, struct.error, ValueError, KeyError, OverflowError) as error:
+    except (msgspec.DecodeError, struct.error, ValueError, KeyError, OverflowError, RecursionError) as error:
         advice = "give a .safetensors or .gguf file"
         raise FileError(
             f"{place}: no header of weights that can be read ({shown(str(error), 100)}): {advice}"

@@ -21,6 +21,12 @@ def affine(size: Dim) -> tuple[str, int, int] | None:
     return monomial[0].name, slope, size.terms.get((), 0)
 
 
+def symbol_of(size: Dim) -> str:
+    """The symbol that a size is, "" where it is none."""
+    line = affine(size)
+    return line[0] if line is not None and line[1:] == (1, 0) else ""
+
+
 def sizes_taken(size: Expr, low: int | None, high: int | None) -> range | None:
     """The values of a size while its one symbol goes from low to high; a range that holds them where they have gaps.
 

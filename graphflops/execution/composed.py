@@ -278,7 +278,9 @@ composite("where.ScalarOther", "where.ScalarSelf")(
 )
 composite("tile")(lambda t, x, dims: t.repeat(x, (1,) * (x.rank - len(dims)) + dims))
 composite("hstack")(lambda t, tensors: t.cat(tensors, 0 if tensors[0].rank == 1 else 1))
-composite("vstack")(lambda t, tensors: t.cat([t.unsqueeze(x, 0) if x.rank == 1 else x for x in tensors], 0))
+composite("vstack")(
+    lambda t, tensors: t.cat(tuple([t.unsqueeze(x, 0) if x.rank == 1 else x for x in tensors]), 0)
+)
 
 
 @composite("repeat_interleave.self_int")

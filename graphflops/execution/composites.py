@@ -26,7 +26,7 @@ from graphflops.passes.gradients import reached
 from graphflops.passes.price_call import price_call, without_gradient
 from graphflops.passes.program import PricedCall, owners
 from graphflops.rules.registry import find
-from graphflops.tensor import INT64, TensorType
+from graphflops.tensor import INT64, TensorType, mapped
 
 Composite = Callable[..., Any]
 Function = TypeVar("Function", bound=Composite)
@@ -260,6 +260,4 @@ def _names(op: str) -> tuple[str, ...]:
 
 def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
     """An argument with something else in place of its tensors."""
-    if isinstance(value, (Operand, Ref)):
-        return change(value)
-    return tuple([_mapped(item, change) for item in value]) if isinstance(value, (tuple, list)) else value
+    return mapped(value, lambda x: change(x) if isinstance(x, (Operand, Ref)) else x)

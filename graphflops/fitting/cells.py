@@ -17,8 +17,8 @@ from graphflops.derived.items import items
 from graphflops.derived.resize import Sweep, values_at
 from graphflops.devices import complete
 from graphflops.devices import device as device_named
-from graphflops.dims import Dim, Expr, evaluate, prod, symbol, total
-from graphflops.dims.solving import first_from
+from graphflops.dims import Dim, evaluate, prod, total
+from graphflops.dims.solving import first_from, symbol_of
 from graphflops.fitting.varied_size import SPARE, room
 from graphflops.ops import operator
 from graphflops.report import Named, PhaseMemory, Report, Row
@@ -313,11 +313,3 @@ def _differing(first: Named, second: Named) -> list[int]:
     pairs = zip(first.type.shape, second.type.shape, strict=True)
     axes = [axis for axis, (one, other) in enumerate(pairs) if one != other]
     return axes if len(axes) == 1 and axes[0] > 0 else []
-
-
-def symbol_of(size: Dim) -> str:
-    """The symbol that a size is, "" where it is none."""
-    if isinstance(size, Expr) and len(size.symbols) == 1:
-        (name,) = size.symbols
-        return name if size == symbol(name) else ""
-    return ""

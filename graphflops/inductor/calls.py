@@ -163,7 +163,7 @@ class ForwardLowering(Lowering):
         x = self.typed(of.names[0])
         axis, space = rowwise.axis_of(of.call, x.rank), self.joint.number(prod(x.shape))
         rows = space // max(self.joint.number(1 if axis is None else x.shape[axis]), 1)
-        more = {"kept": max(rows, 1), "is_inner": axis == x.rank - 1}
+        more = {"kept": max(rows, 1), "is_inner": axis == x.rank - 1, "is_scan": True}
         self.add(of, "reduction", of.made, of.operands, space, **more)
 
     def dropout(self, of: Lowered) -> None:

@@ -70,7 +70,8 @@ def run_together(one: Op, other: Op) -> bool:
     if not one.is_fusible or not other.is_fusible:
         return False
     if bool(one.kept) == bool(other.kept):
-        return (one.elements, one.kept) == (other.elements, other.kept)
+        sizes = [(each.elements, each.kept, each.is_across) for each in (one, other)]
+        return sizes[0] == sizes[1]
     loop, rows = (other, one) if one.kept else (one, other)
     return loop.elements == rows.kept or (rows.is_inner and rows.in_order and loop.elements == rows.elements)
 
@@ -292,7 +293,7 @@ def _each(results: int, length: int, threads: int, platform: Platform, *, is_inn
 
 def in_steps(op: Op, joint: JointGraph) -> list[Op]:
     """The operators that a reduction is split into; another operator as it is. What a step leaves gets a size."""
-    if not op.kept:
+    if not op.kept or op.is_scan:
         return [op]
     length = op.elements // op.kept
     lengths = split_lengths(op.kept, length, joint.platform, is_inner=op.is_inner, of_moments=op.of_moments)

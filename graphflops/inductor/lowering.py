@@ -54,11 +54,13 @@ class Op(Record, frozen=True):
     window: int = 1  # from how many elements of what it reads each element is computed
     part_bytes: Dim = 0  # how much of its result it writes, where others write the rest
     moved: frozenset[str] = frozenset()  # tensors that it reads at other places than it writes to
+    is_across: bool = False  # it writes side by side what it reads rows apart, so that it visits tiles
     parts: Mapping[str, Mapping[str, Dim]] = {}  # by tensor of which it reads parts only, bytes by part
     views: frozenset[str] = frozenset()  # tensors that it reads in another shape
     is_inner: bool = True  # what a reduction adds up is along the last axis
     in_order: bool = True  # a loop over what a reduction reads visits one row after the other
     of_moments: bool = False  # a reduction computes means and variances
+    is_scan: bool = False  # it leaves all elements of its rows, which one kernel goes along
     instructions: int = 2  # for each element, as inductor counts them
     numbers: tuple[float, ...] = ()  # constants in them, which a kernel has once
     computes: tuple[str, ...] = ()  # what it reads that is not stored, and so computed inside of its kernel
@@ -264,9 +266,11 @@ class Lowering:
         name, elements = name or f"{of.call.node.name} {use}", self.joint.number(size) * 8 // bits
         if name in self.joint.sizes:
             return name
-        parts = of.parts.get(x, {})
+        parts, strides = of.parts.get(x, {}), self.execution.layouts.of(value) if value else ()
         if value in parts:
             more["parts"] = {x: {value: parts[value]}}
+        if strides and self.typed(value).shape[-1] != 1:
+            more["is_across"] = strides[-1] != 1
         self.add(of, "pointwise", {name: size}, (x,), elements, moved=frozenset((x,)), **more)
         return name
 

@@ -20,18 +20,21 @@ from graphflops.dims import Dim, dim_max
 from graphflops.graph import tensor_type
 from graphflops.inductor.fusing import Kernel
 from graphflops.inductor.plan import CompiledGraph, Plan, Plans
+from graphflops.kernels.kernel import IMAGE_RANK
 from graphflops.memory.on_gpu import Eager, OnGpu
 from graphflops.passes.memory import Peaks, memory_use
 from graphflops.passes.meter import Meter
 from graphflops.passes.program import CallByCall, MemoryUse, Peak, PricedGraph, PricedProgram
 from graphflops.report import Timeline
+from graphflops.tensor import TensorType
 
 _AGAIN = " again"  # after the name of a tensor that the backward computes a second time
 
 
 def compiled_memory_use(program: PricedProgram, plans: Plans) -> MemoryUse:
-    """The peaks of a compiled program; torch.compile leaves programs with recurrent layers to eager execution."""
-    if any(call.node.operator.kind == "recurrent" for call in program.main.calls):
+    """The peaks of a compiled program; torch.compile leaves recurrent layers, not cells, to eager execution."""
+    operators = [call.node.operator for call in program.main.calls]
+    if any(one.kind == "recurrent" and not one.word.endswith("_cell") for one in operators):
         return memory_use(program, partial(Eager, runs=plans))
     return memory_use(program, partial(OnGpu, runs=plans), partial(_CompiledPeaks, plans))
 
@@ -137,8 +140,20 @@ class _Run:
         inside = 0 if kernel.is_written else self.inside.get(kernel.last.node, 0)
         return inside + kernel.last.workspace
 
+    def is_turned(self, name: str) -> bool:
+        """Whether a result leaves the graph as eager execution orders it, while images inside have their channels last."""
+        if not self.plan.channels_last or name not in self.joint.results:
+            return False
+        value, layouts = self.plan.execution.values.get(name), self.plan.execution.layouts
+        if not isinstance(value, TensorType) or value.rank != IMAGE_RANK:
+            return False
+        is_same = value.shape[1] == 1 or all(size == 1 for size in value.shape[2:])
+        return not is_same and not layouts.has_channels_last(name)
+
     def overwritten(self, kernel: Kernel, name: str) -> list[str]:
         """Tensors from outside that a result may be written over, also by way of tensors of the same size in the kernel."""
+        if self.is_turned(name):
+            return []
         seen: dict[str, None] = {}
         todo = [name]
         while todo:

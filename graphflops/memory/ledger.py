@@ -18,16 +18,16 @@ from graphflops.errors import DimError
 from graphflops.execution.strides import row_major
 from graphflops.graph import Ref
 from graphflops.kernels.beside import reduction_bytes
+from graphflops.kernels.kernel import FLOAT_BYTES
 from graphflops.memory.allocator import Allocator
 from graphflops.memory.replay import OPTIMIZER, replay
-from graphflops.passes.optimizer import Buffer, Parameter, trained, update
+from graphflops.passes.optimizer import Buffer, Parameter, known_bytes, trained, update
 from graphflops.passes.program import MemoryUse, PricedProgram
 from graphflops.report import ENTRIES, LASTING, Execution, Held, MemoryPhase, PhaseMemory, Row, Timeline
 
 Values = Mapping[str, int]  # of sizes, by symbol
 _CUBLAS = "cuBLAS"
 _LT_WORKSPACE = 2**20  # for products with a bias: CUBLASLT_WORKSPACE_SIZE by default
-_PARTIAL_BYTES = 4  # of a sum in float32
 _SOME_SIZE = 4096  # of a size without a value, where moments are compared
 _NOTHING: Mapping[str, Any] = dict.fromkeys([name for name in ENTRIES.values() if name != "workspaces"], 0)
 
@@ -134,14 +134,10 @@ def _column_sums(parameters: Sequence[Parameter], platform: Platform) -> tuple[B
     for before, (name, value) in zip([None, *parameters], parameters, strict=False):
         if value.rank > 1:
             strides = row_major(value.shape)
-            size = reduction_bytes(value.shape, strides, (value.rank - 2,), _PARTIAL_BYTES, platform)
+            size = reduction_bytes(value.shape, strides, (value.rank - 2,), FLOAT_BYTES, platform)
             last = () if before is None else (Buffer(before.name, before.type.nbytes),)
             moments.append((*last, Buffer(name, size)))
-    return max(moments, key=_known_bytes, default=())
-
-
-def _known_bytes(buffers: Sequence[Buffer]) -> int:
-    return sum(size for buffer in buffers if isinstance(size := buffer.bytes, int))
+    return max(moments, key=known_bytes, default=())
 
 
 def _training(
@@ -158,7 +154,7 @@ def _training(
     optimizer = update(program.training, trained(program))
     temporaries = optimizer.temporaries
     if eager_on and (program.training.optimizer, program.training.implementation) == ("adafactor", "single"):
-        temporaries = max(temporaries, _column_sums(trained(program), eager_on), key=_known_bytes)
+        temporaries = max(temporaries, _column_sums(trained(program), eager_on), key=known_bytes)
     moment, ended = len(step.rows), len(step.held) - memory.lasting
     results = [held for held in step.held[ended:] if held.kind == "value"]  # not held during the update
     alive = [held._replace(last=moment) for held in step.held[ended:] if held.kind != "value"]

@@ -65,7 +65,7 @@ def update(training: Training, parameters: Sequence[Parameter]) -> Update:
         made = algorithm.temporaries.get(implementation or "")
         if some and made is not None:
             temporaries.append(made.most(some))
-    return Update(Cost.sum(costs), tuple(state), tuple(max(temporaries, key=_size, default=())))
+    return Update(Cost.sum(costs), tuple(state), tuple(max(temporaries, key=known_bytes, default=())))
 
 
 def trained(program: PricedProgram) -> list[Parameter]:
@@ -115,7 +115,7 @@ class _Temporaries(Record, frozen=True):
             )
             moments.append([*before, *made, *brief])
             before = made
-        return max(moments, key=_size)
+        return max(moments, key=known_bytes)
 
 
 class _Algorithm(Record, frozen=True):
@@ -128,7 +128,8 @@ class _Algorithm(Record, frozen=True):
     counts_steps: bool = False  # whether a fused update keeps the number of steps on the device
 
 
-def _size(buffers: Iterable[Buffer]) -> int:
+def known_bytes(buffers: Iterable[Buffer]) -> int:
+    """Bytes of the buffers whose sizes are known."""
     return sum(number for buffer in buffers if isinstance(number := buffer.bytes, int))
 
 

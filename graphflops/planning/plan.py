@@ -13,8 +13,8 @@ from graphflops.budget.amounts import amount
 from graphflops.derived.items import token_ids
 from graphflops.devices import complete
 from graphflops.devices import device as device_named
+from graphflops.dims.solving import symbol_of
 from graphflops.errors import ModelError, OptionError, shown
-from graphflops.fitting.cells import symbol_of
 from graphflops.fitting.varied_size import SPARE, room
 from graphflops.graph import Graph
 from graphflops.links import network_of

@@ -10,8 +10,8 @@ from graphflops.cost import Estimate
 from graphflops.dims import Dim, at_least, call, compare, floor_div, mod, prod, same
 from graphflops.rules.reduce import indexed, operand_gradient
 from graphflops.rules.registry import ForwardCall, backward, require, rule
-from graphflops.rules.shapes import Shape
-from graphflops.tensor import INT64, TensorType
+from graphflops.rules.shapes import Shape, only_result
+from graphflops.tensor import INT8, INT64, TensorType
 
 KIND = "pooling"
 
@@ -96,6 +96,26 @@ for _spatial in (1, 2, 3):
         rule(f"aten.mkldnn_max_pool{_spatial}d").derived(pooling, **_max)
         rule(f"aten.avg_pool{_spatial}d_backward").derived(pooling_backward, spatial=_spatial, again=False)
 rule("aten.max_pool2d_backward").derived(pooling_backward, spatial=2, again=True)
+
+
+# What torch.compile's decompositions make of a maximum with its index: the place within the window, in a byte.
+@rule("prims._low_memory_max_pool_with_offsets", "prims._low_memory_max_pool2d_with_offsets")
+def max_pool_with_offsets(
+    x: TensorType, kernel_size: Shape, stride: Shape, padding: Shape, dilation: Shape, *, ceil_mode: bool
+) -> Estimate:
+    """One comparison per window element."""
+    found = pooling(
+        x, kernel_size, stride, padding, dilation=dilation, ceil_mode=ceil_mode, spatial=len(kernel_size)
+    )
+    values = only_result(found)
+    return replace(found, out=(values, values.like(dtype=INT8)))
+
+
+@rule("prims._low_memory_max_pool_offsets_to_indices", "prims._low_memory_max_pool2d_offsets_to_indices")
+def max_pool_offsets_to_indices(x: TensorType, *, stride: Shape) -> Estimate:
+    """Integers per element: 3 to split the place at an axis, 2 to place it, 2 to join it with the next axis."""
+    axes = len(stride)
+    return Estimate((x.like(dtype=INT64),), vector_flops=(7 * axes - 5) * x.numel, reads=(x,))
 
 
 @backward(

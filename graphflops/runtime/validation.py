@@ -11,7 +11,8 @@ from msgspec import Struct
 
 from graphflops.base.record import Record
 from graphflops.base.rendered import Rendered
-from graphflops.dims import Dim, evaluate, symbol
+from graphflops.dims import Dim, evaluate
+from graphflops.dims.solving import symbol_of
 from graphflops.report.timeline import CallTime, PhaseTime
 from graphflops.tensor import TensorType
 
@@ -156,11 +157,8 @@ class RunSizes(Struct):
         if isinstance(size, int):
             return size
         value = evaluate(size, self.known)
-        if value is None and len(size.symbols) == 1:
-            (name,) = size.symbols
-            if size is symbol(name):
-                self.known[name] = real
-                return real
+        if value is None and (name := symbol_of(size)):
+            value = self.known[name] = real
         return value
 
     def check(self, typed: TensorType, dtype: str, shape: Sequence[int]) -> CheckResult:

@@ -22,9 +22,10 @@ from graphflops.analysis import priced
 from graphflops.base.record import Record
 from graphflops.derived.items import token_ids
 from graphflops.derived.resize import refuse_guarded
-from graphflops.dims import Dim, Expr, evaluate, symbol
+from graphflops.dims import Dim, evaluate
+from graphflops.dims.solving import affine, symbol_of
 from graphflops.errors import FileError, ModelError, OptionError, require_choice, shown
-from graphflops.fitting.cells import KvCache, symbol_of
+from graphflops.fitting.cells import KvCache
 from graphflops.graph import Graph, Node, Ref, tensor_type
 from graphflops.links import Kind, Network, seconds
 from graphflops.loading import Model, program_of
@@ -308,7 +309,8 @@ class Prefill(Record, frozen=True):
             found, others = replace(Steps.of(program, setting, {}), beside=0.0, known={}), {}
         ids = token_ids(found.report)
         batch = "" if ids is None else symbol_of(ids.shape[0])
-        length, multiple = ("", 1) if ids is None else _open(ids.shape[1])
+        line = None if ids is None else affine(ids.shape[1])  # tokens may be open in steps of several
+        length, multiple = ("", 1) if line is None or line[2] else line[:2]
         if length and length not in others:
             return Prefill(found, length, {**others, **({batch: 1} if batch else {})}, batch, multiple)
         if program is not None:
@@ -367,13 +369,3 @@ def changed(time: PhaseTime, by: float) -> PhaseTime:
     """A time that is longer by so many seconds, its interval by the same."""
     least = max(time.low + by, 0.0)
     return replace(time, seconds=time.seconds + by, low=least, high=time.high + by) if by else time
-
-
-def _open(size: Dim) -> tuple[str, int]:
-    """The symbol that a size is a multiple of, and the multiple; "" where it is none of one symbol."""
-    if isinstance(size, Expr) and len(size.symbols) == 1:
-        (name,) = size.symbols
-        multiple = size.substitute({name: 1})
-        if isinstance(multiple, int) and size == multiple * symbol(name):
-            return name, multiple
-    return "", 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
+from functools import cache
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.fx_passes import fuse_attention
 
 from graphflops.analysis import analyze
+from graphflops.report import Report
 
 BATCH, HEADS, ROWS, WIDTH = 2, 4, 8, 16
 PATTERNS = {
@@ -52,13 +54,31 @@ class Spelled(torch.nn.Module):
         return self.function(**tensors, **self.numbers)
 
 
-def exported(name: str, dtype: torch.dtype, batch: int) -> torch.export.ExportedProgram:
-    given = operands(name, dtype, batch)
-    tensors = {key: value for key, value in given.items() if isinstance(value, torch.Tensor)}
-    module = Spelled(name, {key: value for key, value in given.items() if key not in tensors})
+class Every(torch.nn.Module):
+    """One program of all patterns, each a module of its name: decomposing a program takes as long as a whole pattern."""
+
+    def __init__(self, numbers: dict[str, dict[str, float]]) -> None:
+        super().__init__()
+        for name, given in numbers.items():
+            self.add_module(name, Spelled(name, given))
+
+    def forward(self, **tensors: dict[str, torch.Tensor]) -> Any:
+        return [self.get_submodule(name)(**given) for name, given in tensors.items()]
+
+
+@cache
+def reports(dtype: torch.dtype, batch: int) -> list[Report]:
+    """Of the program as exported, and decomposed by both of torch's tables."""
+    tensors, numbers = dict[str, Any](), dict[str, Any]()
+    for name in PATTERNS:
+        given = operands(name, dtype, batch)
+        tensors[name] = {key: value for key, value in given.items() if isinstance(value, torch.Tensor)}
+        numbers[name] = {key: value for key, value in given.items() if key not in tensors[name]}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return torch.export.export(module, (), tensors, strict=False)
+        program = torch.export.export(Every(numbers), (), tensors, strict=False)
+        tables = None, select_decomp_table()
+        return [analyze(program), *(analyze(program.run_decompositions(table)) for table in tables)]
 
 
 def test_torch_has_its_patterns() -> None:
@@ -68,15 +88,20 @@ def test_torch_has_its_patterns() -> None:
 @pytest.mark.parametrize("dtype, batch", [(torch.float32, BATCH), (torch.float16, 1)])
 @pytest.mark.parametrize("name", [*PATTERNS])
 def test_a_pattern_is_one_attention(name: str, dtype: torch.dtype, batch: int) -> None:
-    program = exported(name, dtype, batch)
-    for form in (program, program.run_decompositions(), program.run_decompositions(select_decomp_table())):
-        report = analyze(form)
-        (use,) = report.attentions
+    for report in reports(dtype, batch):
+        (use,) = (use for use in report.attentions if use.module == name)
         assert not use.is_fused
         assert (use.queries, use.keys, use.width, use.value_width) == (ROWS, ROWS, WIDTH, WIDTH)
         assert use.batch * use.heads == batch * HEADS
         if name not in THREE_AXES:
             assert (use.batch, use.heads, use.kv_heads) == (batch, HEADS, HEADS)
-        assert use.flops == 2 * 2 * batch * HEADS * ROWS * ROWS * WIDTH == report.total().matrix_flops
+        products = sum(row.cost.matrix_flops for row in report.rows if row.module == name)
+        assert use.flops == 2 * 2 * batch * HEADS * ROWS * ROWS * WIDTH == products
         has_mask = any("mask" in parameter for parameter in inspect.signature(PATTERNS[name]).parameters)
         assert use.mask == ("tensor" if has_mask else "none")
+
+
+def test_no_work_is_of_no_pattern() -> None:
+    for report in reports(torch.float32, BATCH):
+        assert {row.module for row in report.rows if row.cost.matrix_flops} == set(PATTERNS)
+        assert {use.module for use in report.attentions} == set(PATTERNS)

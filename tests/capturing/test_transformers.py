@@ -151,6 +151,8 @@ def test_training_has_no_cache() -> None:
     [
         ({"model_type": "llama", "auto_map": {"AutoConfig": "own.Config"}}, "never runs"),
         ({"model_type": "llama", "trust_remote_code": True}, "never runs"),
+        ({"model_type": "llama", "num_hidden_layers": 10**9}, "num_hidden_layers is 1,000,000,000"),
+        ({"model_type": "swin", "depths": [2, 10**9]}, "at most 10,000 can be built"),
         ({"model_type": "no_such"}, "no model_type no_such"),
         ({"hidden_size": 64}, "states no model_type"),
         ({"model_type": "llama", **LLAMA, "hidden_size": 65}, "change"),

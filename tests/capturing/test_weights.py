@@ -66,6 +66,9 @@ def test_gguf(tmp_path: Path) -> None:
         struct.pack("<Q", 8) + b'{"a":{}}',
         b"GGUF" + struct.pack("<IQQ", 3, 2**60, 2**60),
         b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 2**63),
+        b"GGUF"
+        + struct.pack("<IQQQBI", 3, 0, 1, 1, 97, 9)
+        + struct.pack("<IQ", 9, 1) * 10_000,  # lists in lists
     ],
 )
 def test_other_files(tmp_path: Path, data: bytes) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.inductor.one_call import made, plan_of
+from tests.inductor.several_calls import plan_of_calls
 from tests.one_call import g
 from tests.support import t
 
@@ -367,6 +368,27 @@ def test_instructions_and_constants(
 ) -> None:
     found = plan_of(f"aten.{op}", *operands).joint.ops[-1]
     assert (found.numbers, found.instructions) == (numbers, instructions)
+
+
+@pytest.mark.parametrize(("op", "kernels"), [("sum.dim_IntList", 2), ("cumsum.default", 1)])
+def test_a_scan_goes_along_its_rows_in_one_kernel(op: str, kernels: int) -> None:
+    """A sum of a few long rows is cut into parts, which a second kernel adds."""
+    plan = plan_of(f"aten.{op}", t(100_000, 4), (0,) if kernels == 2 else 0)
+    assert len(plan.forward.kernels) == kernels
+
+
+def test_a_copy_across_rows_is_a_kernel_of_its_own() -> None:
+    """Heads of queries and keys are sums with one tensor; keys are copied across their rows, which visits tiles."""
+    given = {"x": t(2, 16, 4, 8), "y": t(2, 16, 4, 8), "c": t(16, 1, 8)}
+    sums = ("a", "add.Tensor", "x", "c"), ("b", "add.Tensor", "y", "c")
+    heads = ("q", "transpose.int", "a", 1, 2), ("k", "transpose.int", "b", 1, 2)
+    scores = ("r", "transpose.int", "k", 2, 3), ("z", "matmul.default", "q", "r")
+    plan = plan_of_calls(given, *sums, *heads, *scores)
+    assert [kernel.outputs for kernel in plan.forward.kernels] == [
+        ("z operand 0",),
+        ("z operand 1",),
+        ("z",),
+    ]
 
 
 def test_copies_of_scattered_operands_of_products() -> None:

@@ -114,6 +114,6 @@ def test_given_and_fresh_buffers() -> None:
 def test_what_a_result_may_be_written_over_within_a_kernel(
     over: dict[str, tuple[str, ...]], expected: list[str]
 ) -> None:
-    plan: Any = Space(joint=Space(bytes=lambda name: 4 if name == "small" else 8))
+    plan: Any = Space(joint=Space(bytes=lambda name: 4 if name == "small" else 8), channels_last=False)
     kernel: Any = Space(over=over)
     assert _Run(plan, None, {}).overwritten(kernel, "out") == expected  # type: ignore[arg-type]

@@ -76,6 +76,20 @@ def test_copies_and_the_workspace_of_a_convolution_live_until_it_ends() -> None:
     ]
 
 
+def test_an_image_is_returned_in_the_order_of_eager_execution() -> None:
+    """Inside, its channels are last, so that it is not written over what it is computed from."""
+    out, given = 4 * 2 * 16 * 14 * 14, {"x": t(2, 8, 16, 16), "w": t(16, 8, 3, 3)}
+    calls = ("y", "conv2d.default", "x", "w"), ("z", "relu.default", "y")
+    found = held(use(given, *calls).inference)
+    assert [one for one in found if one[0] in ("y", "z")] == [
+        ("y", "value", 2, 3, out),
+        ("z", "value", 3, 3, out),
+    ]
+    then = ("a", "conv2d.default", "z", "v")
+    inside = held(use(given | {"v": t(16, 16, 3, 3)}, *calls, then).inference)
+    assert [one[0] for one in inside if one[4] == out] == ["y"]
+
+
 def test_a_training_step_of_two_products_by_one_weight() -> None:
     """Of each product the gradient of the weight; the first one's is added in the kernel of the other."""
     given = {"x": t(64, 64), "w": g(64, 64)}
@@ -127,3 +141,11 @@ def test_programs_with_recurrent_layers_run_eagerly() -> None:
         given, ("y n m", "lstm.input", "x", *more), ("s", "sin.default", "y"), ("r", "sin.default", "s")
     )
     assert [name for name, kind, *_ in held(found.inference) if kind == "value"] == ["n", "m", "y", "s", "r"]
+
+
+def test_cells_are_calls_of_a_library_in_compiled_programs() -> None:
+    """Both sines are one kernel, which writes over the cell's result."""
+    given = {"x": t(3, 8), "h": t(3, 5), "i": t(15, 8), "w": t(15, 5)}
+    cell = ("y", "gru_cell.default", "x", "h", "i", "w")
+    found = use(given, cell, ("s", "sin.default", "y"), ("r", "sin.default", "s"))
+    assert [name for name, kind, *_ in held(found.inference) if kind == "value"] == ["y"]

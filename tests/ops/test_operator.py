@@ -6,6 +6,7 @@ from typing import get_args
 import onnx.defs
 import pytest
 import torch
+import torch._inductor.inductor_prims
 
 from graphflops.graph import Node, Ref
 from graphflops.ops import Kind, Op, index, operator

@@ -18,6 +18,7 @@ from graphflops.ops.operator import ARGUMENTS
 _LIBRARIES = (
     "torch.ao.quantization.fx._decomposed",
     "torch._prims",
+    "torch._inductor.inductor_prims",
     "torch._higher_order_ops",
     "torch.nn.attention.varlen",
     "torch.distributed.fsdp",

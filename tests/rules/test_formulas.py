@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch._inductor.inductor_prims
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -55,6 +56,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     "gelu_tanh": lambda a: functional.gelu(a, approximate="tanh"),
     "frexp": lambda a: torch.frexp(a)[0],
     "prelu": torch.ops.aten._prelu_kernel,
+    "fma": torch.ops.prims.fma,
 }
 # No function, no gradient in torch, random numbers or several results.
 COMPOSED = {"ndtr", *GRADIENTS}  # of several calls in torch: tests/test_dispatched_calls.py

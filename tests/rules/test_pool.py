@@ -6,7 +6,11 @@ import itertools
 from typing import Any
 
 import pytest
+import torch
+import torch._inductor.lowering  # which the decomposition of pools takes for imported
+from torch._inductor.decomposition import select_decomp_table
 
+from graphflops import analyze
 from graphflops.dims import evaluate, symbol
 from graphflops.errors import ShapeError
 from graphflops.rules.pool import adaptive_windows, outputs
@@ -27,6 +31,31 @@ s = symbol("s")
         ("aten.max_pool2d.default", (t(1, 1, 9, 9), (2, 2), (2, 2), 0, 1, True), [(1, 1, 5, 5)], 25 * 4),
         ("aten.max_pool3d.default", (t(1, 2, 4, 4, 4), 2), [(1, 2, 2, 2, 2)], 16 * 8),
         ("aten.max_pool2d_with_indices.default", (t(1, 1, 8, 8), (2, 2)), [(1, 1, 4, 4)] * 2, 16 * 4),
+        (
+            "prims._low_memory_max_pool_with_offsets.default",
+            (t(1, 2, 8, 8), (3, 3), (2, 2), (1, 1), (1, 1), False),
+            [(1, 2, 4, 4)] * 2,
+            32 * 9,
+        ),
+        (
+            "prims._low_memory_max_pool2d_with_offsets.default",
+            (t(1, 2, 8, 8), (2, 2), (2, 2), (0, 0), (1, 1), False),
+            [(1, 2, 4, 4)] * 2,
+            32 * 4,
+        ),
+        # i // 3, * 3 and - split the place in its window; per axis * and +; the two axes joined by * and +
+        (
+            "prims._low_memory_max_pool_offsets_to_indices.default",
+            (t(1, 2, 4, 4, dtype="int8"), (3, 3), (8, 8), (2, 2), (1, 1), (1, 1)),
+            [(1, 2, 4, 4)],
+            32 * (3 + 2 * 2 + 2),
+        ),
+        (
+            "prims._low_memory_max_pool2d_offsets_to_indices.default",
+            (t(1, 2, 4, 4, dtype="int8"), 3, 8, (2, 2), (1, 1)),
+            [(1, 2, 4, 4)],
+            32 * (3 + 2 * 2 + 2),
+        ),
         ("aten.avg_pool1d.default", (t(2, 3, 16), (4,)), [(2, 3, 4)], 24 * (4 + 1)),
         ("aten.avg_pool2d.default", (t("s", 3, 8, 8), (2, 2)), [(s, 3, 4, 4)], 48 * (4 + 1) * s),
         ("aten.avg_pool2d.default", (t(1, 1, 7, 7), 3, 2, 1), [(1, 1, 4, 4)], 16 * (9 + 1)),
@@ -162,3 +191,19 @@ def test_sizes_are_those_of_torch() -> None:
         (out,) = price("aten.max_pool2d.default", t(1, 1, size, size), *settings).out
         assert isinstance(out, TensorType)
         assert out.shape == tuple(expected.shape)
+
+
+def test_places_in_windows_are_bytes_until_they_are_indices() -> None:
+    pooled = price(
+        "prims._low_memory_max_pool_with_offsets", t(2, 8, 8), (2, 2), (2, 2), (0, 0), (1, 1), False
+    )
+    assert [out.nbytes for out in pooled.out] == [2 * 16 * 4, 2 * 16]
+    indices = price("prims._low_memory_max_pool_offsets_to_indices", pooled.out[1], (2, 2), (8, 8), (2, 2))
+    assert indices.cost.written_bytes == 2 * 16 * 8
+
+
+def test_a_pool_that_torch_compile_decomposes_is_known() -> None:
+    program = torch.export.export(torch.nn.MaxPool2d(2), (torch.zeros(1, 2, 8, 8),))
+    report = analyze(program.run_decompositions(select_decomp_table()))
+    assert not report.coverage.unknown
+    assert report.total().vector_flops == 2 * (4 * 4) * (2 * 2)

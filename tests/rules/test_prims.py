@@ -18,6 +18,7 @@ INTEGERS = t(8, dtype="int64")
         ("prims.mul", (t(8, dtype="complex64"), t(8, dtype="complex64")), t(8, dtype="complex64"), 48, 0),
         ("prims.lt", (t(8), t(8)), t(8, dtype="bool"), 8, 0),
         ("prims.exp", (t(8),), t(8), 0, 8),
+        ("prims.fma", (t(8), t(8), t(8)), t(8), 2 * 8, 0),
         ("prims.abs", (t(8, dtype="complex64"),), t(8), 24, 8),
         ("prims.where", (t(8, dtype="bool"), t(8), t(8)), t(8), 8, 0),
         ("prims.convert_element_type", (t(8), t(dtype="bfloat16").dtype), t(8, dtype="bfloat16"), 8, 0),

@@ -15,9 +15,10 @@ from graphflops import analyze, serve
 from graphflops.cli import main
 from graphflops.devices import complete, device
 from graphflops.dims import symbol
+from graphflops.dims.solving import affine, symbol_of
 from graphflops.errors import GraphflopsError, ModelError, OptionError
 from graphflops.fitting.cells import KvCache
-from graphflops.serving.engines import Prefill, _open, engine_named, engines
+from graphflops.serving.engines import Prefill, engine_named, engines
 
 pytest.importorskip("torch")
 
@@ -55,9 +56,9 @@ def test_a_window_keeps_no_more_than_fits_into_it() -> None:
 
 def test_a_prompt_is_filled_up_to_whole_chunks() -> None:
     """A recurrence that is computed chunk by chunk has prompts of 8 tokens times an open number of chunks, from 2 on."""
-    assert _open(8 * symbol("chunks")) == ("chunks", 8)
-    assert _open(symbol("tokens")) == ("tokens", 1)
-    assert _open(symbol("a") + 1) == _open(symbol("a") * symbol("b")) == _open(8) == ("", 1)
+    sizes = [8 * symbol("chunks"), symbol("tokens"), symbol("a") + 1, symbol("a") * symbol("b"), 8]
+    assert [affine(size) for size in sizes] == [("chunks", 8, 0), ("tokens", 1, 0), ("a", 1, 1), None, None]
+    assert [symbol_of(size) for size in sizes] == ["", "tokens", "", "", ""]
     prefill = Prefill(None, "chunks", {"batch": 1}, "batch", 8)  # type: ignore[arg-type]
     assert [prefill.sizes_at(tokens)["chunks"] for tokens in (8, 16, 17, 24)] == [2, 2, 3, 3]
 

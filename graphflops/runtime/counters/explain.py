@@ -16,6 +16,7 @@ from typing import Literal
 from msgspec.structs import replace
 
 from graphflops.base.record import Record
+from graphflops.kernels.convolution import up
 from graphflops.report import Row
 from graphflops.runtime.counters import problems
 from graphflops.runtime.counters.ncu import KernelCount, RangeCount
@@ -270,10 +271,10 @@ def _depths(way: problems.MatrixProduct, tile: Tile, parts: int) -> Iterator[int
             yield from way.depth.padded(step)
             continue
         for length in way.depth.padded(step):
-            yield problems.up(length, step * parts)
-        part = problems.up(-(-way.depth.length // parts), _SPLIT)
+            yield up(length, step * parts)
+        part = up(-(-way.depth.length // parts), _SPLIT)
         whole, rest = divmod(way.depth.length, part)
-        yield whole * problems.up(part, step) + problems.up(rest, step)
+        yield whole * up(part, step) + up(rest, step)
 
 
 def _attention_fit(problem: problems.AttentionProblem, kernels: Sequence[KernelCount]) -> TiledWork | None:
@@ -295,8 +296,8 @@ def _attention_fit(problem: problems.AttentionProblem, kernels: Sequence[KernelC
         for last in finer:
             pairs = _pairs(problem, one.rows, one.columns), _pairs(problem, one.rows, last)
             for narrow, wide in product(dict.fromkeys((1, *_WIDTHS, one.depth or 1)), repeat=2):
-                work = pairs[0] * sum(problems.up(size, narrow) for size in summed)
-                work += pairs[1] * sum(problems.up(size, wide) for size in columns)
+                work = pairs[0] * sum(up(size, narrow) for size in summed)
+                work += pairs[1] * sum(up(size, wide) for size in columns)
                 if total == 2 * problem.heads * work * factor:
                     said = _attention_words(problem, one, (narrow, wide), one not in named)
                     return TiledWork(total, (*said, *words, *((THRICE,) if factor == 3 else ())))
@@ -308,10 +309,10 @@ def _attention_words(
 ) -> tuple[str, ...]:
     name = "" if inferred else f"of {tile.rows}x{tile.columns} "
     said = [f"masked tiles {name}skipped"] if problem.causal else []
-    queries, keys = problems.up(problem.queries, tile.rows), problems.up(problem.keys, tile.columns)
+    queries, keys = up(problem.queries, tile.rows), up(problem.keys, tile.columns)
     if (queries, keys) != (problem.queries, problem.keys):
         said.append(f"padded to {queries}x{keys} scores" if inferred else f"padded to tiles {name}".rstrip())
-    sizes = {problems.up(size, step) for size in (problem.width, problem.value_width) for step in widths}
+    sizes = {up(size, step) for size in (problem.width, problem.value_width) for step in widths}
     grown = sorted(sizes - {problem.width, problem.value_width})
     if grown:
         said.append(f"head widths padded to {' and '.join(map(str, grown))}")
@@ -321,9 +322,9 @@ def _attention_words(
 def _pairs(problem: problems.AttentionProblem, rows: int, columns: int) -> int:
     """Pairs of a query and a key in the computed tiles."""
     if not problem.causal:
-        return problems.up(problem.queries, rows) * problems.up(problem.keys, columns)
-    ends = range(rows, problems.up(problem.queries, rows) + 1, rows)
-    return sum(rows * problems.up(min(end, problem.keys), columns) for end in ends)
+        return up(problem.queries, rows) * up(problem.keys, columns)
+    ends = range(rows, up(problem.queries, rows) + 1, rows)
+    return sum(rows * up(min(end, problem.keys), columns) for end in ends)
 
 
 _SIZE = r"(?:\(int\))?(\d+)"

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from graphflops.base.record import Record
 from graphflops.dims import Dim
+from graphflops.kernels.convolution import up
 from graphflops.ops import Op, operator
 from graphflops.report import Named, Row
 
@@ -110,11 +111,6 @@ def problem_of(row: Row, value: Value, backward: bool = False) -> Problem | None
     if len(inputs) <= first or not outputs[0] or not inputs[first]:
         return None
     return _product(outputs[0], inputs[first][-1], backward)
-
-
-def up(size: int, tile: int) -> int:
-    """The next whole multiple of a tile."""
-    return -(-size // tile) * tile
 
 
 def _shapes(named: Sequence[Named], value: Value) -> list[tuple[int, ...]] | None:
