@@ -188,7 +188,8 @@ _WIDE = 64  # elements of a row, above which threads add to different places
 _ADDED, _ADDED_APART = 3.5, 42  # of an addition to memory; to places that lie apart
 # The same where few places are added to again and again, at most, and of one place: in float32, and in half precision.
 _CONTENDED, _CONTENDED_HALF = (2_800, 700_000), (14_000, 32_000_000)
-_COMPUTED = "elementwise comparison logic cast identity movement dropout random softmax".split()
+_DRAWN = ("dropout", "random")
+_COMPUTED = ("elementwise", "comparison", "logic", "cast", "identity", "movement", "softmax", *_DRAWN)
 
 
 class Written:
@@ -307,7 +308,7 @@ def _slow_result(concrete: ConcreteCall) -> float:
         return _AT_POINT * max(1, taps_of(mode, concrete.operands[0].rank - 2))
     if kind not in _COMPUTED:
         return 0
-    return _FUNCTION * (cost.transcendentals // elements) + _RANDOM * (kind in ("dropout", "random"))
+    return _FUNCTION * (cost.transcendentals // elements) + _RANDOM * (kind in _DRAWN)
 
 
 def _slow_gradient(concrete: ConcreteCall) -> float:
