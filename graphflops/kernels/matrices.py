@@ -30,17 +30,11 @@ _WAYS = {
 }
 _WAY_OF = {word: way for way, words in _WAYS.items() for word in words.split()}
 # By way, what its gradient takes: products, triangular solutions, and copies of matrices (FunctionsManual.cpp of PyTorch).
-_GRADIENTS = {
-    "inverse": (2, 0, 1),
-    "solve": (1, 1, 3),
-    "triangular": (1, 1, 2),
-    "cholesky": (1, 2, 2),
-    "determinant": (0, 2, 3),
-    "lu": (2, 2, 12),
-    "qr": (3, 1, 6),
-    "eigh": (3, 0, 7),
-    "svd": (4, 0, 14),
-}
+_PARTS = (
+    "inverse 2 0 1, solve 1 1 3, triangular 1 1 2, cholesky 1 2 2, determinant 0 2 3, lu 2 2 12, qr 3 1 6"
+)
+_PARTS += ", eigh 3 0 7, svd 4 0 14"
+_GRADIENTS = {way: [*map(int, counts)] for way, *counts in map(str.split, _PARTS.split(","))}
 _MATRIX_RANK = 2
 
 
@@ -60,14 +54,12 @@ def decomposition_gradient(call: ConcreteCall) -> list[Kernel]:
     counts = _GRADIENTS.get("solve" if way == "inverse" and "solve" in call.operator.word else way)
     if counts is None:
         return []
-    x = call.operands[0]
+    x, (products, solutions, copies) = call.operands[0], counts
     batch, n, nbytes = prod(x.shape[:-2]), min(x.shape[-2:]), x.numel * x.bits // 8
     product = Problem(Product(n, n, n, batch, "nn"), x.dtype, x.bits).kernel()
     copy = Kernel("copy", x.dtype, 0, 0, nbytes, nbytes, variant="strided")
     solution = replace(copy, family="decomposition", sizes=Rows(batch, n), variant="triangular")
-    return [
-        kernel for kernel, count in zip((product, solution, copy), counts, strict=True) for _ in range(count)
-    ]
+    return [product] * products + [solution] * solutions + [copy] * copies
 
 
 def _way(call: ConcreteCall) -> str:

@@ -21,7 +21,7 @@ from graphflops.kernels.kernel import FLOAT_BYTES, SINGLE, Convolution, Kernel, 
 from graphflops.kernels.lower import inside_operator
 from graphflops.kernels.rowwise import loss_kernels
 from graphflops.passes.program import PricedCall, PricedGraph, PricedProgram
-from graphflops.rules.resample import taps_of
+from graphflops.rules.resample import BILINEAR, taps_of
 from graphflops.time.exchanges import Exchanges, Launches, awaited_later
 from graphflops.time.launches import Launcher
 from graphflops.time.schedule import Costs, recurrent_seconds
@@ -188,9 +188,8 @@ _WIDE = 64  # elements of a row, above which threads add to different places
 _ADDED, _ADDED_APART = 3.5, 42  # of an addition to memory; to places that lie apart
 # The same where few places are added to again and again, at most, and of one place: in float32, and in half precision.
 _CONTENDED, _CONTENDED_HALF = (2_800, 700_000), (14_000, 32_000_000)
-_COMPUTED = (
-    *("elementwise", "comparison", "logic", "cast", "identity", "movement", "dropout", "random", "softmax"),
-)
+_DRAWN = ("dropout", "random")
+_COMPUTED = ("elementwise", "comparison", "logic", "cast", "identity", "movement", "softmax", *_DRAWN)
 
 
 class Written:
@@ -219,10 +218,8 @@ class Written:
         except OpenSizeError:
             return None
         reductions = [op for op in planned.members if op.kept]
-        if not reductions:
-            return written_kernel(elements, loads, read, written, slow)
-        kept = max(op.kept for op in reductions)
-        rows = Rows(kept, -(-elements // kept), all(op.is_inner for op in reductions))
+        kept = max([op.kept for op in reductions], default=0)
+        rows = Rows(kept, -(-elements // kept), all(op.is_inner for op in reductions)) if kept else None
         return written_kernel(elements, loads, read, written, slow, rows)
 
     def _inside(
@@ -307,13 +304,11 @@ def _slow_result(concrete: ConcreteCall) -> float:
     if kind == "pooling":
         return _WINDOW * (cost.vector_flops // elements)
     if concrete.operator.name == "grid_sample":
-        mode = concrete.own.get("interpolation_mode")
-        return _AT_POINT * max(
-            1, taps_of(mode if isinstance(mode, int) else 0, concrete.operands[0].rank - 2)
-        )
+        mode = concrete.own.get("interpolation_mode") or BILINEAR
+        return _AT_POINT * max(1, taps_of(mode, concrete.operands[0].rank - 2))
     if kind not in _COMPUTED:
         return 0
-    return _FUNCTION * (cost.transcendentals // elements) + _RANDOM * (kind in ("dropout", "random"))
+    return _FUNCTION * (cost.transcendentals // elements) + _RANDOM * (kind in _DRAWN)
 
 
 def _slow_gradient(concrete: ConcreteCall) -> float:
