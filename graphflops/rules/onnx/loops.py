@@ -29,6 +29,7 @@ from graphflops.dims import (
     total,
 )
 from graphflops.dims.atoms import Atom
+from graphflops.errors import DimError
 from graphflops.rules.onnx.entries import numbers, unknown
 from graphflops.rules.onnx.sequence import alike, common, one_of
 from graphflops.rules.onnx.values import Number, Place, filled, known_contents
@@ -51,15 +52,14 @@ def before(count: Dim, formula: Dim, turn: str) -> Dim:
     """The formula at a turn before `count`, which is a size or differs from one by a number: simplified by that."""
     sizes = sorted(count.symbols) if isinstance(count, Expr) else []
     more = count - symbol(sizes[0]) if len(sizes) == 1 else None
-    if not isinstance(more, int) or not isinstance(formula, Expr):
+    if not isinstance(more, int) or not isinstance(formula, Expr) or turn not in formula.symbols:
         return formula
-    left = symbol(
-        f"{turn}_left"
-    )  # turns that come behind the one: what has no effect on the formula goes out of it
-    within = formula.substitute({sizes[0]: symbol(turn) + 1 + left - more})
-    return (
-        within if isinstance(within, int) else within.substitute({f"{turn}_left": count - 1 - symbol(turn)})
-    )
+    name = f"{turn}_left"  # the turns that come behind it
+    try:
+        within = formula.substitute({sizes[0]: symbol(turn) + 1 + symbol(name) - more})
+        return within.substitute({name: count - 1 - symbol(turn)}) if isinstance(within, Expr) else within
+    except DimError:  # it grows too large on the way
+        return formula
 
 
 def growth(formula: Dim, turn: str, count: Dim) -> Dim | None:

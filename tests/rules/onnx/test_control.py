@@ -3,7 +3,8 @@ from dataclasses import dataclass
 import pytest
 
 from graphflops.cost import Cost
-from graphflops.dims import compare, dim_min, symbol
+from graphflops.dims import compare, dim_min, prod, symbol
+from graphflops.rules.onnx.loops import before
 from graphflops.tensor import BOOL, INT64, SequenceType, TensorType, UnknownType
 from tests.support import price, shapes, t
 
@@ -233,6 +234,12 @@ def test_the_number_of_a_turn_has_the_axes_that_the_body_takes():
     """As onnxruntime runs it: tf2onnx crops in a loop whose body takes a list of one number."""
     kept = declaring(lambda index, holds: Run((holds, index)), TensorType((1,), INT64))
     assert shapes(price("onnx.Loop.16", number(5), None, body=kept)) == [(5, 1)]
+
+
+def test_a_formula_that_grows_on_the_way_stays_as_it_is():
+    row, wide = symbol("turn_0"), prod(N + symbol(f"a{place}") for place in range(9))
+    assert before(N, dim_min(row + 1, N) + row, "turn_0") == 2 * row + 1
+    assert before(N, wide + row, "turn_0") == wide + row
 
 
 def test_loops_within_loops_have_turns_of_their_own():
