@@ -8,7 +8,7 @@ pointwise operators and reductions over the same elements are one kernel if no o
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from functools import cached_property
 from itertools import chain, pairwise, starmap
 from typing import NamedTuple
@@ -23,6 +23,7 @@ from graphflops.inductor.lowering import JointGraph, Op, users_of
 
 _MOST_MEMBERS = 64  # operators of a kernel, about (its max_fusion_size)
 _FARTHEST = 64  # operators between two that are only joined because they read the same
+_WORTH = 32  # bytes of memory that are worth a byte that is read or written
 
 
 class Kernel(Record, frozen=True, dict=True):
@@ -52,14 +53,16 @@ class Kernel(Record, frozen=True, dict=True):
         return {op.outputs[0]: tuple([name for name in op.reads if name not in op.moved]) for op in single}
 
 
-def fused(stored: Sequence[Op], outputs: Container[str]) -> list[Kernel]:
-    """The kernels of stored operators, in the order of their first ones. outputs: tensors that outlive the graph."""
-    groups = _Groups()
+def fused(stored: Sequence[Op], outputs: Container[str], size: Callable[[str], int]) -> list[Kernel]:
+    """The kernels of stored operators, in the order of their first ones.
+
+    outputs: tensors that outlive the graph. size: bytes of a tensor, also of what is given to the graph.
+    """
+    groups = _Groups(users_of(stored), outputs, size)
     for op in stored:
         groups.add(op)
-    users = users_of(stored)
-    groups.join_to_only_reader(users)
-    return [groups.kernel(group, users, outputs) for group in groups.all if group.members]
+    groups.join_to_only_reader()
+    return [groups.kernel(group) for group in groups.all if group.members]
 
 
 def run_together(one: Op, other: Op) -> bool:
@@ -88,10 +91,12 @@ class _Group(Struct, eq=False):
 class _Groups:
     """Joins stored operators."""
 
-    def __init__(self) -> None:
-        self.all: list[
-            _Group
-        ] = []  # by number of the operator that each began with; one that has joined another is empty
+    def __init__(
+        self, users: Mapping[str, Sequence[Op]], outputs: Container[str], size: Callable[[str], int]
+    ) -> None:
+        self.users, self.outputs, self.size = users, outputs, size
+        # By number of the operator that each began with; one that has joined another is empty.
+        self.all: list[_Group] = []
         self.of: dict[str, _Group] = {}  # by tensor, the one that makes it
         self.readers: dict[tuple[str, str], list[Op]] = {}  # by tensor and part
         self.added: set[str] = set()  # tensors that an operator adds to, or writes in parts
@@ -101,7 +106,7 @@ class _Groups:
         makers = dict.fromkeys(self.of[name] for name in op.reads if name in self.of)
         deepest, number = max((group.depth for group in makers), default=0), len(self.all)
         near = [group for group in makers if group.depth == deepest]
-        if not self.added.isdisjoint(op.reads) or not _fit(near, op):
+        if not self.added.isdisjoint(op.reads) or not self.fit(near, op):
             deepest, near = deepest + 1, []
         self.all.append(_Group([op], deepest, op, number))
         self.of.update(dict.fromkeys(op.outputs, self.all[-1]))
@@ -117,8 +122,9 @@ class _Groups:
                 if (
                     reader is not own
                     and is_near
-                    and _fit([reader], op)
+                    and self.fit([reader], op)
                     and run_together(reader.loop, own.loop)
+                    and not self.raises_peak(reader.members, own.members)
                 ):
                     self.join(reader, own)
             readers.append(op)
@@ -131,38 +137,64 @@ class _Groups:
             group.loop = other.loop
         group.first, other.members = min(group.first, other.first), []
 
-    def join_to_only_reader(self, users: Mapping[str, Sequence[Op]]) -> None:
+    def join_to_only_reader(self) -> None:
         """Join groups that only one other group reads with that group; no kernel lies between them."""
         for group in reversed(self.all):
             names = [name for op in group.members for name in op.outputs]
-            readers = {self.of[user.outputs[0]] for name in names for user in users.get(name, ())} - {group}
+            readers = {self.of[user.outputs[0]] for name in names for user in self.users.get(name, ())} - {
+                group
+            }
             if len(readers) == 1 and self.added.isdisjoint(names):
                 (other,) = readers
                 count = len(group.members) + len(other.members)
-                if count <= _MOST_MEMBERS and run_together(group.loop, other.loop):
+                is_apart = count > _MOST_MEMBERS or self.raises_peak(group.members, other.members)
+                if not is_apart and run_together(group.loop, other.loop):
                     self.join(group, other)
 
-    def kernel(self, group: _Group, users: Mapping[str, Sequence[Op]], outputs: Container[str]) -> Kernel:
+    def fit(self, groups: Sequence[_Group], op: Op) -> bool:
+        """Whether an operator can run in one kernel with all of these groups."""
+        if any(len(group.members) >= _MOST_MEMBERS for group in groups):
+            return False
+        loops = [group.loop for group in groups]
+        is_alike = all(run_together(loop, op) for loop in loops) and all(
+            starmap(run_together, pairwise(loops))
+        )
+        found = [op]
+        for group in groups if is_alike else ():
+            if self.raises_peak(group.members, found):
+                return False
+            found = [*group.members, *found]
+        return is_alike
+
+    def raises_peak(self, members: Sequence[Op], others: Sequence[Op]) -> bool:
+        """Whether two kernels stay apart so that the later one takes the memory of what the earlier one reads last.
+
+        So where it saves 32 times as many bytes as they both read or write (`can_fusion_increase_peak_memory`).
+        """
+        single: list[set[int]] = []
+        touched: list[set[tuple[str, str]]] = []  # tensors, and the parts that are read of them
+        for ops in (members, others):
+            made = {name for op in ops for name in op.outputs}
+            read = {(name, part) for op in ops for name in op.reads for part in op.parts.get(name, ("",))}
+            alone = {name for name, _ in read if name in self.of and len(self.users[name]) == 1} - made
+            single.append({self.size(name) for name in alone if name not in self.outputs})
+            touched.append({(name, "") for name in made} | read)
+        saved = sum(self.size(name) for name, _ in touched[0] & touched[1])
+        return sum(single[0] & single[1]) > _WORTH * saved
+
+    def kernel(self, group: _Group) -> Kernel:
         """A group with what it reads from others and what others read of it."""
         made = {name: None for op in group.members for name in op.outputs}
         reads = {name: None for op in group.members for name in op.reads if name not in made}
         is_extern = group.members[0].kind == "extern"
 
         def is_left(name: str) -> bool:
-            readers = (self.of[user.outputs[0]] for user in users.get(name, ()))
-            return is_extern or name in outputs or any(reader is not group for reader in readers)
+            readers = (self.of[user.outputs[0]] for user in self.users.get(name, ()))
+            return is_extern or name in self.outputs or any(reader is not group for reader in readers)
 
         left = tuple([name for name in made if is_left(name)])
         inside = tuple([name for name in made if name not in left])
         return Kernel(tuple(group.members), left, inside, tuple(reads))
-
-
-def _fit(groups: Sequence[_Group], op: Op) -> bool:
-    """Whether an operator can run in one kernel with all of these groups."""
-    if any(len(group.members) >= _MOST_MEMBERS for group in groups):
-        return False
-    loops = [group.loop for group in groups]
-    return all(run_together(loop, op) for loop in loops) and all(starmap(run_together, pairwise(loops)))
 
 
 # inductor's realize_reads_threshold, realize_acc_reads_threshold and realize_opcount_threshold

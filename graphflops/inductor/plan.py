@@ -208,7 +208,10 @@ def _compiled(joint: JointGraph, ops: Sequence[Op], given: Tensors, outputs: Ten
     steps = [step for op in stored for step in in_steps(op, joint)]
     # What is added to in place has another name then, so that inductor's estimate takes it for freed.
     added = {name for op in steps if op.adds for name in op.outputs}
-    order = lowest_peak(fused(steps, outputs), joint.bytes, given, outputs.keys() - added)
+    kernels = fused(
+        steps, outputs, lambda name: joint.number(joint.inputs.get(name, joint.sizes.get(name, 0)))
+    )
+    order = lowest_peak(kernels, joint.bytes, given, outputs.keys() - added)
     return CompiledGraph(order, given, outputs, computed_again)
 
 

@@ -13,7 +13,7 @@ from tests.inductor.test_kernels import op
 
 
 def nodes(*ops: Op, outputs: set[str]) -> list[list[str]]:
-    return [[each.node for each in kernel.members] for kernel in fused(ops, outputs)]
+    return [[each.node for each in kernel.members] for kernel in fused(ops, outputs, lambda _: 1)]
 
 
 def library(count: int, name: str = "e") -> list[Op]:
@@ -45,9 +45,9 @@ def test_readers_of_one_tensor_join_over_64_operators_at_most(
 
 def test_a_full_kernel_gets_no_more_readers_of_what_it_reads() -> None:
     chain = [op("pointwise", f"t{place}", f"t{place - 1}" if place else "x") for place in range(64)]
-    found = fused([*chain, op("pointwise", "other", "x")], {"t63", "other"})
+    found = fused([*chain, op("pointwise", "other", "x")], {"t63", "other"}, lambda _: 1)
     assert sorted(len(kernel.members) for kernel in found) == [1, 64]
-    found = fused([*chain[:63], op("pointwise", "other", "x")], {"t62", "other"})
+    found = fused([*chain[:63], op("pointwise", "other", "x")], {"t62", "other"}, lambda _: 1)
     assert [len(kernel.members) for kernel in found] == [64]
 
 
@@ -63,7 +63,7 @@ def test_a_chain_joins_its_only_reader_up_to_64_operators(count: int, expected: 
     """The reader also reads what a library makes, so that it comes behind that."""
     chain = [op("pointwise", f"t{place}", f"t{place - 1}" if place else "x") for place in range(count)]
     reader = op("pointwise", "out", f"t{count - 1}", "e")
-    kernels = fused([*chain, op("extern", "e", "y"), reader], {"out"})
+    kernels = fused([*chain, op("extern", "e", "y"), reader], {"out"}, lambda _: 1)
     assert sorted(len(kernel.members) for kernel in kernels) == expected
 
 
@@ -77,16 +77,18 @@ def test_a_chain_with_two_readers_is_a_kernel_of_its_own() -> None:
 
 
 def test_what_a_library_makes_is_stored_though_nothing_reads_it() -> None:
-    (kernel,) = fused([Op("extern", ("a", "b"), ("x",), 100, 0, "a")], {"a"})
+    (kernel,) = fused([Op("extern", ("a", "b"), ("x",), 100, 0, "a")], {"a"}, lambda _: 1)
     assert (kernel.outputs, kernel.inside, kernel.reads) == (("a", "b"), (), ("x",))
-    (kernel,) = fused([Op("pointwise", ("a", "b"), ("x",), 100, 0, "a")], {"a"})
+    (kernel,) = fused([Op("pointwise", ("a", "b"), ("x",), 100, 0, "a")], {"a"}, lambda _: 1)
     assert (kernel.outputs, kernel.inside) == (("a",), ("b",))
 
 
 def test_what_only_its_own_kernel_reads_stays_inside() -> None:
-    (kernel,) = fused([op("pointwise", "a", "x", "y"), op("pointwise", "b", "a", "y")], {"b"})
+    (kernel,) = fused([op("pointwise", "a", "x", "y"), op("pointwise", "b", "a", "y")], {"b"}, lambda _: 1)
     assert (kernel.outputs, kernel.inside, kernel.reads) == (("b",), ("a",), ("x", "y"))
-    both = fused([op("pointwise", "a", "x"), op("extern", "e", "a"), op("pointwise", "b", "a")], {"b", "e"})
+    both = fused(
+        [op("pointwise", "a", "x"), op("extern", "e", "a"), op("pointwise", "b", "a")], {"b", "e"}, len
+    )
     assert [(kernel.outputs, kernel.inside) for kernel in both] == [(("a", "b"), ()), (("e",), ())]
 
 
@@ -177,3 +179,13 @@ def test_steps_of_reductions(
     results: int, length: int, is_inner: bool, of_moments: bool, steps: list[tuple[int, int]]
 ) -> None:
     assert split_lengths(results, length, HOPPER, is_inner=is_inner, of_moments=of_moments) == steps
+
+
+@pytest.mark.parametrize(("size", "count"), [(128, 1), (129, 2)])
+def test_losses_stay_apart_where_the_later_takes_the_memory_of_the_earlier(size: int, count: int) -> None:
+    """Both read a tensor that nothing else reads; together they save 4 bytes, which are worth 128 bytes of memory."""
+    scores = [op("extern", name, "x") for name in ("a", "b")]
+    losses = [op("reduction", f"loss of {name}", name, kept=1) for name in ("a", "b")]
+    total = op("pointwise", "total", *(each.outputs[0] for each in losses), elements=1)
+    kernels = fused([*scores, *losses, total], {"total"}, lambda name: size if name in ("a", "b") else 4)
+    assert len([kernel for kernel in kernels if kernel.is_written and "loss" in str(kernel.members)]) == count

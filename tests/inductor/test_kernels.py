@@ -17,7 +17,7 @@ def op(kind: Any, out: str, *reads: str, elements: int = 100, **more: Any) -> Op
 
 
 def stored(*ops: Op, outputs: set[str]) -> list[tuple[str, ...]]:
-    return [kernel.outputs for kernel in fused(realized(ops, outputs)[0], outputs)]
+    return [kernel.outputs for kernel in fused(realized(ops, outputs)[0], outputs, lambda _: 1)]
 
 
 def test_what_is_computed_from_few_tensors_is_computed_in_each_reader() -> None:

@@ -210,7 +210,7 @@ def test_which_operators_run_together(one: Op, other: Op, expected: bool) -> Non
 
 
 def outputs_of(*ops: Op, outputs: set[str]) -> list[tuple[str, ...]]:
-    return [each.outputs for each in fused(ops, outputs)]
+    return [each.outputs for each in fused(ops, outputs, lambda _: 1)]
 
 
 def test_a_kernel_between_two_others_keeps_them_apart() -> None:
@@ -237,13 +237,13 @@ def test_operators_that_join_one_after_the_other_run_once() -> None:
     """A sum over rows joins what reads its first operand; then what reads its second, of which that is one, joins both."""
     one, two = op("pointwise", "one", "x", "t"), op("pointwise", "two", "u", "t", elements=10)
     rows = op("reduction", "rows", "z", "u", "t", kept=10)
-    kernels = fused([one, two, rows], {"one", "two", "rows"})
+    kernels = fused([one, two, rows], {"one", "two", "rows"}, lambda _: 1)
     assert [[each.node for each in kernel.members] for kernel in kernels] == [["one", "two", "rows"]]
 
 
 def test_a_kernel_has_64_operators_at_most() -> None:
     chain = [op("pointwise", f"t{place}", f"t{place - 1}" if place else "x") for place in range(70)]
-    kernels = fused(chain, {"t69"})
+    kernels = fused(chain, {"t69"}, lambda _: 1)
     assert [len(each.members) for each in kernels] == [64, 6]
     assert kernels[0].outputs == ("t63",)
 
