@@ -16,7 +16,7 @@ from msgspec import field
 
 from graphflops.base.record import Record
 from graphflops.dims import Dim, Expr, evaluate, symbol
-from graphflops.dims.solving import LARGEST_SIZE, affine, common, sizes_taken, solution, symbol_of
+from graphflops.dims.solving import LARGEST_SIZE, affine, common, sizes_taken, solution
 from graphflops.errors import ModelError, shown
 from graphflops.graph import Symbol
 from graphflops.report import Named, Report, SymbolInfo
@@ -239,7 +239,7 @@ def of_described(symbols: Mapping[str, SymbolInfo], inputs: Sequence[Named]) -> 
 
 def is_computed(size: Dim) -> bool:
     """True for an expression that is no symbol by itself."""
-    return isinstance(size, Expr) and not symbol_of(size)
+    return isinstance(size, Expr) and not (len(size.symbols) == 1 and size is symbol(min(size.symbols)))
 
 
 def axes_of(types: Mapping[str, Any]) -> dict[str, Dim]:
