@@ -13,7 +13,7 @@ from itertools import islice
 import torch
 
 from graphflops.ops import index
-from graphflops.ops.operator import ARGUMENTS
+from graphflops.ops.operator import ARGUMENTS, orders
 
 _LIBRARIES = (
     "torch.ao.quantization.fx._decomposed",
@@ -46,6 +46,12 @@ def in_order(some: tuple[str, ...], every: tuple[str, ...]) -> bool:
     return all(name in rest for name in some)
 
 
+def missing() -> dict[str, tuple[str, ...]]:
+    """The argument names of the installed libraries that the table lacks, by operator."""
+    found = declared().items()
+    return {one: names for one, names in found if not any(in_order(names, order) for order in orders(one))}
+
+
 def with_installed(table: dict[str, set[tuple[str, ...]]]) -> dict[str, set[tuple[str, ...]]]:
     """The table with the names of the installed release: in the place of those that are fewer, beside others."""
     found = dict(table)
@@ -69,8 +75,8 @@ def read() -> dict[str, set[tuple[str, ...]]]:
 def text(table: dict[str, set[tuple[str, ...]]]) -> str:
     """The table: names, then the operators that have them, in lines of no more than 16 operators, each between blanks."""
     groups = defaultdict(list)
-    for spelling, orders in sorted(table.items()):
-        for names in sorted(orders):
+    for spelling, known in sorted(table.items()):
+        for names in sorted(known):
             groups[names].append(spelling.removeprefix("aten."))
     lines = []
     for names, spellings in groups.items():
