@@ -7,6 +7,7 @@ from typing import Literal, Union
 
 from msgspec import Struct
 
+from graphflops.kernels.choices import all_constants
 from graphflops.tensor import DTYPES
 
 # copy: layout conversions, casts and concatenations. transfer: copies from and to the host's memory. other: anything
@@ -178,19 +179,14 @@ class Kernel(Struct, frozen=True):
         """How many kernels the CPU starts: one, or those of each group and its conversions of operand, weight and result."""
         sizes = self.sizes
         if self.family == "decomposition" and isinstance(sizes, Rows):  # all matrices, or one after the other
-            return _LAUNCHES.get(self.variant, 1) + _OF_EACH.get(self.variant, 0) * sizes.rows
+            of_all = all_constants("aten_2", "launches.decomposition").get(self.variant, 1)
+            return int(of_all + all_constants("aten_2", "launches.matrix").get(self.variant, 0) * sizes.rows)
         if not isinstance(sizes, Convolution) or not sizes.is_looped:
             return 1
         is_pointwise = prod(sizes.filter) == 1
         if self.variant == DIRECT or (is_pointwise and self.dtype == "float32"):
             return sizes.groups
         return sizes.groups * (3 if is_pointwise or sizes.channels_last else 4)
-
-
-# Kernels of a decomposition, and further ones of each matrix. Read off 500 calls on an H200.
-_NUMBERS = "lu:3 triangular:5 cholesky:6 cholesky_solve:6 qr:7 svd:9 inverse:10 determinant:12 eigh:20 exponential:58"
-_LAUNCHES = {way: int(number) for way, number in [each.split(":") for each in _NUMBERS.split()]}
-_OF_EACH = {"qr": 9, "eig": 100}
 
 
 def bytes_of(dtype: str) -> float:

@@ -29,12 +29,18 @@ _WAYS = {
     "exponential": "matrix_exp linalg_matrix_exp",
 }
 _WAY_OF = {word: way for way, words in _WAYS.items() for word in words.split()}
-# By way, what its gradient takes: products, triangular solutions, and copies of matrices (FunctionsManual.cpp of PyTorch).
-_PARTS = (
-    "inverse 2 0 1, solve 1 1 3, triangular 1 1 2, cholesky 1 2 2, determinant 0 2 3, lu 2 2 12, qr 3 1 6"
-)
-_PARTS += ", eigh 3 0 7, svd 4 0 14"
-_GRADIENTS = {way: [*map(int, counts)] for way, *counts in map(str.split, _PARTS.split(","))}
+# By way, the products, triangular solutions and copies of matrices that its gradient takes (FunctionsManual.cpp of PyTorch).
+_GRADIENTS = {
+    "inverse": (2, 0, 1),
+    "solve": (1, 1, 3),
+    "triangular": (1, 1, 2),
+    "cholesky": (1, 2, 2),
+    "determinant": (0, 2, 3),
+    "lu": (2, 2, 12),
+    "qr": (3, 1, 6),
+    "eigh": (3, 0, 7),
+    "svd": (4, 0, 14),
+}
 _MATRIX_RANK = 2
 
 

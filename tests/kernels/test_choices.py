@@ -18,6 +18,7 @@ from graphflops.kernels.choices import Choice, chosen, library
 from graphflops.kernels.convolution import Convolution, Layout
 from graphflops.kernels.cudnn import Problem
 from graphflops.kernels.kernel import Convolution as Sizes
+from graphflops.kernels.matrices import _WAYS
 from graphflops.rules.work import WORK
 from graphflops.tensor import BFLOAT16, FLOAT32, TensorType
 from tests.one_call import g
@@ -69,6 +70,8 @@ def test_each_limit_is_read_by_code_and_says_what_it_counts(file: str) -> None:
         family, _, word = name.rpartition(".")
         if name.startswith("pointwise."):  # and a function, with its form if it has several
             family, word = "pointwise", "none" if name.split(".")[1] in WORK else name
+        if family.startswith("launches."):  # and a way in which matrices are decomposed
+            word = family if word in _WAYS else name
         assert f'"{family}"' in code or f'"{family}.' in code, name
         assert f'"{word}"' in code, name
         assert limit.value > 0
