@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
 from functools import cached_property
-from itertools import chain, pairwise, starmap
+from itertools import chain, pairwise
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -73,8 +73,7 @@ def run_together(one: Op, other: Op) -> bool:
     if not one.is_fusible or not other.is_fusible:
         return False
     if bool(one.kept) == bool(other.kept):
-        sizes = [(each.elements, each.kept, each.is_across) for each in (one, other)]
-        return sizes[0] == sizes[1]
+        return (one.elements, one.kept, one.is_across) == (other.elements, other.kept, other.is_across)
     loop, rows = (other, one) if one.kept else (one, other)
     return loop.elements == rows.kept or (rows.is_inner and rows.in_order and loop.elements == rows.elements)
 
@@ -119,13 +118,8 @@ class _Groups:
             for reader in dict.fromkeys(self.of[other.outputs[0]] for other in readers[-_FARTHEST:]):
                 own = self.of[op.outputs[0]]  # which an earlier reader may have become just now
                 is_near = number - reader.first <= _FARTHEST and reader.depth == own.depth
-                if (
-                    reader is not own
-                    and is_near
-                    and self.fit([reader], op)
-                    and run_together(reader.loop, own.loop)
-                    and not self.raises_peak(reader.members, own.members)
-                ):
+                is_open = reader is not own and is_near and run_together(reader.loop, own.loop)
+                if is_open and self.fit([reader], op, own.members):
                     self.join(reader, own)
             readers.append(op)
 
@@ -141,30 +135,28 @@ class _Groups:
         """Join groups that only one other group reads with that group; no kernel lies between them."""
         for group in reversed(self.all):
             names = [name for op in group.members for name in op.outputs]
-            readers = {self.of[user.outputs[0]] for name in names for user in self.users.get(name, ())} - {
-                group
-            }
+            users = (user for name in names for user in self.users.get(name, ()))
+            readers = {self.of[user.outputs[0]] for user in users} - {group}
             if len(readers) == 1 and self.added.isdisjoint(names):
                 (other,) = readers
                 count = len(group.members) + len(other.members)
-                is_apart = count > _MOST_MEMBERS or self.raises_peak(group.members, other.members)
-                if not is_apart and run_together(group.loop, other.loop):
+                is_open = count <= _MOST_MEMBERS and run_together(group.loop, other.loop)
+                if is_open and not self.raises_peak(group.members, other.members):
                     self.join(group, other)
 
-    def fit(self, groups: Sequence[_Group], op: Op) -> bool:
-        """Whether an operator can run in one kernel with all of these groups."""
+    def fit(self, groups: Sequence[_Group], op: Op, members: Sequence[Op] = ()) -> bool:
+        """Whether an operator can run in one kernel with all of these groups. members: of a kernel that it is in already."""
         if any(len(group.members) >= _MOST_MEMBERS for group in groups):
             return False
         loops = [group.loop for group in groups]
-        is_alike = all(run_together(loop, op) for loop in loops) and all(
-            starmap(run_together, pairwise(loops))
-        )
-        found = [op]
-        for group in groups if is_alike else ():
+        if not all(run_together(*pair) for pair in (*((loop, op) for loop in loops), *pairwise(loops))):
+            return False
+        found = members or [op]
+        for group in groups:
             if self.raises_peak(group.members, found):
                 return False
             found = [*group.members, *found]
-        return is_alike
+        return True
 
     def raises_peak(self, members: Sequence[Op], others: Sequence[Op]) -> bool:
         """Whether two kernels stay apart so that the later one takes the memory of what the earlier one reads last.
