@@ -138,6 +138,7 @@ def affine_grid(theta: TensorType, size: TensorType) -> Estimate:
     """Every position, with a 1 appended, times the transposed affine matrix."""
     count = many(size) or theta.shape[1] + 2  # one row of the matrix for each axis of the picture
     require_known(isinstance(count, int), "how many axes the grid has depends on data")
+    assert isinstance(count, int)
     require(count in (4, 5), f"a grid of {count} axes")
     shape = sizes(size) or (theta.shape[0], *(unknown("grid", place) for place in range(1, count)))
     return replace(resample.affine_grid_generator(theta, shape), reads=(theta, size))
