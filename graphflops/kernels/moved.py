@@ -250,6 +250,8 @@ def scatter(call: ConcreteCall) -> list[Kernel]:
     kernel = scattered(x, elements, name) if is_along_rows else added_rows(x, elements)
     if name in _BY_ELEMENT and not is_along_rows:
         kernel = replace(kernel, variant=_ELEMENT_VARIANT)
+    if name == "index_copy":  # what it writes over is not read
+        kernel = replace(kernel, read_bytes=kernel.written_bytes)
     if name == "scatter_reduce":
         return [copy(x)] * (2 - 2 * call.operator.mutates) + _reduced(call, x, source, kernel)
     return [copy(x)] * (not call.operator.mutates) + [kernel]
