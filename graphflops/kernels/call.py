@@ -77,7 +77,7 @@ class Sizes:
         number = dim if isinstance(dim, int) else evaluate(dim, self.values)
         if number is None or number > _MOST:
             raise OpenSizeError(str(dim))
-        return max(number, 0)
+        return number if number > 0 else 0
 
     def bound(self, value: Value) -> Value:
         """A tensor's type with numbers for sizes; other values as they are."""
