@@ -201,15 +201,16 @@ def expanded(
     prices: Prices | None = None,
 ) -> Expanded:
     """The calls that run."""
-    composed = {op for op in {call.node.op for call in calls} if _function(COMPOSITES, op) is not None}
-    if not composed:
+    functions = {op: _function(COMPOSITES, op) for op in {call.node.op for call in calls}}
+    if not any(functions.values()):
         return Expanded(calls, values, {}, {}, [(call, place) for place, call in enumerate(calls)])
     found, given = list[PricedCall](), list[tuple[PricedCall, int]]()
     made, until, outer = dict(values), dict[str, int](), dict[str, Node]()
     for call in calls:
-        is_one = call.node.op in composed and len(call.node.outputs) == 1 and call.node.outputs[0] is not None
-        is_fused = is_one and call.node.operator.kind == "attention" and call.node.name not in unfused
-        if is_one and not is_fused and (applied := _applied(COMPOSITES, call, values, prices=prices)):
+        function = functions[call.node.op] if len(call.node.outputs) == 1 and call.node.outputs[0] else None
+        if function and call.node.operator.kind == "attention" and call.node.name not in unfused:
+            function = None
+        if function and (applied := _applied(function, Calls(call, values, prices=prices))):
             inner, result = applied
             inside = inner.result(result)
             first, last = len(found), len(found) + len(inside) - 1
@@ -248,29 +249,21 @@ def gradient_calls(call: PricedCall, values: Values) -> Inside | None:
 def _unseen(
     functions: Mapping[str, Composite], call: PricedCall, values: Values, results: Sequence[Value]
 ) -> Inside | None:
-    applied = _applied(functions, call, values, is_seen=False)
-    if applied is None:
+    function = _function(functions, call.node.op)
+    applied = function and _applied(function, Calls(call, values, is_seen=False))
+    if not applied:
         return None
     t, _ = applied
     return Inside(t.calls, t.known, t.beside(total(x.nbytes for x in results if isinstance(x, TensorType))))
 
 
-def _applied(
-    functions: Mapping[str, Composite],
-    call: PricedCall,
-    values: Values,
-    *,
-    is_seen: bool = True,
-    prices: Prices | None = None,
-) -> tuple[Calls, Any] | None:
-    """The calls of ATen's function, and what it returns; None where there is none, or for other arguments than its."""
-    function = _function(functions, call.node.op)
-    if function is None or call.estimate.unknown:
+def _applied(function: Composite, t: Calls) -> tuple[Calls, Any] | None:
+    """The calls of ATen's function, and what it returns; None for other arguments than its."""
+    if t.of.estimate.unknown:
         return None
-    t = Calls(call, values, is_seen=is_seen, prices=prices)
-    kwargs = {name: _mapped(value, t.operand) for name, value in call.node.kwargs}
+    kwargs = {name: _mapped(value, t.operand) for name, value in t.of.node.kwargs}
     try:
-        return t, function(t, *_mapped(call.node.args, t.operand), **kwargs)
+        return t, function(t, *_mapped(t.of.node.args, t.operand), **kwargs)
     except (GraphflopsError, TypeError):
         return None
 
