@@ -187,26 +187,26 @@ def statements(text: str, own: str = "") -> tuple[Statement, ...]:
     return tuple(found) or (Statement(),)
 
 
-@lru_cache(maxsize=4096)
 def module_variable(text: str, path: str) -> str:
     """The variable that holds a module, where a line calls the one inside of it at a path: `self` of `self.a(x)`."""
-    for part in (part for tree in _parsed(text) for part in ast.walk(tree)):
-        match part:
-            case ast.Attribute(ast.Name(name), word) if word in path.split("."):
-                return name
-    return ""
+    words = path.split(".")
+    return next((name for name, word in _attributes(text) if word in words), "")
+
+
+@lru_cache(maxsize=4096)
+def _attributes(text: str) -> list[tuple[str, str]]:
+    """The attributes of variables in a line, each with its variable."""
+    parts = [part for tree in _parsed(text) for part in ast.walk(tree) if isinstance(part, ast.Attribute)]
+    return [(part.value.id, part.attr) for part in parts if isinstance(part.value, ast.Name)]
 
 
 def module_variables(nodes: Sequence[Node]) -> dict[str, str]:
     """By file: the variable that holds the module whose forward runs, as its calls of other modules show it."""
     found: dict[str, str] = {}
-    asked: set[tuple[str, str, str]] = set()
     for stack, modules, module in dict.fromkeys([(n.python_stack, n.module_stack, n.module) for n in nodes]):
         lines = code_lines(stack, modules)
         for line, inner in zip(lines, [*[line.module for line in lines[1:]], module], strict=False):
-            ask = (line.file, line.text, inner)
-            if inner != line.module and line.file not in found and ask not in asked:
-                asked.add(ask)
+            if inner != line.module and line.file not in found:
                 name = module_variable(line.text, inner.removeprefix(line.module).removeprefix("."))
                 found.update({line.file: name} if name else {})
     return found
