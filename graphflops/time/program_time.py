@@ -136,7 +136,7 @@ class _Timer:
             own, fast, slow = took * 3 if len(took) == 1 else took  # a graph takes as long beside any CPU
             found = batch.call_time(own * times, clock.is_eager, self.host, times)
             if batch.collective:
-                found = tally.exchanged(found, batch.collective * times, launch, clock.link.finished)
+                found = tally.exchanged(found, batch.collective * times, launch, clock)
             if found.seconds:
                 tally.parts.append(found)
             tally.runs[batch] += 0 if part == "wait" else times
@@ -185,7 +185,8 @@ def _run(launch: Launches, batch: Batch, clock: Clock) -> float:
         (kernel,) = batch.kernels
         if kernel.family == "transfer":
             return clock.copy(launch.ticket, batch.seconds, kernel.variant)
-        return clock.start(launch.ticket, batch.seconds, launch.stream, is_ahead=launch.is_ahead)
+        how = {"is_ahead": launch.is_ahead, "host_seconds": launch.host_seconds}
+        return clock.start(launch.ticket, batch.seconds, launch.stream, **how)
     if part == "wait":
         return clock.wait(launch.ticket)
     if clock.link.queues:
@@ -263,18 +264,16 @@ class _Tally(Struct):
         self.communication += phase.communication * times
         self.exposed += phase.exposed * times
 
-    def exchanged(
-        self, time: CallTime, seconds: float, launch: Launches, finished: dict[int, Running]
-    ) -> CallTime:
-        """Count a collective where it starts. finished: those that have ended, by ticket."""
+    def exchanged(self, time: CallTime, seconds: float, launch: Launches, clock: Clock) -> CallTime:
+        """Count a collective where it starts."""
+        times = launch.times
         if launch.part == "wait":
-            done, times = finished.pop(launch.ticket), launch.times
-            lasted, ahead = done.lasted * times, done.ahead * times
-            return time._replace(exposed=done.alone * times, waited=time.seconds, elapsed=lasted, ahead=ahead)
+            done = clock.link.finished.pop(launch.ticket)
+            return time._replace(exposed=done.alone * times, waited=time.seconds, elapsed=done.lasted * times)
         self.communication += seconds
         time = time._replace(collective=seconds, group=launch.stream)
         if launch.part == "start":
-            return time
+            return time._replace(ahead=clock.ahead * times)
         self.exposed += seconds
         return time._replace(exposed=seconds, waited=seconds, elapsed=seconds, awaited_at=launch.row)
 
