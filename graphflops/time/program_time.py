@@ -134,7 +134,8 @@ class _Timer:
                 took = tuple([_run(launch, batch, each) for each in self.clocks])
                 tally.exposed += (clock.link.alone - alone) * times
             own, fast, slow = took * 3 if len(took) == 1 else took  # a graph takes as long beside any CPU
-            found = batch.call_time(own * times, clock.is_eager, self.host, times)
+            runs = times * (part != "start")  # what a start takes is the CPU's time
+            found = batch.call_time(own * times, clock.is_eager, self.host, runs)
             if batch.collective:
                 found = tally.exchanged(found, batch.collective * times, launch, clock)
             if found.seconds:
@@ -185,8 +186,8 @@ def _run(launch: Launches, batch: Batch, clock: Clock) -> float:
         (kernel,) = batch.kernels
         if kernel.family == "transfer":
             return clock.copy(launch.ticket, batch.seconds, kernel.variant)
-        how = {"is_ahead": launch.is_ahead, "host_seconds": launch.host_seconds}
-        return clock.start(launch.ticket, batch.seconds, launch.stream, **how)
+        stream, is_ahead = launch.stream, launch.is_ahead
+        return clock.start(launch.ticket, batch.seconds, stream, is_ahead=is_ahead, after=launch.host_seconds)
     if part == "wait":
         return clock.wait(launch.ticket)
     if clock.link.queues:

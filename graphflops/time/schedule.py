@@ -271,9 +271,7 @@ class Clock(Struct):
     # By stream, when a collective was last awaited: until then one that runs ahead does not begin.
     released: dict[str, float] = {}
     link: Link = field(default_factory=Link)  # the collectives that are not awaited yet
-    ahead: float = (
-        0.0  # seconds by which the last one could run before the CPU and the kernels so far are done
-    )
+    ahead: float = 0.0  # seconds by which the last one could run before the launches so far are done
     copies: dict[int, float] = {}  # by ticket, when copies over the bus beside kernels end
     bus: dict[str, float] = {}  # by direction, when it is free
 
@@ -330,18 +328,11 @@ class Clock(Struct):
         return self.now - before
 
     def start(
-        self,
-        ticket: int,
-        seconds: float,
-        stream: str = "",
-        *,
-        is_ahead: bool = False,
-        host_seconds: float = 0.0,
+        self, ticket: int, seconds: float, stream: str = "", *, is_ahead: bool = False, after: float = 0.0
     ) -> float:
         """Start a collective once all kernels before have run, and return by how much the program takes longer.
 
-        is_ahead: whether it waits for no kernel, only for the CPU: then the kernels before take longer. host_seconds: of the
-        CPU after it has started.
+        is_ahead: whether it waits for no kernel, only for the CPU: then the kernels before take longer. after: CPU seconds.
         """
         before = begin = self.now
         if is_ahead:
@@ -350,7 +341,7 @@ class Clock(Struct):
             self.gpu += delay
         else:
             self.link.start(ticket, begin, seconds, stream)
-        self.host += host_seconds * self.slowness * self.is_eager
+        self.host += after * self.slowness * self.is_eager
         self.ahead = self.now - begin
         return self.now - before
 
