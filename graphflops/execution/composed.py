@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Sequence
+from functools import cached_property
 from math import inf
 from typing import Any
 
@@ -104,13 +105,13 @@ def einsum(t: Calls, equation: str, tensors: tuple[Operand, ...], path: Axes | N
     return factors[0].summed(t, set(factors[0].labels) - set(read.output)).permuted(t, read.output).tensor
 
 
-class _Factor(Record, frozen=True):
+class _Factor(Record, frozen=True, dict=True):
     """A tensor with labels for its axes."""
 
     tensor: Operand
     labels: Sequence[str]
 
-    @property
+    @cached_property
     def sizes(self) -> dict[str, Dim]:
         """By label, the size of an axis, but for those of one element."""
         return {x: size for x, size in zip(self.labels, self.tensor.shape, strict=True) if size != 1}

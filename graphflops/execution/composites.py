@@ -23,13 +23,14 @@ from graphflops.execution.strides import Values, size_hint
 from graphflops.graph import Node, Ref
 from graphflops.ops import operator
 from graphflops.passes.gradients import reached
-from graphflops.passes.price_call import price_call, without_gradient
+from graphflops.passes.price_call import Priced, key_of, price_call, without_gradient
 from graphflops.passes.program import PricedCall, owners
 from graphflops.rules.registry import find
-from graphflops.tensor import INT64, TensorType, mapped
+from graphflops.tensor import INT64, TensorType
 
 Composite = Callable[..., Any]
 Function = TypeVar("Function", bound=Composite)
+Prices = dict[tuple[Any, ...], Priced]  # of what composites have called, by operator and operands
 
 COMPOSITES: dict[str, Composite] = {}
 KERNELS: dict[str, Composite] = {}
@@ -82,8 +83,11 @@ _NONE = Operand("", TensorType((), INT64))
 class Calls:
     """The calls that a composite makes. of: the call that it is. is_seen: whether autograd sees them."""
 
-    def __init__(self, of: PricedCall, values: Values, *, is_seen: bool = True) -> None:
+    def __init__(
+        self, of: PricedCall, values: Values, *, is_seen: bool = True, prices: Prices | None = None
+    ) -> None:
         self.of, self.is_seen = of, is_seen
+        self.prices = {} if prices is None else prices
         self.calls: list[PricedCall] = []
         self.values: dict[str, Value] = {}  # those that they make
         # Where autograd does not see them: results and gradients of the call, and the first of them.
@@ -100,14 +104,13 @@ class Calls:
 
     def call(self, op: str, *args: Any, **kwargs: Any) -> Operand:
         """The first result of one call. Raises RuleError where it has no price."""
-        rule, spelled = find(op), operator(op)
-        if rule is None:
-            raise RuleError(op)
-        in_place = spelled.mutates and not rule.key.startswith(spelled.base)
         given = (args, tuple(kwargs.items()))
         types, refs = [_mapped(given, change) for change in (lambda x: x.type, lambda x: Ref(x.name))]
         training = self.is_seen and self.of.gradient is not None
-        priced = price_call(rule, op, *types, in_place=in_place, training=training)
+        key = (op, training, key_of(types))
+        priced = self.prices.get(key)
+        if priced is None:
+            priced = self.prices[key] = _price(op, types, training)
         if priced.estimate.unknown:
             raise RuleError(priced.estimate.unknown)
         number, outer = len(self.calls), self.of
@@ -172,6 +175,15 @@ class Calls:
         return calls
 
 
+def _price(op: str, types: tuple[Any, ...], training: bool) -> Priced:
+    """The price of one call of a composite. Raises RuleError where there is no rule."""
+    rule, spelled = find(op), operator(op)
+    if rule is None:
+        raise RuleError(op)
+    in_place = spelled.mutates and not rule.key.startswith(spelled.base)
+    return price_call(rule, op, *types, in_place=in_place, training=training)
+
+
 class Expanded(Record, frozen=True):
     """Calls with those of composites in their places."""
 
@@ -182,16 +194,23 @@ class Expanded(Record, frozen=True):
     given: Sequence[tuple[PricedCall, int]]  # the calls before, and the last place that stands for each
 
 
-def expanded(calls: Sequence[PricedCall], values: Values, unfused: Container[str] = ()) -> Expanded:
-    """The calls that run. unfused: names of the attentions that no kernel of their own takes."""
-    if not any(name in COMPOSITES for op in {call.node.op for call in calls} for name in _names(op)):
+def expanded(
+    calls: Sequence[PricedCall],
+    values: Values,
+    unfused: Container[str] = (),  # names of the attentions that no kernel of their own takes
+    prices: Prices | None = None,
+) -> Expanded:
+    """The calls that run."""
+    functions = {op: _function(COMPOSITES, op) for op in {call.node.op for call in calls}}
+    if not any(functions.values()):
         return Expanded(calls, values, {}, {}, [(call, place) for place, call in enumerate(calls)])
     found, given = list[PricedCall](), list[tuple[PricedCall, int]]()
     made, until, outer = dict(values), dict[str, int](), dict[str, Node]()
     for call in calls:
-        has_one_result = len(call.node.outputs) == 1 and call.node.outputs[0] is not None
-        is_fused = call.node.operator.kind == "attention" and call.node.name not in unfused
-        if has_one_result and not is_fused and (applied := _applied(COMPOSITES, call, values)):
+        function = functions[call.node.op] if len(call.node.outputs) == 1 and call.node.outputs[0] else None
+        if function and call.node.operator.kind == "attention" and call.node.name not in unfused:
+            function = None
+        if function and (applied := _applied(function, Calls(call, values, prices=prices))):
             inner, result = applied
             inside = inner.result(result)
             first, last = len(found), len(found) + len(inside) - 1
@@ -230,34 +249,39 @@ def gradient_calls(call: PricedCall, values: Values) -> Inside | None:
 def _unseen(
     functions: Mapping[str, Composite], call: PricedCall, values: Values, results: Sequence[Value]
 ) -> Inside | None:
-    applied = _applied(functions, call, values, is_seen=False)
-    if applied is None:
+    function = _function(functions, call.node.op)
+    applied = function and _applied(function, Calls(call, values, is_seen=False))
+    if not applied:
         return None
     t, _ = applied
     return Inside(t.calls, t.known, t.beside(total(x.nbytes for x in results if isinstance(x, TensorType))))
 
 
-def _applied(
-    functions: Mapping[str, Composite], call: PricedCall, values: Values, *, is_seen: bool = True
-) -> tuple[Calls, Any] | None:
-    """The calls of ATen's function, and what it returns; None where there is none, or for other arguments than its."""
-    function = next((functions[name] for name in _names(call.node.op) if name in functions), None)
-    if function is None or call.estimate.unknown:
+def _applied(function: Composite, t: Calls) -> tuple[Calls, Any] | None:
+    """The calls of ATen's function, and what it returns; None for other arguments than its."""
+    if t.of.estimate.unknown:
         return None
-    t = Calls(call, values, is_seen=is_seen)
-    kwargs = {name: _mapped(value, t.operand) for name, value in call.node.kwargs}
+    kwargs = {name: _mapped(value, t.operand) for name, value in t.of.node.kwargs}
     try:
-        return t, function(t, *_mapped(call.node.args, t.operand), **kwargs)
+        return t, function(t, *_mapped(t.of.node.args, t.operand), **kwargs)
     except (GraphflopsError, TypeError):
         return None
 
 
+def _function(functions: Mapping[str, Composite], op: str) -> Composite | None:
+    """The function of an operator, or of its overload."""
+    overload, word = _names(op)
+    return functions.get(overload) or functions.get(word)
+
+
 @lru_cache(maxsize=4096)
-def _names(op: str) -> tuple[str, ...]:
+def _names(op: str) -> tuple[str, str]:
     spelled = operator(op)
-    return (f"{spelled.word}.{spelled.variant}", spelled.word) if spelled.dialect == "aten" else ()
+    return (f"{spelled.word}.{spelled.variant}", spelled.word) if spelled.dialect == "aten" else ("", "")
 
 
 def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
     """An argument with something else in place of its tensors."""
-    return mapped(value, lambda x: change(x) if isinstance(x, (Operand, Ref)) else x)
+    if isinstance(value, tuple):
+        return tuple([_mapped(item, change) for item in value])
+    return change(value) if isinstance(value, (Operand, Ref)) else value

@@ -32,7 +32,8 @@ def with_fast_paths(
     given: weights and buffers. returned: results of the graph. kinds: of modules, all where none is given.
     """
     kinds = kinds or (LAYER, _ATTENTION)
-    if not any(_module(stack, kinds)[0] for stack in {call.node.module_stack for call in calls}):
+    stacks = ";".join({call.node.module_stack for call in calls})
+    if not any(kind in stacks for kind in kinds):
         return calls
     readers: dict[str, int] = {}  # by value: the last call that reads it
     for place, call in enumerate(calls):

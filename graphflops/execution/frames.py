@@ -104,6 +104,7 @@ class References:
         return Lifetimes(self.until, frozenset(x for x in longer if used.get(x, -1) < self.assumed[x]))
 
     def hold(self, values: Iterable[str], last: int) -> None:
+        """Keep values at least until a call has run."""
         until = self.until
         for value in values:
             owner = self.memory_of.get(value)
@@ -184,9 +185,11 @@ class References:
         following: the next line of the function. Operands of a statement that opened there live until it is done.
         """
         last, statement = self.last, frame.statement
-        self.hold((*frame.locals.values(), *frame.operands), last)
-        self.tell_tuples(frame)
-        self.let_go(frame)
+        if frame.locals or frame.operands:
+            self.hold((*frame.locals.values(), *frame.operands), last)
+        if frame.variables:
+            self.tell_tuples(frame)
+            self.let_go(frame)
         made = self.read_later(frame) if statement.is_piece or statement.targets else []
         frame.operands = set()
         if statement.is_piece:
@@ -195,7 +198,8 @@ class References:
                 frame.operands = {self.memory_of.get(value, value) for value in own}
             else:
                 frame.variables[f"#{last}"] = tuple(own)
-        for target, held in zip(statement.targets, self.assigned(frame, made), strict=True):
+        given = self.assigned(frame, made) if statement.targets else ()
+        for target, held in zip(statement.targets, given, strict=True):
             name = target.replace("#", f"#{frame.opened}.") if "#" in target else target
             kept = frame.variables.get(name, ()) if name.endswith("[]") else ()  # another element each time
             if not kept:
@@ -238,8 +242,8 @@ class References:
         The variable has got that value on a line in between, taken to be right after what it held was read last. It is one
         that no variable is known to hold, if there is one.
         """
-        name = next(iter(frame.statement.given), "")
-        if not name or not frame.variables:
+        name = frame.statement.given[0] if frame.statement.given else ""
+        if not name:
             return
         places = slice(frame.first, self.last + 1)
         values = set().union(*self.reads[places]).difference(*self.results[places])

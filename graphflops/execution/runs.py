@@ -20,7 +20,7 @@ from graphflops.cost import Estimate, Value
 from graphflops.devices import Platform
 from graphflops.dims import differ, evaluate, total
 from graphflops.execution.composed_losses import expanded
-from graphflops.execution.composites import Expanded
+from graphflops.execution.composites import Expanded, Prices
 from graphflops.execution.export_only import as_run, in_place, placed, without_whole_slices
 from graphflops.execution.fast_path import with_fast_paths
 from graphflops.execution.frames import Lifetimes, References
@@ -174,6 +174,7 @@ class Runs:
     known: dict[tuple[PricedGraph, bool, frozenset[str]], Run] = field(default_factory=dict)
     asked: dict[tuple[PricedGraph, bool, bool], Run] = field(default_factory=dict)
     consistent: dict[PricedGraph, Sequence[PricedCall]] = field(default_factory=dict)
+    prices: Prices = field(default_factory=dict)
 
     def of(self, graph: PricedGraph, *, has_fast_paths: bool = False, records: bool = False) -> Run:
         """The run of a graph. has_fast_paths: modules that have one are a single call, as where nothing wants a gradient.
@@ -229,7 +230,7 @@ class Runs:
                 calls = in_place(calls)
             calls = without_whole_slices(calls, values, graph.graph.returned)
             calls, values = as_run(calls, self.attentions, values, graph.graph.eager)
-        run = expanded(calls, values, unfused)
+        run = expanded(calls, values, unfused, self.prices)
         layouts = Layouts(run.calls, run.values, self.platform, graph.graph.orders)
         return Run(run, layouts, graph.graph)
 

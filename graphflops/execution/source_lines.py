@@ -101,11 +101,11 @@ def code_lines(python_stack: str, module_stack: str) -> tuple[CodeLine, ...]:
     Each forward in a stack is that of the next module; further ones are inherited by the last.
     """
     modules = [path for path in map(_module, module_stack.split(";")) if path is not None] or [""]
-    depth, last = -1, len(modules) - 1
-    lines: list[CodeLine] = []
+    depth, lines = -1, list[CodeLine]()
     for frame in _frames(python_stack):
-        depth += depth < last and frame[1] == "forward"
-        lines.append(_line(frame, modules[max(0, depth)]))
+        if frame[1] == "forward" and depth < len(modules) - 1:
+            depth += 1
+        lines.append(_line(frame, modules[depth if depth > 0 else 0]))
     return tuple(lines)
 
 
@@ -152,23 +152,22 @@ class Statement(Struct, frozen=True):
 
     def role(self, op: str, child: str = "") -> tuple[bool, bool]:
         """Whether it spells an operator, or `child`, the module in its own that the call is part of, and runs that last."""
-        if not child:
-            return _role(self.called, self.kinds, self.runs_last, op)
-        words = _module_words(child)
-        is_spelled = not self.called.isdisjoint(words)
-        return is_spelled, not {*words, *[""] * (not is_spelled)}.isdisjoint(self.runs_last)
+        return _role(self.called, self.kinds, self.runs_last, "" if child else op, child)
 
 
 @lru_cache(maxsize=4096)
 def _role(
-    called: frozenset[str], kinds: frozenset[str], runs_last: tuple[str, ...], op: str
+    called: frozenset[str], kinds: frozenset[str], runs_last: tuple[str, ...], op: str, child: str
 ) -> tuple[bool, bool]:
+    if child:
+        words = _module_words(child)
+        is_spelled = not called.isdisjoint(words)
+        return is_spelled, not {*words, *[""] * (not is_spelled)}.isdisjoint(runs_last)
     last, spelled = tuple(filter(None, runs_last)), operator(op)
     word = "to" if spelled.kind == "cast" else spelled.word.strip("_")
     return word in called or spelled.kind in kinds, word.startswith(last)
 
 
-@lru_cache(maxsize=4096)
 def _module_words(path: str) -> tuple[str, str]:
     """How code calls a module: `conv`, or `layers.3` for one in a list; and as an attribute of the module that calls it."""
     before, _, name = path.rpartition(".")
@@ -188,14 +187,17 @@ def statements(text: str, own: str = "") -> tuple[Statement, ...]:
     return tuple(found) or (Statement(),)
 
 
-@lru_cache(maxsize=4096)
 def module_variable(text: str, path: str) -> str:
     """The variable that holds a module, where a line calls the one inside of it at a path: `self` of `self.a(x)`."""
-    for part in (part for tree in _parsed(text) for part in ast.walk(tree)):
-        match part:
-            case ast.Attribute(ast.Name(name), word) if word in path.split("."):
-                return name
-    return ""
+    words = path.split(".")
+    return next((name for name, word in _attributes(text) if word in words), "")
+
+
+@lru_cache(maxsize=4096)
+def _attributes(text: str) -> list[tuple[str, str]]:
+    """The attributes of variables in a line, each with its variable."""
+    parts = [part for tree in _parsed(text) for part in ast.walk(tree) if isinstance(part, ast.Attribute)]
+    return [(part.value.id, part.attr) for part in parts if isinstance(part.value, ast.Name)]
 
 
 def module_variables(nodes: Sequence[Node]) -> dict[str, str]:

@@ -193,15 +193,13 @@ class Forms:
 
     def __init__(self, values: Values) -> None:
         # Equal types have the same number. They are compared where they are not one object.
+        objects = {id(value): value for value in values.values() if isinstance(value, TensorType)}
         numbers: dict[TensorType, int] = {}
-        seen: dict[int, int] = {}
-        self.types: dict[str, int] = {}  # by value that is a tensor, a number of its type
-        for name, value in values.items():
-            if isinstance(value, TensorType):
-                number = seen.get(id(value))
-                if number is None:
-                    number = seen[id(value)] = numbers.setdefault(value, len(numbers))
-                self.types[name] = number
+        seen = {key: numbers.setdefault(value, len(numbers)) for key, value in objects.items()}
+        # By value that is a tensor, a number of its type.
+        self.types = {
+            name: seen[key] for name, key in zip(values, map(id, values.values()), strict=True) if key in seen
+        }
         self.kinds = dict(self.types)  # of type and strides; in row-major order that of the type
         self.numbers: dict[str, int] = {}  # of the form of each call that has one, by its name
         self._kinds: dict[tuple[int, Strides], int] = {}

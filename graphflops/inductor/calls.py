@@ -213,7 +213,6 @@ _FORWARD: Mapping[str, Callable[[ForwardLowering, Lowered], None]] = {
 }
 
 
-_MOST_SEPARATE = 8  # gradients of one call that are operators of their own
 _NARROWED = frozenset({"elementwise", "comparison", "logic"})
 _FUSIBLE = _POINTWISE | {"dropout", "reduction"}
 
@@ -326,9 +325,6 @@ class BackwardLowering(GradientLowering):
         if operator.has("threshold"):
             read = [self.threshold(of, tensor) for tensor in read]
         reads = (*of.incoming, *read)
-        if len(of.fresh) > _MOST_SEPARATE:
-            self.add(of, "pointwise", of.fresh.values(), reads)
-            return
         wide = max(map(self.forward.elements, of.call.node.outputs), default=0)
         is_narrowed = operator.kind in _NARROWED or operator.name in ("expand", "repeat")
         for place, tensor in of.fresh.items():

@@ -62,7 +62,7 @@ def product_gradient(back: GradientLowering, of: Lowered) -> None:
     operands = [of.beside.get(f"operand {place}", tensor) for place, tensor in enumerate(of.operands)]
     added = [ref.name for key in ("bias", "c") if isinstance(ref := call.node.arguments().get(key), Ref)]
     wide, views = low.elements(call.node.outputs[0]), _reshaped(low, of, operands)
-    is_padded = padded_columns(call, low.values) is not None
+    padded = padded_columns(call, low.values)
     for place, tensor in of.fresh.items():
         if of.names[place] in added:
             count = low.elements(of.names[place])
@@ -71,11 +71,16 @@ def product_gradient(back: GradientLowering, of: Lowered) -> None:
             continue
         others = [operands[other] for other in sorted(call.gradient.operands) if other != place]
         reads = [*of.incoming, *others]
-        if is_padded:
-            reads[0] = _padded_copy(back, of, reads[0], padded_rows(call, low.values))
+        if padded is not None:  # rows of the gradient begin at lines of memory
+            row = -(-padded * HALF // 8 // _LINE_BYTES) * _LINE_BYTES
+            reads[0] = _padded_copy(back, of, reads[0], _rows(call, low.values) * row)
             if place == 0:
                 reads[1:] = [_padded_copy(back, of, x, low.nbytes(of.names[1])) for x in others]
-        more: dict[str, Any] = {"workspace": back.workspace(of), "views": views, "is_padded": is_padded}
+        more: dict[str, Any] = {
+            "workspace": back.workspace(of),
+            "views": views,
+            "is_padded": padded is not None,
+        }
         back.add(of, "extern", (tensor,), reads, **more)
 
 
@@ -312,8 +317,7 @@ def padded_columns(call: PricedCall, values: Values, *, adds_bias: bool = False)
     columns, inner = weight.shape if call.node.operator.name == "linear" else weight.shape[::-1]
     if not isinstance(columns, int) or columns == 1 or columns % ALIGNED == 0:
         return None
-    out = values[call.node.outputs[0] or ""]
-    rows = prod(out.shape[:-1]) if isinstance(out, TensorType) else 1
+    rows = _rows(call, values)
     if not adds_bias and isinstance(rows, int) and isinstance(inner, int):
         moved = rows * inner + inner * columns + rows * columns
         if rows * inner * columns < _COMPUTE_BOUND * moved:
@@ -321,13 +325,11 @@ def padded_columns(call: PricedCall, values: Values, *, adds_bias: bool = False)
     return up(columns, ALIGNED)
 
 
-def padded_rows(call: PricedCall, values: Values) -> Dim:
-    """Bytes of a copy of a result with padded columns, or of its gradient: its rows begin at lines of memory."""
-    columns = padded_columns(call, values)
+def _rows(call: PricedCall, values: Values) -> Dim:
+    """Rows of the result of a product."""
     out = values[call.node.outputs[0] or ""]
-    if columns is None or not isinstance(out, TensorType):
-        return 0
-    return prod(out.shape[:-1]) * (-(-columns * HALF // 8 // _LINE_BYTES) * _LINE_BYTES)
+    assert isinstance(out, TensorType)
+    return prod(out.shape[:-1])
 
 
 def aligned_bytes(shape: Sequence[Dim], bits: int) -> int | None:

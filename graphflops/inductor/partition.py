@@ -18,8 +18,7 @@ from graphflops.inductor.lowering import JointGraph, Op, users_of
 Node = tuple[str, int]
 Edge = tuple[Node, Node, float]  # tail, head and capacity
 
-_NEVER = 10**9  # distance from the backward of what no gradient reads
-_FARTHEST = 100
+_FARTHEST = 100  # operators from the backward, as of what no gradient reads
 _NEARER = 1.1  # how much a tensor weighs for each operator between it and the backward
 _SMALLER = 4
 _LONGEST_CHAIN = 100
@@ -49,7 +48,7 @@ class Partition:
         for place in sorted(self.forward, reverse=True):
             users = [(name, user) for name in self.ops[place].outputs for user in self.users.get(name, ())]
             steps = [self.distances[self.place[id(user)]] + 1 + (name in user.views) for name, user in users]
-            self.distances[place] = min(steps, default=_NEVER)
+            self.distances[place] = min(steps, default=_FARTHEST)
 
     def saved(self) -> dict[str, None]:
         """Names of the tensors that the forward hands to the backward, those of inputs included, in program order."""

@@ -9,7 +9,7 @@ from math import prod
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from graphflops.cost import Cost, Estimate, Value
 from graphflops.dims import Dim, evaluate
@@ -77,7 +77,7 @@ class Sizes:
         number = dim if isinstance(dim, int) else evaluate(dim, self.values)
         if number is None or number > _MOST:
             raise OpenSizeError(str(dim))
-        return max(number, 0)
+        return number if number > 0 else 0
 
     def bound(self, value: Value) -> Value:
         """A tensor's type with numbers for sizes; other values as they are."""
@@ -213,7 +213,7 @@ class ConcreteCall:
 
 
 class Work(Struct, frozen=True):
-    """Work and traffic of a call as numbers."""
+    """Work and traffic of a call as numbers, in the order of `Cost`."""
 
     matrix_flops: int = 0
     vector_flops: int = 0
@@ -235,4 +235,4 @@ class Work(Struct, frozen=True):
 
     @staticmethod
     def of(cost: Cost, sizes: Sizes) -> Work:
-        return Work(*(sizes(getattr(cost, name)) for name in Work.__struct_fields__))
+        return Work(*map(sizes, astuple(cost)))

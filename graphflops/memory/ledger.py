@@ -48,7 +48,8 @@ def ledger(
     lasting += [Held(name, "buffer", 0, 0, value.nbytes) for name, value in buffers]
     inference = _with_lasting(memory.inference, lasting, _workspaces(program, device, memory.inference))
     phases = [measured("inference", inference, memory.forward.bytes)]
-    if memory.training is not None and memory.step is not None:
+    if memory.step is not None:
+        assert memory.training is not None
         workspaces = _workspaces(program, device, memory.step)
         platform = platform_of(device) if execution == "eager" else None
         timeline, alive = _training(program, memory, lasting, workspaces, platform)

@@ -179,6 +179,16 @@ def test_what_is_added_by_index_is_added_to_a_copy() -> None:
     assert gradient.moved == {"gradient 1 of y0"}
 
 
+def test_a_mask_that_dropout_returns_is_what_its_result_is_computed_from() -> None:
+    plan = plan_of("aten.native_dropout.default", t(4, 8), 0.5, True, outputs=2)
+    assert [op.outputs for op in plan.joint.ops] == [("y random",), ("y mask",), ("y0",)]
+
+
+def test_each_of_many_gradients_is_an_operator() -> None:
+    plan = plan_of("aten.meshgrid.default", tuple(g(2) for _ in range(9)), outputs=9)
+    assert sum(op.is_gradient for op in plan.joint.ops) == 9
+
+
 @pytest.mark.parametrize("count", [8, 9])
 def test_more_than_eight_tensors_are_joined_one_by_one(count: int) -> None:
     plan = plan_of("aten.cat.default", tuple(t(4, place + 1) for place in range(count)), 1)

@@ -170,6 +170,20 @@ def test_a_chain_of_more_than_a_hundred_operators_is_cut(count: int, expected: l
     assert found == expected
 
 
+def test_no_chain_is_cut_while_another_runs_beside_it() -> None:
+    """Two of 60 operators each, by turns, which begin with one operator and end in another."""
+    reads = ["product", "step 0", "step 0", *(f"step {place - 2}" for place in range(3, 121))]
+    chains = [op("pointwise", f"step {place}", read) for place, read in enumerate(reads)]
+    found = saved(
+        *chains,
+        op("pointwise", "result", "step 119", "step 120"),
+        op("pointwise", "gradient", "product", "result", is_gradient=True),
+        **{f"step {place}": 1000 for place in range(121)},
+        result=1000,
+    )
+    assert found == ["product"]
+
+
 def test_gradients_that_are_values_of_the_forward_are_saved_and_those_given_are_not() -> None:
     result = op("pointwise", "result", "product")
     assert saved(result, gradients=("product",), result=300) == ["product"]

@@ -24,6 +24,25 @@ def test_a_gather_reads_the_rows_that_it_returns() -> None:
     assert ops(plan)["y"].moved == {"x", "i"}
 
 
+@pytest.mark.parametrize(
+    ("between", "row"),
+    [
+        ((), 1100),
+        ((("z", "relu.default", "y"),), 1100),
+        (
+            (("z", "sum.dim_IntList", "y", (3,), True),),
+            1120,
+        ),  # a multiple of the 32 elements of a line of memory
+    ],
+)
+def test_rows_that_a_convolution_reads_are_not_lined_up(between: tuple[Any, ...], row: int) -> None:
+    """Nor those that it reads by way of elementwise calls; of 7 channels of 5 rows the last one is not padded."""
+    calls = (("y", "softmax.int", "x", -1), *between)
+    last = ("out", "conv2d.default", calls[-1][0], "w")
+    plan = plan_of_calls({"x": t(1, 7, 5, 1100), "w": t(8, 7, 1, 1)}, *calls, last)
+    assert plan.joint.bytes("y") == 4 * (34 * row + 1100)
+
+
 def test_a_tensor_that_is_also_read_as_a_whole_is_no_part() -> None:
     part = ("s", "slice.Tensor", "x", 0, 0, 1)
     plan = plan_of_calls({"x": t(10, 8)}, part, ("y", "mul.Tensor", "s", "x"))

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from graphflops.cost import Cost
 from graphflops.dims import symbol
 from graphflops.graph import Ref
 from graphflops.kernels.call import ConcreteCall, OpenSizeError, Sizes, Tensor, Work
@@ -114,6 +115,7 @@ def test_arguments_by_their_own_names() -> None:
 def test_costs_as_numbers() -> None:
     call = one_call("aten.relu.default", g(4, 8))
     assert call.cost == Work(vector_flops=32, read_bytes=128, written_bytes=128)
+    assert Work.__struct_fields__ == Cost.__struct_fields__
     assert call.backward_cost.read_bytes == 2 * 128
     assert one_call("aten.relu.default", t(4, 8)).backward_cost == Work(0, 0, 0, 0, 0, 0, 0)
 

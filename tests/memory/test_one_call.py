@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from msgspec.structs import replace
 from torch.nn import functional as F
 
 from graphflops.kernels import buffers
@@ -185,6 +186,25 @@ def test_an_operand_that_is_overwritten_is_kept_where_its_gradient_reads_it(
     assert execution.saved_bytes(priced) == sum(size for place, size in kept.items() if place not in known)
 
 
+@pytest.mark.parametrize(
+    ("op", "operands", "without", "with_saved"),
+    [
+        ("roll.default", (g(4, 64), (1, 2), (0, 1)), 4 * N, 4 * N),
+        (
+            "max_pool2d.default",
+            (g(1, 1, 8, 8), (2, 2)),
+            8 * 16,
+            0,
+        ),  # positions of eight bytes, which are saved
+    ],
+)
+def test_what_is_saved_of_a_pooling_is_what_its_kernel_makes(
+    op: str, operands: Any, without: int, with_saved: int
+) -> None:
+    execution, call = eager(f"aten.{op}", *operands)
+    assert [execution.forward_bytes(call, saved) for saved in (0, 8 * 16)] == [without, with_saved]
+
+
 def weights(gates: int, inputs: int, hidden: int, layers: int, dtype: str) -> tuple[TensorType, ...]:
     """Two matrices and two biases of each layer, or direction."""
     found: list[TensorType] = []
@@ -214,6 +234,8 @@ def test_the_reserve_and_the_workspace_of_an_lstm(layers: int, is_trained: bool)
     assert execution.forward_bytes(call, reserve) == workspace
     assert execution.forward_bytes(call, 0) == workspace + reserve
     assert execution.backward_bytes(call) == workspace
+    frozen = replace(call, gradient=None, form=None)
+    assert execution.saved_bytes(frozen) == 0
 
 
 def test_a_gru_in_half_precision_keeps_a_copy_of_its_weights() -> None:
