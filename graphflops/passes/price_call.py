@@ -194,7 +194,7 @@ def without_gradient(value: Value) -> Value:
 
 
 def _marked(estimate: Estimate, op: str, arguments: Mapping[str, Any]) -> Estimate:
-    """Mark floating results of a call on values that want a gradient as wanting one; of several views, each by its own."""
+    """Mark floating results of a call on values that want a gradient as wanting one; of several moved, each by its own."""
     wanting = [wants(value) for value in flat(arguments.values()) if isinstance(value, TensorType)]
     if not any(wanting):
         return estimate
@@ -203,7 +203,7 @@ def _marked(estimate: Estimate, op: str, arguments: Mapping[str, Any]) -> Estima
         return estimate  # a graph that ran without recording gradients
     if len(runs) == 1 and all(x is y for x, y in zip(estimate.out, runs[0], strict=False)):
         return estimate  # the results of a graph that ran once: some of them may be detached
-    if operator(op).kind != "view" or len(wanting) != len(estimate.out):
+    if not operator(op).moves_elements or len(wanting) != len(estimate.out):
         wanting = [True] * len(estimate.out)
     marked = [
         replace(x, requires_grad=True) if yes and isinstance(x, TensorType) and x.dtype.is_floating else x
