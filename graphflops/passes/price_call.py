@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache, partial
 from typing import Any, Union
 
@@ -133,7 +133,7 @@ def _completed(
             back = replace(back, estimate=over_hidden_axes(back.estimate, tensors, wanting))
     return Priced(
         state="free" if is_free(estimate) else "counted",
-        estimate=_marked(estimate, flat(arguments.values())) if training else estimate,
+        estimate=_marked(estimate, op, arguments) if training else estimate,
         gradient=back,
         met=tuple(met),
         outgrown=wanted is not None and any(map(outgrown, estimate.out)),
@@ -193,18 +193,23 @@ def without_gradient(value: Value) -> Value:
     return replace(value, requires_grad=False)
 
 
-def _marked(estimate: Estimate, operands: Iterator[Any]) -> Estimate:
-    """Mark floating results of a call on values that want a gradient as wanting one too."""
-    if not any(map(wants, operands)):
+def _marked(estimate: Estimate, op: str, arguments: Mapping[str, Any]) -> Estimate:
+    """Mark floating results of a call on values that want a gradient as wanting one; of several moved, each by its own."""
+    wanting = [wants(value) for value in flat(arguments.values()) if isinstance(value, TensorType)]
+    if not any(wanting):
         return estimate
     runs = [run.out for run, _ in estimate.regions]
     if runs and not any(map(wants, flat(runs))):
         return estimate  # a graph that ran without recording gradients
     if len(runs) == 1 and all(x is y for x, y in zip(estimate.out, runs[0], strict=False)):
         return estimate  # the results of a graph that ran once: some of them may be detached
-    floating = [isinstance(value, TensorType) and value.dtype.is_floating for value in estimate.out]
-    marked = zip(estimate.out, floating, strict=True)
-    return replace(estimate, out=tuple([replace(x, requires_grad=True) if yes else x for x, yes in marked]))  # type: ignore[type-var]
+    if not operator(op).moves_elements or len(wanting) != len(estimate.out):
+        wanting = [True] * len(estimate.out)
+    marked = [
+        replace(x, requires_grad=True) if yes and isinstance(x, TensorType) and x.dtype.is_floating else x
+        for x, yes in zip(estimate.out, wanting, strict=True)
+    ]
+    return replace(estimate, out=tuple(marked))
 
 
 def is_free(estimate: Estimate) -> bool:

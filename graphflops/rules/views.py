@@ -267,10 +267,10 @@ def repeat_backward(call: ForwardCall) -> Estimate:
 
 @backward("aten.broadcast_tensors", "aten.meshgrid")
 def repeats_backward(call: ForwardCall) -> Estimate:
-    """The gradients of the repeats of each tensor's elements, summed."""
-    tensors = tensors_of(call["tensors"])
-    grads = [out.like() for out in tensors_of(call.estimate.out)]
-    summed = [grad for grad, x in zip(grads, tensors, strict=True) if not same(grad.numel, x.numel)]
-    results = tuple(x.like() for x in tensors)
-    written = tuple(x for grad, x in zip(grads, results, strict=True) if grad in summed)
-    return Estimate(results, vector_flops=total(x.numel for x in summed), reads=tuple(summed), writes=written)
+    """The gradients of the repeats of each wanting tensor's elements, summed."""
+    outs, tensors = tensors_of(call.estimate.out), tensors_of(call["tensors"])
+    wanted = [(x.like(), out.like()) for out, x in zip(outs, tensors, strict=True) if x.requires_grad]
+    summed = [(x, grad) for x, grad in wanted if not same(grad.numel, x.numel)]
+    reads, writes = tuple(grad for _, grad in summed), tuple(x for x, _ in summed)
+    work = total(grad.numel for grad in reads)
+    return Estimate(tuple(x for x, _ in wanted), vector_flops=work, reads=reads, writes=writes)

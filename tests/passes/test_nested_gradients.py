@@ -112,6 +112,27 @@ def test_no_gradient_passes_to_a_tensor_whose_form_is_taken(
     assert counter.get_total_flops() == 2 * (2 * WIDTH**3)
 
 
+def test_a_target_beside_a_prediction_wants_no_gradient() -> None:
+    class Distance(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(WIDTH, WIDTH))
+
+        def forward(self, x: Tensor, target: Tensor) -> Tensor:
+            return torch.nn.functional.mse_loss(x @ self.weight, target, reduction="none")
+
+    x = torch.ones(ROWS, WIDTH)
+    report = analyze(torch.export.export(Distance(), (x, x)), training=True)
+    wanting = [
+        kept.type.requires_grad for row in report.rows if "broadcast" in row.op for kept in row.outputs
+    ]
+    assert wanting == [True, False]
+    assert report.backward is not None
+    assert (
+        report.backward.cost.vector_flops == 3 * ROWS * WIDTH
+    )  # 2 (prediction - target) g, for the prediction
+
+
 class Filled(torch.nn.Module):
     """Returns a buffer whose rows are products, written in place."""
 
