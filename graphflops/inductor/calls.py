@@ -6,22 +6,19 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from msgspec.structs import replace
-
 from graphflops.dims import Dim, prod
 from graphflops.graph import Graph, Ref
 from graphflops.inductor import library_calls, rowwise
-from graphflops.inductor.lowering import GradientLowering, JointGraph, Lowered, Lowering, users_of
+from graphflops.inductor.lowering import GradientLowering, JointGraph, Lowered, Lowering, filled_with
 from graphflops.kernels.kernel import FLOAT_BYTES, IMAGE_RANK, INDEX_BYTES, SINGLE
 from graphflops.passes.program import PricedCall
-from graphflops.tensor import BFLOAT16, TensorType
+from graphflops.tensor import BFLOAT16, FLOAT32, TensorType
 
 # Kinds whose results are computed element by element, and those of them that the partitioner may compute again.
 _AGAIN = frozenset({"elementwise", "comparison", "logic", "cast", "identity", "creation", "gather", "view"})
 _POINTWISE = _AGAIN | {"movement", "random", "resampling", "pooling", "loss"}
 _SCATTERS, _TWO = ("index_copy", "scatter"), 2  # from a tensor, which inductor writes too
 _WINDOW = "#1"  # an argument by place
-_MOST_JOINED = 8  # tensors that one kernel concatenates (inductor's max_pointwise_cat_inputs)
 _INTERPOLATED = {"linear": 2, "cubic": 4}  # elements along an axis that each is interpolated from
 _RESAMPLED = 4  # elements that an interpolated one is computed from
 _INTERPOLATING = 40  # instructions for an interpolated element, about
@@ -39,23 +36,35 @@ class ForwardLowering(Lowering):
         results = [name for name in outputs if isinstance(self.values.get(name), TensorType)]
         made = [name for name in results if self.root.get(name) == name]
         parts: dict[str, dict[str, Dim]] = {}  # by tensor of which it reads only parts, bytes by part
+        views: dict[str, str] = {}
         whole: set[str] = set()
         for place, (name, tensor) in enumerate(zip(names, operands, strict=True)):
-            out = next(iter(call.node.outputs), None)
+            out, view = next(iter(call.node.outputs), None), self.view.get(name)
+            if view is not None:
+                views.setdefault(tensor, view)
             if call.node.operator.kind == "gather" and place == 0 and out is not None:  # rows that it returns
                 parts.setdefault(tensor, {})[out] = self.nbytes(out)
             elif self.elements(name) < self.elements(self.root.get(name, name)):
-                parts.setdefault(tensor, {})[name] = self.nbytes(name)
+                parts.setdefault(tensor, {})[view or name] = self.nbytes(name)
             else:
                 whole.add(tensor)
         parts = {tensor: read for tensor, read in parts.items() if tensor not in whole}
-        of = Lowered(call, names, operands, parts, made)
+        of = Lowered(call, names, operands, parts, made, views=views)
         if call.in_place and results:
             self.overwrite(of, results[0])
             of.results = results[:1]
             return of
-        if made:
+        same = self.known.setdefault(self.key(of), of)
+        if same is not of:  # common subexpressions are computed once
+            of.beside = same.beside
+            self.version.update(zip(made, map(self.tensor, same.made), strict=True))
+        elif made:
             self.computed(of)
+        for name, other in zip(outputs, same.call.node.outputs, strict=False):
+            if name not in made:
+                view = self.view[name] = self.view.get(other or "", name)
+                if len(outputs) > 1 or not self.joint.items.isdisjoint(views.values()):
+                    self.joint.items.add(view)
         of.results = [self.tensor(name) for name in results]
         return of
 
@@ -87,14 +96,14 @@ class ForwardLowering(Lowering):
         has_atomic = dtype.is_floating and (dtype != BFLOAT16 or (is_late and operator.name != "index_add"))
         if estimate.regions or estimate.unknown:
             self.extern(of)
+        elif filled_with(of.call) is not None:
+            self.add(of, "pointwise", of.made, ())
         elif operator.kind in _FORWARD:
             _FORWARD[operator.kind](self, of)
         elif (operator.has("adds") and has_atomic) or (operator.name in _SCATTERS and len(of.names) > _TWO):
             self.scatter(of)
         elif not is_elementwise:
             self.extern(of)
-        elif operator.kind == "movement" and len(of.operands) > _MOST_JOINED:
-            self.concatenated(of)
         elif operator.name == "im2col":
             library_calls.patches(self, of)
         else:
@@ -102,7 +111,13 @@ class ForwardLowering(Lowering):
             # Calls by way of which it reads each tensor; the parts of a split are one.
             ways = [{self.maker.get(name) for name in read} for read in of.parts.values()]
             twice = operator.has("gate") or any(len(way) > 1 for way in ways)
-            more = {"recomputable": again or operator.has("computed_again"), "reads_twice": twice}
+            more: dict[str, Any] = {
+                "recomputable": again or operator.has("computed_again"),
+                "reads_twice": twice,
+                "is_join": operator.name in ("cat", "stack"),
+                "views": dict(zip(of.operands, of.names, strict=True)) if operator.name == "stack" else {},
+                "is_sum": operator.name == "add" and of.call.node.arguments().get("alpha", 1) == 1,
+            }
             self.add(of, "pointwise", of.made, of.operands, is_random=operator.kind == "random", **more)
             value = of.call.node.arguments().get("value")
             if operator.name == "masked_fill" and not isinstance(value, Ref):
@@ -127,25 +142,18 @@ class ForwardLowering(Lowering):
     def scatter(self, of: Lowered) -> None:
         """What is added, or put there, goes to a copy of the operand by the kernel that computes it."""
         copied, out, elements = f"{of.call.node.name} operand", of.made[0], self.elements(of.names[-1])
-        self.add(of, "pointwise", {copied: self.nbytes(out)}, of.operands[:1], instructions=1)
+        base: dict[str, Any] = {"instructions": 1, "recomputable": False, "is_added_to": True}
+        self.add(of, "pointwise", {copied: self.nbytes(out)}, of.operands[:1], **base)
+        self.joint.lies_in[copied] = out
         each = FLOAT_BYTES if of.call.node.operator.has("adds") else self.typed(out).dtype.bits // 8
-        reads, parts, moved = (copied, *of.operands[1:]), {copied: {out: elements * each}}, {copied}
-        more: dict[str, Any] = {"adds": True, "parts": parts, "moved": frozenset(moved)}
+        reads, parts = (*of.operands[1:], copied), {copied: {out: elements * each}}
+        more: dict[str, Any] = {
+            "adds": True,
+            "recomputable": False,
+            "parts": parts,
+            "moved": frozenset(reads),
+        }
         self.add(of, "pointwise", of.made, reads, elements, **more)
-
-    def concatenated(self, of: Lowered) -> None:
-        """Many tensors in one: each is copied by itself, into memory that is there from the first copy on."""
-        out = of.made[0]
-        copies = [*[f"{out}, part {place}" for place in range(1, len(of.operands))], out]
-        rest: dict[str, dict[str, Dim]] = {name: {"": 0} for name in copies[:-1]}
-        for name, tensor, copy in zip(of.names, of.operands, copies, strict=True):
-            reads: tuple[str, ...] = (tensor,)
-            size, parts, whole = self.nbytes(name), of.parts, self.nbytes(name)
-            if copy == out:  # the last waits for the others, which it does not read
-                reads, parts, whole = (tensor, *rest), {**rest, **of.parts}, self.nbytes(out)
-            elements = self.elements(name)
-            self.add(of, "pointwise", {copy: whole}, reads, elements, part_bytes=size, parts=parts)
-        self.joint.lies_in.update(dict.fromkeys(rest, out))
 
     def reduction(self, of: Lowered) -> None:
         x, out = self.typed(of.names[0]), self.typed(of.made[0])
@@ -163,7 +171,7 @@ class ForwardLowering(Lowering):
         x = self.typed(of.names[0])
         axis, space = rowwise.axis_of(of.call, x.rank), self.joint.number(prod(x.shape))
         rows = space // max(self.joint.number(1 if axis is None else x.shape[axis]), 1)
-        more = {"kept": max(rows, 1), "is_inner": axis == x.rank - 1, "is_scan": True}
+        more = {"kept": max(rows, 1), "is_inner": axis == x.rank - 1, "is_scan": True, "recomputable": False}
         self.add(of, "reduction", of.made, of.operands, space, **more)
 
     def dropout(self, of: Lowered) -> None:
@@ -172,7 +180,7 @@ class ForwardLowering(Lowering):
         mask = self.save(of, "mask", f"{of.call.node.name} mask")
         self.add(of, "pointwise", {random: count * FLOAT_BYTES}, (), recomputable=False, is_random=True)
         self.add(of, "pointwise", {mask: count}, (random,))
-        self.add(of, "pointwise", of.made[:1], (*of.operands, mask))
+        self.add(of, "pointwise", of.made[:1], (mask, *of.operands))
 
     def pooling(self, of: Lowered) -> None:
         """A small window is read by a pointwise kernel; of a maximum its position in the window is kept, in a byte."""
@@ -227,7 +235,6 @@ class BackwardLowering(GradientLowering):
         self.parameters = {entry.name: first.get(entry.alias_of, entry.name) for entry in stored}
         self.wanted = {entry.name for entry in graph.inputs}
         self.gradient: dict[str, str] = {}
-        self.sums: dict[str, tuple[str, str]] = {}  # by a sum of two gradients of one value, these
         for name in seeds:
             value = self.values.get(name)
             if name not in self.gradient and isinstance(value, TensorType) and value.requires_grad:
@@ -262,28 +269,9 @@ class BackwardLowering(GradientLowering):
         before = self.gradient.get(name)
         if before is not None:
             both = self.new(name, self.joint.sizes[before])
-            self.add(of, "pointwise", (both,), (before, tensor), self.forward.elements(name))
-            self.sums[both] = (tensor, before)
+            self.add(of, "pointwise", (both,), (before, tensor), self.forward.elements(name), is_sum=True)
             tensor = both
         self.gradient[name] = tensor
-
-    def add_in_products(self) -> None:
-        """A sum that is the gradient of a matrix: the product that makes a part of it adds the other (post_grad.py)."""
-        ops = self.joint.ops
-        place = {name: index for index, op in enumerate(ops) for name in op.outputs}
-        users, calls = users_of(ops), self.forward.execution.calls
-        products = {call.node.name for call in calls if call.node.operator.kind == "product"}
-        for name, both in self.gradient.items():
-            if both not in self.sums or name not in self.wanted or self.forward.typed(name).rank != 2:
-                continue
-            parts = self.sums[both]
-            for part, other in zip(parts, reversed(parts), strict=True):
-                op = ops[place[part]] if part in place else None  # it is none of a gradient from outside
-                if op is not None and op.node in products and op.kind == "extern" and len(users[part]) == 1:
-                    ops[place[both]] = replace(op, outputs=(both,), reads=(*op.reads, other))
-                    ops[place[part]] = replace(op, outputs=(), reads=())
-                    break
-        ops[:] = [op for op in ops if op.outputs]
 
     def compute(self, of: Lowered) -> None:
         """Append what computes the gradients of the operands that need one."""
@@ -374,11 +362,17 @@ class BackwardLowering(GradientLowering):
             count, size = self.forward.elements(name), prod(self.forward.typed(name).shape) * each
             zeros = [self.new(name, size) for _ in range(tables)]
             summed = tensor if is_own else self.new(name, 0)  # the same memory
+            # Zeros that the forward has too are one operator for both, which the partitioner saves.
+            same = self.forward.known.get((0, self.forward.typed(name).shape, dtype if is_own else FLOAT32))
             for table in zeros:
-                self.add(of, "pointwise", (table,), (), count, is_alone=True)
+                zero = same.made if same else ()
+                self.add(of, "pointwise", (table,), zero, count, is_added_to=True, is_alone=True)
+            if is_own:
+                self.joint.lies_in[zeros[0]] = tensor
             parts = {table: {summed: rows * each} for table in zeros}
-            reads = (*zeros, *of.incoming, *indices)
-            self.add(of, "pointwise", (summed,), reads, rows, adds=True, parts=parts)
+            reads = (*of.incoming, *indices, *zeros)
+            more: dict[str, Any] = {"adds": True, "recomputable": False, "moved": frozenset(reads)}
+            self.add(of, "pointwise", (summed,), reads, rows, parts=parts, **more)
             if not is_own:
                 self.add(of, "pointwise", (tensor,), (*zeros, summed), count)
 

@@ -1,7 +1,5 @@
-"""Which results inductor stores, in which steps it reduces, and which operators are one kernel.
+"""In which steps inductor reduces, and which operators are one kernel.
 
-A pointwise operator is computed inside of each kernel that reads it, unless a kernel of a library reads it, or it is read
-by several operators and computed from more than four loads, or by one with a window and computed from several tensors.
 Reductions to few results run in several steps (`Reduction.num_splits` and `reduction_split_factor` of inductor). Stored
 pointwise operators and reductions over the same elements are one kernel if no other kernel lies between them.
 """
@@ -10,15 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
 from functools import cached_property
-from itertools import chain, pairwise
-from typing import NamedTuple
+from itertools import pairwise
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from graphflops.base.record import Record
 from graphflops.devices import Platform
-from graphflops.dims import Dim
 from graphflops.inductor.lowering import JointGraph, Op, users_of
 
 _MOST_MEMBERS = 64  # operators of a kernel, about (its max_fusion_size)
@@ -50,7 +46,10 @@ class Kernel(Record, frozen=True, dict=True):
         if not self.is_written and not self.last.is_over:
             return {}
         single = [op for op in self.members if len(op.outputs) == 1]
-        return {op.outputs[0]: tuple([name for name in op.reads if name not in op.moved]) for op in single}
+        return {
+            op.outputs[0]: tuple([name for name in op.reads if name not in op.moved and name not in op.parts])
+            for op in single
+        }
 
 
 def fused(stored: Sequence[Op], outputs: Container[str], size: Callable[[str], int]) -> list[Kernel]:
@@ -98,7 +97,7 @@ class _Groups:
         self.all: list[_Group] = []
         self.of: dict[str, _Group] = {}  # by tensor, the one that makes it
         self.readers: dict[tuple[str, str], list[Op]] = {}  # by tensor and part
-        self.added: set[str] = set()  # tensors that an operator adds to, or writes in parts
+        self.added: set[str] = set()  # tensors that are added to, or written in parts
 
     def add(self, op: Op) -> None:
         """Put an operator into the group of what it reads, if it can run in that kernel."""
@@ -111,7 +110,7 @@ class _Groups:
         self.of.update(dict.fromkeys(op.outputs, self.all[-1]))
         for other in near:
             self.join(other, self.of[op.outputs[0]])
-        self.added.update(op.outputs if op.adds or op.part_bytes != 0 else ())
+        self.added.update(op.outputs if op.adds or op.is_added_to or op.part_bytes != 0 else ())
         # Others of its depth that read the same tensors, or the same parts of them, are joined with it.
         for key in ((name, part) for name in op.reads for part in op.parts.get(name, ("",))):
             readers = self.readers.setdefault(key, [])
@@ -187,83 +186,6 @@ class _Groups:
         left = tuple([name for name in made if is_left(name)])
         inside = tuple([name for name in made if name not in left])
         return Kernel(tuple(group.members), left, inside, tuple(reads))
-
-
-# inductor's realize_reads_threshold, realize_acc_reads_threshold and realize_opcount_threshold
-_MOST_READ_SHARED, _MOST_READ, _MOST_INSTRUCTIONS = 4, 8, 30
-
-
-class _Formula(NamedTuple):
-    """How a result is computed from stored tensors."""
-
-    op: Op  # as if it read these tensors itself
-    loads: int  # for each element
-    computed: frozenset[tuple[str, int]]  # what is computed for it, with the instructions for each element
-
-
-def realized(ops: Sequence[Op], outputs: Container[str]) -> tuple[list[Op], dict[str, Op]]:
-    """The operators whose results are stored, each with the stored tensors that it is computed from.
-
-    Then by tensor the others, which are computed wherever they are read. outputs: tensors that outlive the graph.
-    """
-    users = users_of(ops)
-    formulas: dict[str, _Formula] = {}  # of tensors that are not stored
-    stored: list[Op] = []
-    computed_again: dict[str, Op] = {}
-    for op in ops:
-        formula = _formula(op, formulas)
-        readers = [user for name in op.outputs for user in users.get(name, ())]
-        instructions = formula.loads + sum(count for _, count in formula.computed)  # for each element
-        is_shared = len(readers) > 1 or any(user.reads_twice for user in readers)
-        is_lone = op.kind != "pointwise" or op.is_alone or op.adds or op.is_random or op.part_bytes != 0
-        is_stored = (
-            is_lone
-            or any(name in outputs for name in op.outputs)
-            or any(not user.is_fusible or user.part_bytes != 0 for user in readers)
-            or (formula.loads > 1 and any(user.window > 1 for user in readers))
-            or (instructions > _MOST_INSTRUCTIONS and (is_shared or formula.loads > 1))
-            or formula.loads > (_MOST_READ_SHARED if is_shared else _MOST_READ)
-        )
-        if is_stored:
-            stored.append(formula.op)
-        else:
-            computed_again.update(dict.fromkeys(op.outputs, op))
-            formulas.update(dict.fromkeys(op.outputs, formula))
-    return stored, computed_again
-
-
-def _formula(op: Op, known: Mapping[str, _Formula]) -> _Formula:
-    """How the result of an operator is computed, by way of those of `known` that it reads."""
-    own = frozenset([(op.outputs[0], op.instructions), *[(f"{number}", 1) for number in op.numbers]])
-    inside = tuple([name for name in op.reads if name in known])
-    further = sum(len(op.parts[name]) - 1 for name in {*op.reads}.difference(inside) if name in op.parts)
-    if not inside:
-        return _Formula(op, len(op.reads) * op.window + further, own)
-    sources = {name: known[name].op.reads if name in known else (name,) for name in op.reads}
-    reads = tuple(dict.fromkeys(chain.from_iterable(sources.values())))
-    # What is read at other places here, or for what is computed inside.
-    moved = frozenset(source for name in op.moved for source in sources.get(name, ()))
-    moved = moved.union(*[known[name].op.moved for name in inside])
-    further += sum(known[name].loads - len(known[name].op.reads) for name in inside)
-    computed = own.union(*[known[name].computed for name in inside])
-    loads, parts = len(reads) * op.window + further, _parts(op, known, sources)
-    return _Formula(replace(op, parts=parts, reads=reads, computes=inside, moved=moved), loads, computed)
-
-
-def _parts(
-    op: Op, known: Mapping[str, _Formula], sources: Mapping[str, Sequence[str]]
-) -> Mapping[str, Mapping[str, Dim]]:
-    """By stored tensor of which an operator reads parts only, these, also by way of what is computed inside of it."""
-    whole: set[str] = set()
-    found: dict[str, dict[str, Dim]] = {}
-    for name, stored in sources.items():
-        for source in stored:
-            read = op.parts.get(name) or (known[name].op.parts.get(source) if name in known else None)
-            if read is None:
-                whole.add(source)
-            else:
-                found.setdefault(source, {}).update(read)
-    return {name: read for name, read in found.items() if name not in whole}
 
 
 _LEAST_EACH, _MOST_EACH = 32, 512  # elements of a thread

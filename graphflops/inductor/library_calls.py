@@ -22,7 +22,6 @@ from graphflops.tensor import TensorType
 
 ALIGNED = 8  # elements that tensor cores load at once in half precision
 _IN_PLACE = ("all_reduce", "broadcast")
-_OF_LIBRARIES = frozenset({"product", "convolution", "attention"})  # kinds
 _PADDING = "#3"  # of windows, an argument by place
 
 
@@ -39,17 +38,17 @@ def product(low: Lowering, of: Lowered) -> None:
     of.beside = {f"operand {place}": tensor for place, tensor in enumerate(reads)}
     views, made, size = _reshaped(low, of, reads), out, low.nbytes(out)
     has_bias = call.node.operator.name == "linear" and isinstance(call.node.arguments().get("bias"), Ref)
-    if has_bias:  # added in the kernels that read the result: in float32, if none of these is of a library
-        is_single = low.typed(of.names[1]).dtype.bits == SINGLE
-        readers = low.readers_of(call.node.outputs[0] or "")
-        if copies or (is_single and all(other.node.operator.kind not in _OF_LIBRARIES for other in readers)):
-            made = _without_bias(low, out)
-            *reads, bias = reads
+    if has_bias and copies:  # added in the kernels that read the result
+        made = low.joint.without_bias(out)
+        *reads, bias = reads
+    is_wide = has_bias and not copies and low.typed(of.names[1]).dtype.bits == SINGLE
+    is_matrix = not has_bias and low.typed(out).rank == 2
     more: dict[str, Any] = {"workspace": call.estimate.workspace, "views": views}
+    more |= {"is_adding": has_bias and not copies, "is_biased": is_wide, "is_matrix": is_matrix}
     padded = padded_columns(call, low.values, adds_bias=has_bias and made == out)
     if padded is not None:
         reads, size = _padded(low, of, reads, low.typed(of.names[0]).shape[-1], padded)
-        more = {"views": views, "is_padded": True}
+        more |= {"workspace": 0, "is_padded": True}
     low.add(of, "extern", {made: size}, reads, **more)
     if made != out:
         low.add(of, "pointwise", (out,), (made, bias))
@@ -77,10 +76,10 @@ def product_gradient(back: GradientLowering, of: Lowered) -> None:
             if place == 0:
                 reads[1:] = [_padded_copy(back, of, x, low.nbytes(of.names[1])) for x in others]
         more: dict[str, Any] = {
-            "workspace": back.workspace(of),
-            "views": views,
             "is_padded": padded is not None,
+            "is_matrix": low.typed(of.names[place]).rank == 2,
         }
+        more |= {"workspace": back.workspace(of), "views": views}
         back.add(of, "extern", (tensor,), reads, **more)
 
 
@@ -89,13 +88,6 @@ def _padded_copy(back: GradientLowering, of: Lowered, tensor: str, size: Dim) ->
     copy = back.new(of.call.node.name, size)
     back.add(of, "pointwise", (copy,), (tensor,), back.joint.number(size))
     return copy
-
-
-def _without_bias(low: Lowering, out: str) -> str:
-    """A tensor for the result of a library, to which a bias is added then."""
-    inner = f"{out} without bias"
-    low.joint.labels[inner] = (out, "value")
-    return inner
 
 
 def _padded(
@@ -116,11 +108,11 @@ def _padded(
     return found, rows * columns * bits // 8
 
 
-def _reshaped(low: Lowering, of: Lowered, reads: Sequence[str]) -> frozenset[str]:
-    """Of the tensors that a product reads, those whose axes it merges: a linear layer wants two, other products three."""
+def _reshaped(low: Lowering, of: Lowered, reads: Sequence[str]) -> dict[str, str]:
+    """By tensor whose axes a product merges, the value that it is: a linear layer wants two, other products three."""
     most = 2 if of.call.node.operator.name == "linear" else 3
     pairs = zip(reads, of.names, strict=True)
-    return frozenset(tensor for tensor, name in pairs if low.typed(name).rank > most)
+    return {tensor: name for tensor, name in pairs if low.typed(name).rank > most}
 
 
 def patches(low: Lowering, of: Lowered) -> None:
@@ -163,7 +155,7 @@ def convolution(low: Lowering, of: Lowered) -> None:
         size = low.nbytes(of.names[0])
         reads[0] = low.copied(of, of.operands[0], size, "input", x.dtype.bits)
         workspace = dim_max(0, workspace - size)  # eagerly the call itself makes this copy
-    made = _without_bias(low, out) if bias else out
+    made = low.joint.without_bias(out) if bias else out
     low.add(of, "extern", {made: low.nbytes(out)}, reads, workspace=workspace, allocates=True)
     if bias:
         is_other = low.channels_last and not is_last and is_of_images(call, low.values)

@@ -46,9 +46,17 @@ class Op(Record, frozen=True):
     is_alone: bool = False  # a kernel that fuses with nothing
     # To what it reads, at places that indices tell: nothing that reads it is part of its kernel.
     adds: bool = False
+    is_added_to: bool = False  # its result is stored, and something is then added to it in place
     allocates: bool = False  # a library allocates the results, so that they take no memory that is free
     is_over: bool = False  # a library writes its result over what it reads
     is_exchange: bool = False  # a collective: nothing is written over its result
+    is_matrix: bool = False  # a product of matrices that adds nothing yet
+    is_adding: bool = False  # a product that adds the last tensor that it reads
+    is_biased: bool = False  # what it adds is a bias, which kernels that read the result may add instead
+    is_sum: bool = False  # it adds what it reads
+    is_join: bool = False  # it puts tensors side by side into one
+    is_done: bool = False  # no kernel is left of it: others wrote the parts that it reads
+    is_placing: bool = False  # it reads elements at places that it computes, or joins tensors
     is_padded: bool = False  # a product runs with its sizes rounded up to what tensor cores load
     reads_twice: bool = False  # its formula has what it reads more than once
     window: int = 1  # from how many elements of what it reads each element is computed
@@ -56,7 +64,7 @@ class Op(Record, frozen=True):
     moved: frozenset[str] = frozenset()  # tensors that it reads at other places than it writes to
     is_across: bool = False  # it writes side by side what it reads rows apart, so that it visits tiles
     parts: Mapping[str, Mapping[str, Dim]] = {}  # by tensor of which it reads parts only, bytes by part
-    views: frozenset[str] = frozenset()  # tensors that it reads in another shape
+    views: Mapping[str, str] = {}  # by tensor that it reads in another shape or in part: by way of which view
     is_inner: bool = True  # what a reduction adds up is along the last axis
     in_order: bool = True  # a loop over what a reduction reads visits one row after the other
     of_moments: bool = False  # a reduction computes means and variances
@@ -84,7 +92,10 @@ class JointGraph(Struct):
     results: set[str] = set()  # what the forward returns
     gradients: dict[str, None] = {}  # tensors that the backward returns
     tangents: dict[str, None] = {}  # gradients of the results, which come from outside
-    lies_in: dict[str, str] = {}  # by part of a tensor that is written by itself, the tensor
+    # By part of a tensor that is written by itself, or by what a tensor is before something is added to it, the tensor.
+    lies_in: dict[str, str] = {}
+    channels_last: bool = False  # its images lie so
+    items: set[str] = set()  # views that are, or are of, one of several that a call returns
     numbers: dict[Dim, int] = {}
     # By number that calls fill in, with its type: one operator makes it for all of them.
     constants: dict[str, list[Op]] = {}
@@ -101,6 +112,12 @@ class JointGraph(Struct):
     def bytes(self, name: str) -> int:
         """Bytes of a tensor as a number; 0 for what is not the program's own."""
         return self.number(self.sizes.get(name, 0))
+
+    def without_bias(self, out: str) -> str:
+        """A tensor for the result of a library, to which a bias is added then."""
+        inner = f"{out} without bias"
+        self.labels[inner] = (out, "value")
+        return inner
 
     def add(self, op: Op, sizes: Mapping[str, Dim]) -> None:
         """Append an operator with the sizes of what it makes; a sum of a few elements is computed without a loop."""
@@ -120,8 +137,11 @@ def users_of(ops: Iterable[Op]) -> dict[str, list[Op]]:
 
 
 # Kinds of calls that read their operands at other places than they write to.
-_MOVING = frozenset({"movement", "gather", "resampling", "pooling", "view", "identity"})
+_COPYING = ("view", "identity")
+_MOVING = frozenset({"movement", "gather", "resampling", "pooling", *_COPYING})
 _WITH_NUMBERS = frozenset({"elementwise", "comparison", "logic"})  # kinds of calls whose constants it counts
+_DIFFERING = frozenset({"random", "dropout", "attention", "collective"})  # kinds whose equal calls differ
+_EMPTY, _FILLED = ("empty", "empty_like", "new_empty"), {"zeros": 0, "ones": 1}
 # Instructions for an element that the pointwise operator of a call takes, about; others one.
 _INSTRUCTIONS = {"normalisation": 10, "softmax": 3, "dropout": 3, "loss": 6, "resampling": 12}
 _INSTRUCTIONS |= {"gather": 0, "identity": 0, "view": 0}
@@ -137,12 +157,15 @@ class Lowered(Struct):
     parts: Mapping[str, Mapping[str, Dim]]  # of operands of which it reads parts, bytes by part
     made: Sequence[str] = ()  # results with memory of their own
     results: Sequence[str] = ()  # the tensors that its results are
+    views: Mapping[str, str] = {}  # by operand that it reads as a view alone, this
     beside: dict[str, str] = {}  # what its gradient reads beside operands and results, by use
     incoming: Sequence[str] = ()  # gradients of its results
     fresh: dict[int, str] = {}  # those of operands that it computes, by place
 
     def op(self, kind: OpKind, outputs: Iterable[str], reads: Sequence[str], count: int, **more: Any) -> Op:
         more.setdefault("parts", {name: self.parts[name] for name in reads if name in self.parts})
+        views = {name: self.views[name] for name in reads if name in self.views}
+        more["views"] = more.get("views", {}) | views
         return Op(kind, tuple(outputs), tuple(reads), count, self.call.row, self.call.node.name, **more)
 
 
@@ -150,6 +173,13 @@ def instructions(call: PricedCall) -> int:
     """Instructions for each element of a call's result, as inductor counts them, without those for constants."""
     operator = call.node.operator
     return _INSTRUCTIONS_OF_GATE if operator.has("gate") else _INSTRUCTIONS.get(operator.kind, 1)
+
+
+def filled_with(call: PricedCall) -> int | float | None:
+    """The number that a call fills a new tensor with; None of other calls."""
+    word = call.node.operator.name.removeprefix("new_").removesuffix("_like")
+    value = call.node.arguments().get("value") if word == "full" else _FILLED.get(word)
+    return value if isinstance(value, (int, float)) else None
 
 
 class Lowering:
@@ -161,7 +191,13 @@ class Lowering:
         self.root = execution.owners()
         self.recomputed = execution.recomputed if self.training else {}
         self.pointwise: set[str] = set()  # results of pointwise operators
-        self.version: dict[str, str] = {}  # by owner of memory: the tensor that an in-place call made of it
+        self.version: dict[
+            str, str
+        ] = {}  # by owner of memory: the tensor that it is, or that an in-place call made of it
+        self.view: dict[str, str] = {}  # by value that is a view, the first one that is the same
+        self.known: dict[
+            tuple[Any, ...], Lowered
+        ] = {}  # by operator, attributes and operands: the first such call
         self.channels_last = channels_last  # whether the convolutions of the program run so
         self.readers: dict[str, list[PricedCall]] = {}
         self.maker: dict[str | None, str] = {}  # by result, the call
@@ -196,6 +232,18 @@ class Lowering:
         """The results of a call that are views of what it reads."""
         return [out for out in call.node.outputs if out is not None and self.root.get(out) != out]
 
+    def key(self, of: Lowered) -> tuple[Any, ...]:
+        """What calls have in common that compute the same. Only the partitioner looks for them, so that without gradients
+        just views do; nor do calls that run again or draw random numbers.
+        """
+        call, operator, value = of.call, of.call.node.operator, filled_with(of.call)
+        is_own = operator.kind in _DIFFERING or operator.name in _EMPTY or call.node.name in self.recomputed
+        if call.form is None or is_own or (of.made and not self.training):
+            return (call.node.name,)
+        if value is not None:
+            return value, self.typed(of.made[0]).shape, self.typed(of.made[0]).dtype
+        return call.form, *[(self.tensor(name), self.view.get(name)) for name in of.names]
+
     def elements(self, name: str | None) -> int:
         value = self.values.get(name or "")
         return self.joint.number(prod(value.shape)) if isinstance(value, TensorType) else 0
@@ -214,7 +262,7 @@ class Lowering:
         call = of.call
         sizes = outputs if isinstance(outputs, dict) else {name: self.nbytes(name) for name in outputs}
         given = [*dict.fromkeys(reads)]
-        if kind == "extern" and of.parts and not self.training:
+        if kind == "extern" and call.node.operator.kind == "attention" and of.parts and not self.training:
             given = [one for name in given for one in self.taken(of, name)]
         elif kind == "pointwise":
             self.pointwise.update(outputs)
@@ -222,6 +270,7 @@ class Lowering:
             elements = max(map(self.elements, call.node.outputs), default=0)
         if call.node.operator.kind in _MOVING and call.node.outputs[0] in outputs:
             more.setdefault("moved", frozenset(given))
+            more["is_placing"] = call.node.operator.kind not in _COPYING
         given_numbers = call.node.arguments().values() if call.node.operator.kind in _WITH_NUMBERS else ()
         own: dict[str, Any] = {
             "recomputable": kind != "extern",

@@ -83,15 +83,27 @@ class Partition:
 
     def _ban_far_apart(self, banned: set[str]) -> None:
         """Not computed again: what reads a tensor behind the first kernel of its own that follows other readers."""
-        for name, users in (*self.users.items(), *self.joint.constants.items()):
-            inside = [place for user in users if (place := self.place[id(user)]) in self.forward]
-            if len(inside) < 2:
+        groups = [(True, users, users) for users in self.joint.constants.values()]
+        for name, users in self.users.items():
+            maker = self.maker.get(name)
+            for view in dict.fromkeys(user.views.get(name) for user in users):
+                # An input fuses with nothing, but views of it do; what reads a tensor by way of a view is not kept from it.
+                own = [user for user in users if user.views.get(name) == view]
+                is_fused = view is not None or (maker is not None and _is_fusible(maker))
+                groups.append((is_fused, own, own if view else users))
+        for is_fused, users, start in groups:
+            inside = [place for user in start if (place := self.place[id(user)]) in self.forward]
+            if not is_fused or len(inside) < 2:
                 continue
-            maker, first = self.maker.get(name), self._first_unfusible(inside)
-            for user in [self.ops[place] for place in inside if place > first]:
-                is_fused = name in self.joint.constants if maker is None else _fuses(maker, user)
-                if is_fused and not user.must_recompute:
-                    banned.update(user.outputs)
+            first = self._first_unfusible(inside)
+            far = (
+                user
+                for user in users
+                if first < self.place[id(user)] and self.place[id(user)] in self.forward
+            )
+            banned.update(
+                name for user in far if _is_fusible(user) and not user.must_recompute for name in user.outputs
+            )
 
     def _first_unfusible(self, start: Sequence[int]) -> int:
         """The place of the first operator after these that does not fuse with what it reads, at most the last of them."""
@@ -165,13 +177,21 @@ class Partition:
         if op is None:
             return size
         far = max(min(self.distances[self.place[id(op)]], _FARTHEST), 1)
-        is_fused = all(name in user.views or _fuses(op, user) for user in self.users.get(name, ()))
+        users = self.users.get(name, ())
+        is_fused = all(
+            _fuses(op, op if name in user.views else user) for user in users
+        )  # a view fuses with what it is of
         return int(size * _NEARER**far) * (2 if is_fused else 1)
 
 
+def _is_fusible(op: Op) -> bool:
+    """Whether the partitioner takes an operator to be part of kernels with others."""
+    return op.is_fusible and (op.recomputable or op.is_random)
+
+
 def _fuses(op: Op, user: Op) -> bool:
-    """Whether the partitioner takes two operators to be one kernel."""
-    return all(one.is_fusible and (one.recomputable or one.is_random) for one in (op, user))
+    """Whether the partitioner takes two operators to be one kernel; what joins tensors is one with all of these."""
+    return user.is_join or (_is_fusible(op) and _is_fusible(user))
 
 
 SOURCE, SINK = ("source", 0), ("sink", 0)

@@ -18,10 +18,12 @@ from graphflops.devices import Platform
 from graphflops.execution.fast_path import LAYER
 from graphflops.execution.runs import Runs
 from graphflops.inductor.calls import BackwardLowering, ForwardLowering
-from graphflops.inductor.fusing import Kernel, fused, in_steps, realized
+from graphflops.inductor.fusing import Kernel, fused, in_steps
 from graphflops.inductor.library_calls import prefers_channels_last
-from graphflops.inductor.lowering import JointGraph, Op
+from graphflops.inductor.lowering import JointGraph, Op, users_of
 from graphflops.inductor.partition import Partition
+from graphflops.inductor.storing import realized
+from graphflops.inductor.sums import with_sums
 from graphflops.memory.on_gpu import OnGpu
 from graphflops.passes.program import PricedGraph, PricedProgram
 from graphflops.tensor import TensorType
@@ -48,13 +50,19 @@ class _Order:
         self.results = [(*kernel.outputs, *kernel.inside) for kernel in kernels]
         self.maker = {name: index for index, names in enumerate(self.results) for name in names}
         known = self.maker
-        self.reads = [[name for name in kernel.reads if name in known or name in given] for kernel in kernels]
+        # What is added to in place: inductor's estimate knows the memory by that name, which does not outlive the graph.
+        base = {op.outputs[0]: op.reads[-1] for kernel in kernels for op in kernel.members if op.adds}
+        found = [
+            dict.fromkeys((*each.reads, *[base[name] for name in each.reads if name in base]))
+            for each in kernels
+        ]
+        self.reads = [[name for name in read if name in known or name in given] for read in found]
         self.readers: dict[str, list[int]] = {name: [] for name in self.maker}
         for index, names in enumerate(self.reads):
             for name in names:
                 self.readers.setdefault(name, []).append(index)
         self.given = [name for name in self.readers if name not in self.maker]
-        self.size = {name: size(name) for name in self.readers}
+        self.size = {name: 0 if name in base else size(name) for name in self.readers}
         self.before = [sorted({known[name] for name in names if name in known}) for names in self.reads]
         self.made = [sum(self.size[name] for name in names) for names in self.results]
 
@@ -125,6 +133,7 @@ class CompiledGraph(Record, frozen=True):
     given: Tensors  # that are there before and are freed after their last use
     outputs: Tensors  # that outlive the graph
     computed_again: Mapping[str, Op]  # by tensor that is not stored but computed wherever it is read
+    lies_in: Mapping[str, str]  # by part of a tensor that is written by itself, the tensor
 
 
 class Plan(Record, frozen=True):
@@ -151,18 +160,16 @@ class Plans(Runs):
         if key in self.plans:
             return self.plans[key]
         execution = OnGpu(graph, training, self)
-        joint = JointGraph(self.sizes, execution.layouts.platform)
+        calls, values = execution.calls, execution.values
+        is_last = prefers_channels_last(calls, values, len(graph.graph.inputs), training=training)
+        joint = JointGraph(self.sizes, execution.layouts.platform, channels_last=is_last)
         for entry in graph.graph.inputs:
-            value = execution.values.get(entry.name)
+            value = values.get(entry.name)
             nbytes = value.nbytes if isinstance(value, TensorType) else 0
             joint.inputs[entry.name] = nbytes
             joint.sizes[entry.name] = nbytes if entry.role == "user" else 0
-        inputs = len(graph.graph.inputs)
-        is_last = prefers_channels_last(
-            execution.calls, execution.values, inputs, training=execution.training
-        )
         forward = ForwardLowering(execution, joint, channels_last=is_last)
-        lowered = [forward.lower(call) for call in execution.calls]
+        lowered = [forward.lower(call) for call in calls]
         joint.results.update(forward.tensor(name) for name in (*graph.graph.returned, *graph.graph.lasting))
         saved: Tensors = {}
         if training:
@@ -170,13 +177,14 @@ class Plans(Runs):
             for one in reversed(lowered):
                 if one.call.gradient is not None:
                     backward.lower(one)
-            backward.add_in_products()
             found = backward.gradient.items()
             joint.gradients.update((tensor, None) for name, tensor in found if name in backward.wanted)
             saved = Partition(joint).saved()
         made = {name for op in joint.ops for name in op.outputs}
         kept = [name for name in (*saved, *joint.results) if name in made]
         ops = _computing(joint.ops, kept, joint.inputs)
+        if not training:
+            ops = _near_readers(ops, joint)
         plan = Plan(execution, joint, forward.channels_last, _compiled(joint, ops, {}, dict.fromkeys(kept)))
         if training:
             given = {name: None for name in (*saved, *joint.tangents) if name not in joint.inputs}
@@ -188,15 +196,14 @@ class Plans(Runs):
 
 
 def _compiled(joint: JointGraph, ops: Sequence[Op], given: Tensors, outputs: Tensors) -> CompiledGraph:
-    stored, computed_again = realized(ops, outputs)
+    joint = replace(joint, lies_in={**joint.lies_in})  # and what this graph joins
+    stored, computed_again = realized(with_sums(ops, outputs, joint), outputs, joint)
     steps = [step for op in stored for step in in_steps(op, joint)]
-    # What is added to in place has another name then, so that inductor's estimate takes it for freed.
-    added = {name for op in steps if op.adds for name in op.outputs}
     kernels = fused(
         steps, outputs, lambda name: joint.number(joint.inputs.get(name, joint.sizes.get(name, 0)))
     )
-    order = lowest_peak(kernels, joint.bytes, given, outputs.keys() - added)
-    return CompiledGraph(order, given, outputs, computed_again)
+    order = lowest_peak(kernels, joint.bytes, given, outputs)
+    return CompiledGraph(order, given, outputs, computed_again, joint.lies_in)
 
 
 def _computing(ops: Sequence[Op], wanted: Iterable[str], given: Iterable[str]) -> list[Op]:
@@ -218,6 +225,33 @@ def _computing(ops: Sequence[Op], wanted: Iterable[str], given: Iterable[str]) -
         return sorted(needed & {place[id(maker[name])] for name in ops[index].reads if name in maker})
 
     return [ops[index] for index in _depth_first(starts, before)]
+
+
+def _near_readers(ops: Sequence[Op], joint: JointGraph) -> list[Op]:
+    """Each operator just before the first that reads it (`reorder_for_locality` of inductor's post_grad.py).
+
+    What is read by way of one of several views that a call returns stays.
+    """
+    users, maker = users_of(ops), {name: index for index, op in enumerate(ops) for name in op.outputs}
+    place = {id(op): index for index, op in enumerate(ops)}
+    left = dict.fromkeys(range(len(ops)))
+    order: list[Op] = []
+    seen: set[int] = set()
+    while left:
+        last, _ = left.popitem()
+        joined = [name for name in ops[last].reads[::-1] if name in joint.lies_in]
+        node = [last, *map(maker.__getitem__, joined)]  # what adds to a copy is a single operator there
+        for index in node:
+            left.pop(index, None)
+            order.append(ops[index])
+        seen.update(node)
+        for made in [maker[name] for index in reversed(node) for name in ops[index].reads if name in maker]:
+            readers = [(name, user) for name in ops[made].outputs for user in users.get(name, ())]
+            stays = made not in left or any(user.views.get(name) in joint.items for name, user in readers)
+            if not stays and seen.issuperset(place[id(user)] for _, user in readers):
+                del left[made]
+                left[made] = None
+    return order[::-1]
 
 
 def _depth_first(starts: Iterable[int], before: Callable[[int], Sequence[int]]) -> list[int]:

@@ -95,11 +95,11 @@ class _Run:
 
     def run(self, graph: CompiledGraph, mark: str) -> None:
         """Run one graph. mark: after names of results."""
-        order, given, outputs = self.with_wholes(graph.kernels), graph.given, graph.outputs
+        order, given, outputs = self.with_wholes(graph), graph.given, graph.outputs
         last = {name: place for place, kernel in enumerate(order, 1) for name in kernel.reads}
         end = len(order) + 1
         last.update(dict.fromkeys(outputs, end))
-        instead = self.taken_from(order, given, last, end)
+        instead = self.taken_from(order, graph, last, end)
         final = {name: last.get(name, 0) for name in given}
         for place, kernel in enumerate(order, 1):
             for name in kernel.outputs:
@@ -120,14 +120,14 @@ class _Run:
             for name in ends.get(place, ()):
                 self.meter.drop(name)
 
-    def with_wholes(self, kernels: Sequence[Kernel]) -> Sequence[Kernel]:
+    def with_wholes(self, graph: CompiledGraph) -> Sequence[Kernel]:
         """The kernels; the first that writes a part of a tensor makes the tensor."""
-        whole = self.joint.lies_in
+        whole = graph.lies_in
         if not whole:
-            return kernels
+            return graph.kernels
         found: list[Kernel] = []
         made: set[str] = set()
-        for kernel in kernels:
+        for kernel in (each for each in graph.kernels if not each.last.is_done):
             outputs = dict.fromkeys(whole.get(name, name) for name in kernel.outputs)
             reads = dict.fromkeys(whole.get(name, name) for name in kernel.reads)
             own = tuple([name for name in outputs if name not in made])
@@ -151,7 +151,10 @@ class _Run:
         return not is_same and not layouts.has_channels_last(name)
 
     def overwritten(self, kernel: Kernel, name: str) -> list[str]:
-        """Tensors from outside that a result may be written over, also by way of tensors of the same size in the kernel."""
+        """Tensors from outside that a result may be written over, also by way of tensors of the same size in the kernel.
+
+        None where one of these is made of nothing: it is random numbers, over which the result is written.
+        """
         if self.is_turned(name):
             return []
         seen: dict[str, None] = {}
@@ -160,16 +163,21 @@ class _Run:
             reads = [read for read in kernel.over.get(todo.pop(), ()) if read not in seen]
             seen.update(dict.fromkeys(reads))
             own = [read for read in reads if read in kernel.over]
-            todo += [read for read in own if self.joint.bytes(read) == self.joint.bytes(name)]
+            alike = [read for read in own if self.joint.bytes(read) == self.joint.bytes(name)]
+            if not all(kernel.over[read] for read in alike):
+                return []
+            todo += alike
         return [read for read in seen if read not in kernel.over]
 
     def taken_from(
-        self, order: Sequence[Kernel], given: Mapping[str, None], last: Mapping[str, int], end: int
+        self, order: Sequence[Kernel], graph: CompiledGraph, last: Mapping[str, int], end: int
     ) -> dict[str, str]:
         """By tensor that takes the memory of another: the first that had it."""
         size = self.joint.bytes
-        buffers = [Buffer(name, size(name), 0, last.get(name, 0), is_given=True) for name in given]
+        buffers = [Buffer(name, size(name), 0, last.get(name, 0), is_given=True) for name in graph.given]
+        # Nothing is written over the results of collectives, of joining, and of adding in place.
         kept = {name for kernel in order if kernel.last.is_exchange for name in kernel.outputs}
+        kept.update(graph.lies_in.values())
         for place, kernel in enumerate(order, 1):
             for name in kernel.outputs:
                 ends = [read for read in self.overwritten(kernel, name) if last.get(read) == place]

@@ -69,6 +69,8 @@ def cumprod_backward(grad: TensorType, x: TensorType, *, output: TensorType) -> 
 
 
 backward("aten.cumsum")(per_element(1))  # sums of the gradient from its end
+# For each sign of the gradient a difference, a running log-add-exp from the end and a sum; then their difference.
+backward("aten.logcumsumexp", "aten._logcumsumexp")(per_element(11, saved=x_and_result))
 # Times output, summed from the end, over the operand.
 backward("aten.cumprod")(per_element(3, saved=x_and_result))
 # Added where its value came from.

@@ -71,6 +71,8 @@ class CompiledLauncher(Launcher):
         exchanges = Exchanges()
         late = awaited_later(plan.execution.calls) if graph.graph.has_exchanges else ()
         for planned in part.kernels:
+            if planned.last.is_done:
+                continue
             if exchanges.pending:
                 yield from exchanges.ends(planned.reads)
             row = first + planned.last.row
@@ -208,8 +210,9 @@ class Written:
         try:
             inside, shares = self._inside(planned, computed_again)
             loads, read = self._reads(planned, shares)
-            # Another kernel writes the zeros that gradients are added to; the copy of an operand is part of this one.
-            summed = {name for op in adding if op.is_gradient for name in op.outputs}
+            summed = {
+                name for op in adding for name in op.outputs
+            }  # another kernel writes what it is added to
             whole = [name for name in planned.outputs if name not in summed]
             written = sum(self.sizes(part.get(name) or sizes.get(name, 0)) for name in whole)
             written += sum(self._added(op) for op in adding)

@@ -15,6 +15,7 @@ from tests.inductor.one_call import _short as short
 
 if TYPE_CHECKING:
     from graphflops.inductor.lowering import Op
+    from graphflops.inductor.plan import CompiledGraph
     from graphflops.passes.program import PricedProgram
     from graphflops.tensor import TensorType
 
@@ -58,13 +59,17 @@ def plan_of_calls(given: dict[str, TensorType], *calls: Call, **more: Any) -> Pl
     return Plans(program, HOPPER).plan(program.main, training=program.training is not None)
 
 
-def lines(plan: Plan) -> list[str]:
-    """Each operator as its results, what it reads, its elements, and for a reduction those that are left."""
+def lines(plan: Plan, kernels: CompiledGraph | None = None) -> list[str]:
+    """Each operator as its results, what it reads, its elements, and for a reduction those that are left.
+
+    kernels: of these, not of the joint graph.
+    """
+    ops = [op for kernel in kernels.kernels for op in kernel.members] if kernels else plan.joint.ops
     return [
         f"{op.kind} {' '.join(map(short, op.outputs))} <- {' '.join(map(short, op.reads))}: {op.elements}"
         + f" to {op.kept}" * bool(op.kept)
         + " outer" * (not op.is_inner)
-        for op in plan.joint.ops
+        for op in ops
     ]
 
 

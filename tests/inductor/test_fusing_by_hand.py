@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from graphflops.devices import HOPPER
-from graphflops.inductor.fusing import fused, in_steps, realized, split_lengths
+from graphflops.inductor.fusing import fused, in_steps, split_lengths
 from graphflops.inductor.lowering import JointGraph, Op
+from graphflops.inductor.storing import realized
 from tests.inductor.test_kernels import op
 
 
@@ -93,7 +94,7 @@ def test_what_only_its_own_kernel_reads_stays_inside() -> None:
 
 
 def stored(*ops: Op, outputs: set[str]) -> list[str]:
-    return [each.node for each in realized(ops, outputs)[0]]
+    return [each.node for each in realized(ops, outputs, JointGraph({}, HOPPER))[0]]
 
 
 @pytest.mark.parametrize(("window", "expected"), [(8, ["c"]), (9, ["b", "c"])])
@@ -124,7 +125,7 @@ def test_what_a_window_reads_is_computed_from_one_tensor_or_stored(
 
 def test_a_part_of_what_is_computed_inside_is_a_part_of_its_sources() -> None:
     ops = op("pointwise", "a", "x", "y"), op("pointwise", "b", "a", "y", parts={"a": {"p": 40}})
-    (found,), again = realized(ops, {"b"})
+    (found,), again = realized(ops, {"b"}, JointGraph({}, HOPPER))
     assert (found.parts, found.reads) == ({"x": {"p": 40}}, ("x", "y"))  # all of `y` is read too
     assert (found.computes, [*again]) == (("a",), ["a"])
 
@@ -132,7 +133,9 @@ def test_a_part_of_what_is_computed_inside_is_a_part_of_its_sources() -> None:
 def test_ways_in_which_the_sources_are_read() -> None:
     first = op("pointwise", "a", "x", "y", moved=frozenset({"y"}))
     for own, moved in (((), {"y"}), (("a",), {"x", "y"}), (("z",), {"y", "z"})):
-        (found,), _ = realized((first, op("pointwise", "b", "a", "z", moved=frozenset(own))), {"b"})
+        (found,), _ = realized(
+            (first, op("pointwise", "b", "a", "z", moved=frozenset(own))), {"b"}, JointGraph({}, HOPPER)
+        )
         assert found.moved == moved
 
 

@@ -126,11 +126,10 @@ HALF = {"dtype": "bfloat16"}
             ],
         ),
         (
-            "linear",  # in float32 the bias is added by what reads the result
+            "linear",
             (g(8, 4, 64), g(32, 64), g(32)),
             [
-                ("extern", 4 * 1024, 1024, 0, "x0 x1", "stored"),
-                ("pointwise", 4 * 1024, 1024, 0, "bias x2", ""),
+                ("extern", 4 * 1024, 1024, 0, "x0 x1 x2", "stored"),
                 ("extern", 4 * 2048, 2048, 0, "g1 x1", ""),
                 ("extern", 4 * 2048, 2048, 0, "g1 x0", ""),
                 ("reduction", 4 * 32, 1024, 32, "g1", "outer"),
@@ -167,7 +166,7 @@ HALF = {"dtype": "bfloat16"}
             [
                 ("pointwise", 2 * 160, 160, 0, "x0 x1", "stored"),
                 ("pointwise", 4 * 800, 800, 0, "", "alone"),
-                ("pointwise", 0, 160, 0, "g3 g1 x1", "adds"),
+                ("pointwise", 0, 160, 0, "g1 x1 g3", "stored, adds"),
                 ("pointwise", 2 * 800, 800, 0, "g3 g4", ""),
             ],
         ),
@@ -200,7 +199,7 @@ HALF = {"dtype": "bfloat16"}
         (
             "cumsum",
             (g(4, 64), 1),
-            [("reduction", 4 * 256, 256, 4, "x0", ""), ("extern", 4 * 256, 256, 0, "g1", "allocated")],
+            [("reduction", 4 * 256, 256, 4, "x0", "stored"), ("extern", 4 * 256, 256, 0, "g1", "allocated")],
         ),
         (
             "dropout",
@@ -208,7 +207,7 @@ HALF = {"dtype": "bfloat16"}
             [
                 ("pointwise", 4 * 256, 256, 0, "", "stored, random"),
                 ("pointwise", 256, 256, 0, "random", ""),
-                ("pointwise", 4 * 256, 256, 0, "x0 mask", ""),
+                ("pointwise", 4 * 256, 256, 0, "mask x0", ""),
                 ("pointwise", 4 * 256, 256, 0, "g1 mask", ""),
             ],
         ),
@@ -218,7 +217,7 @@ HALF = {"dtype": "bfloat16"}
             [
                 ("pointwise", 4 * 8192, 8192, 0, "x0", "stored, window 4"),
                 *[("pointwise", 4 * 2048, 2048, 0, "", "alone")] * 4,  # a table for each of four neighbours
-                ("pointwise", 0, 8192, 0, "g3 g4 g5 g6 g1", "adds"),
+                ("pointwise", 0, 8192, 0, "g1 g3 g4 g5 g6", "stored, adds"),
                 ("pointwise", 4 * 2048, 2048, 0, "g3 g4 g5 g6 g7", ""),
             ],
         ),
@@ -291,7 +290,7 @@ def test_unfused_attention_is_two_products_with_a_softmax_between_them() -> None
         ("pointwise", 4 * s, s, 0, "y/6.0 statistics", ""),
         ("pointwise", 4 * s, s, 0, "", "stored, random"),
         ("pointwise", s, s, 0, "random", ""),
-        ("pointwise", 4 * s, s, 0, "y/7.0 mask", ""),
+        ("pointwise", 4 * s, s, 0, "mask y/7.0", ""),
         ("pointwise", 2 * s, s, 0, "y/8.0", ""),  # which nothing reads
         ("extern", 4 * q, q, 0, "y/8.0 y/2.0", "stored"),
         ("pointwise", 2 * q, q, 0, "y/10.0", ""),
@@ -401,8 +400,8 @@ def test_what_is_put_at_indices_goes_to_a_copy_that_nothing_else_has() -> None:
     operands = t(100, 8), 0, t(20, dtype="int64"), t(20, 8)
     for op in ("index_copy", "index_add"):
         assert made(plan_of(f"aten.{op}.default", *operands)) == [
-            ("pointwise", 4 * 800, 800, 0, "x0", ""),
-            ("pointwise", 4 * 800, 160, 0, "operand x2 x3", "adds"),
+            ("pointwise", 4 * 800, 800, 0, "x0", "stored"),
+            ("pointwise", 4 * 800, 160, 0, "x2 x3 operand", "stored, adds"),
         ]
     sums = t(100, 8, dtype="bfloat16"), 0, t(20, dtype="int64"), t(20, 8, dtype="bfloat16")
     assert [op.kind for op in plan_of("aten.index_add.default", *sums).joint.ops] == ["extern"]

@@ -7,9 +7,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from graphflops.devices import HOPPER
-from graphflops.inductor.fusing import Kernel, fused, in_steps, realized
+from graphflops.inductor.fusing import Kernel, fused, in_steps
 from graphflops.inductor.lowering import JointGraph, Op
 from graphflops.inductor.plan import lowest_peak
+from graphflops.inductor.storing import realized
 
 
 def op(kind: Any, out: str, *reads: str, elements: int = 100, **more: Any) -> Op:
@@ -17,7 +18,10 @@ def op(kind: Any, out: str, *reads: str, elements: int = 100, **more: Any) -> Op
 
 
 def stored(*ops: Op, outputs: set[str]) -> list[tuple[str, ...]]:
-    return [kernel.outputs for kernel in fused(realized(ops, outputs)[0], outputs, lambda _: 1)]
+    return [
+        kernel.outputs
+        for kernel in fused(realized(ops, outputs, JointGraph({}, HOPPER))[0], outputs, lambda _: 1)
+    ]
 
 
 def test_what_is_computed_from_few_tensors_is_computed_in_each_reader() -> None:
@@ -104,5 +108,5 @@ def test_each_part_that_is_read_of_a_tensor_is_a_load() -> None:
     parted = op("pointwise", "sum", "a", "b", "c", "d", parts={"a": {"first": 100, "second": 100}})
     readers = [op("pointwise", "x", "sum"), op("pointwise", "y", "sum")]
     for summed, expected in ((whole, ["x", "y"]), (parted, ["sum", "x", "y"])):
-        found, _ = realized([summed, *readers], {"x", "y"})
+        found, _ = realized([summed, *readers], {"x", "y"}, JointGraph({}, HOPPER))
         assert [each.outputs[0] for each in found] == expected

@@ -33,14 +33,21 @@ def test_a_part_that_is_repeated_is_read_once() -> None:
 PART, PRODUCT = ("s", "slice.Tensor", "m", 0, 0, 4), ("y", "mm.default", "s", "w")
 
 
-def test_a_library_reads_a_copy_of_the_part_of_what_is_computed() -> None:
-    """Then the whole need not be stored."""
-    given = {"x": t(10, 64), "w": t(64, 8)}
-    plan = plan_of_calls(given, ("m", "relu.default", "x"), PART, PRODUCT)
-    assert lines(plan)[1:] == ["pointwise s <- m: 256", "extern y <- s w: 32"]
-    copy = ops(plan)["s"]
-    assert (copy.outputs, copy.moved, copy.parts) == (("y s",), {"m"}, {"m": {"s": 4 * 256}})
-    assert plan.joint.bytes("y s") == 4 * 256
+def test_attention_reads_copies_of_parts_of_what_is_computed() -> None:
+    """Then the whole need not be stored. A product reads its part of the whole."""
+    parts = [(name, "slice.Tensor", "m", 0, 2 * place, 2 * place + 2) for place, name in enumerate("qkv")]
+    attention = ("y", "scaled_dot_product_attention.default", "q", "k", "v")
+    given = {"x": t(6, 4, 128, 64, dtype="bfloat16")}
+    plan = plan_of_calls(given, ("m", "relu.default", "x"), *parts, attention)
+    count = 2 * 4 * 128 * 64
+    copies = [f"pointwise {name} <- m: {count}" for name in "qkv"]
+    assert lines(plan)[1:4] == copies
+    assert ops(plan)["y"].reads == ("y q", "y k", "y v")
+    copy = ops(plan)["k"]
+    assert (copy.outputs, copy.moved, copy.parts) == (("y k",), {"m"}, {"m": {"k": 2 * count}})
+    assert plan.joint.bytes("y k") == 2 * count
+    product = plan_of_calls({"x": t(10, 64), "w": t(64, 8)}, ("m", "relu.default", "x"), PART, PRODUCT)
+    assert lines(product)[1:] == ["extern y <- m w: 32"]
 
 
 @pytest.mark.parametrize(
@@ -54,13 +61,6 @@ def test_a_library_reads_the_part_where_it_lies(x: Any, before: Any) -> None:
     plan = plan_of_calls({"x": x, "w": t(64, 8), "v": t(64, 64)}, *before, PART, PRODUCT)
     assert lines(plan)[1] == "extern y <- m w: 32"
     assert ops(plan)["y"].parts == {"m": {"s": 4 * 256}}
-
-
-def test_two_parts_are_copied_one_by_one() -> None:
-    other, turned = ("u", "slice.Tensor", "m", 0, 4, 8), ("v", "transpose.int", "u", 0, 1)
-    calls = ("m", "relu.default", "x"), PART, other, turned, ("y", "mm.default", "s", "v")
-    plan = plan_of_calls({"x": t(10, 64)}, *calls)
-    assert lines(plan)[1:] == ["pointwise s <- m: 256", "pointwise v <- m: 256", "extern y <- s v: 16"]
 
 
 def test_numbers_of_a_formula() -> None:

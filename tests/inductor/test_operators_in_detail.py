@@ -132,7 +132,7 @@ def test_an_interpolation_of_half_precision_is_one_in_float32() -> None:
         ("pointwise", 4 * four, four, 0, "operand", "stored, window 4"),
         ("pointwise", 2 * four, four, 0, "float32", ""),
         *[("pointwise", 4 * one, one, 0, "", "alone")] * 4,
-        ("pointwise", 0, four, 0, "g3 g4 g5 g6 g1", "adds"),
+        ("pointwise", 0, four, 0, "g1 g3 g4 g5 g6", "stored, adds"),
         ("pointwise", 2 * one, one, 0, "g3 g4 g5 g6 g7", ""),
     ]
     operand, inner, out, *_, adds, _ = plan.joint.ops
@@ -170,12 +170,12 @@ def test_what_is_added_by_index_is_added_to_a_copy() -> None:
     half = {"dtype": "float16"}
     plan = plan_of("aten.index_add.default", g(100, 64, **half), 0, t(20, **LONG), g(20, 64, **half))
     assert made(plan) == [
-        ("pointwise", 2 * 6400, 6400, 0, "x0", ""),
-        ("pointwise", 2 * 6400, 1280, 0, "operand x2 x3", "adds"),
+        ("pointwise", 2 * 6400, 6400, 0, "x0", "stored"),
+        ("pointwise", 2 * 6400, 1280, 0, "x2 x3 operand", "stored, adds"),
         ("pointwise", 2 * 1280, 1280, 0, "g1 x2", ""),
     ]
     adds, gradient = plan.joint.ops[1:]
-    assert (adds.parts, adds.moved) == ({"y operand": {"y0": 4 * 1280}}, {"y operand"})
+    assert (adds.parts, adds.moved) == ({"y operand": {"y0": 4 * 1280}}, {"x2", "x3", "y operand"})
     assert gradient.moved == {"gradient 1 of y0"}
 
 
@@ -191,36 +191,36 @@ def test_each_of_many_gradients_is_an_operator() -> None:
 
 @pytest.mark.parametrize("count", [8, 9])
 def test_more_than_eight_tensors_are_joined_one_by_one(count: int) -> None:
+    """Each is copied to its place in memory that is there from the first copy on."""
     plan = plan_of("aten.cat.default", tuple(t(4, place + 1) for place in range(count)), 1)
     whole = 4 * 4 * sum(range(count + 1))
-    if count == 8:
-        assert [plan.joint.bytes(op.outputs[0]) for op in plan.joint.ops] == [whole]
-        return
-    ops, last = plan.joint.ops[:-1], plan.joint.ops[-1]
-    assert [(op.outputs, op.reads, op.elements, op.part_bytes) for op in ops] == [
-        ((f"y0, part {place}",), (f"x0_{place - 1}",), 4 * place, 4 * 4 * place) for place in range(1, 9)
-    ]
-    assert (last.outputs, last.elements, last.part_bytes) == (("y0",), 4 * 9, 4 * 4 * 9)
-    assert last.reads == ("x0_8", *(f"y0, part {place}" for place in range(1, 9)))
-    assert last.parts == {f"y0, part {place}": {"": 0} for place in range(1, 9)}
-    assert plan.joint.lies_in == {f"y0, part {place}": "y0" for place in range(1, 9)}
-    assert [plan.joint.bytes(op.outputs[0]) for op in plan.joint.ops[:2]] == [16, 32]
     assert plan.joint.bytes("y0") == whole
+    members = [op for kernel in plan.forward.kernels for op in kernel.members]
+    if count == 8:
+        assert [(op.outputs, op.is_done) for op in members] == [(("y0",), False)]
+        return
+    parts = [f"y0, part {place}" for place in range(1, 10)]
+    assert [(op.outputs, op.reads, op.elements, op.part_bytes) for op in members[:-1]] == [
+        ((part,), (f"x0_{place - 1}",), 4 * place, 4 * 4 * place) for place, part in enumerate(parts, 1)
+    ]
+    assert (members[-1].reads, members[-1].is_done) == (tuple(parts), True)
+    assert plan.forward.lies_in == dict.fromkeys(parts, "y0")
+    assert [plan.joint.bytes(part) for part in parts[:2]] == [16, 32]
 
 
 @pytest.mark.parametrize(
     ("op", "operands", "kept", "outer"),
     [
-        ("cumsum", (t(40, 6), 0), 6, "outer"),
+        ("cumsum", (t(40, 6), 0), 6, "outer, "),
         ("cumsum", (t(40, 6), 1), 40, ""),
         ("cumsum", (t(40, 6), -1), 40, ""),
-        ("cumsum", (t(2, 20, 6), -2), 12, "outer"),
+        ("cumsum", (t(2, 20, 6), -2), 12, "outer, "),
     ],
 )
 def test_rows_of_running_sums(op: str, operands: Any, kept: int, outer: str) -> None:
     kind = "reduction" if 8 * kept <= 240 else "pointwise"
     elements, kept = (240, kept) if kind == "reduction" else (kept, 0)
-    assert of_call(f"{op}.default", *operands) == [(kind, 4 * 240, elements, kept, "x0", outer)]
+    assert of_call(f"{op}.default", *operands) == [(kind, 4 * 240, elements, kept, "x0", f"{outer}stored")]
 
 
 @pytest.mark.parametrize(
@@ -249,9 +249,9 @@ def test_a_maximum_along_an_axis_keeps_its_places() -> None:
 
 
 def test_a_cumulative_sum_of_nothing_or_one_number() -> None:
-    assert of_call("cumsum.default", t(), 0) == [("pointwise", 4, 1, 0, "x0", "outer")]
+    assert of_call("cumsum.default", t(), 0) == [("pointwise", 4, 1, 0, "x0", "outer, stored")]
     assert of_call("cumsum.default", t(4, 0), 1) == [
-        ("pointwise", 0, 1, 0, "x0", "")
+        ("pointwise", 0, 1, 0, "x0", "stored")
     ]  # a kernel all the same
 
 

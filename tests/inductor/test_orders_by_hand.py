@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from graphflops.inductor.fusing import Kernel, fused, realized, run_together
-from graphflops.inductor.lowering import Op
+from graphflops.devices import HOPPER
+from graphflops.inductor.fusing import Kernel, fused, run_together
+from graphflops.inductor.lowering import JointGraph, Op
 from graphflops.inductor.plan import _Order, lowest_peak
+from graphflops.inductor.storing import realized
 
 
 def op(kind: Any, out: str, *reads: str, elements: int = 100, **more: Any) -> Op:
@@ -81,7 +83,7 @@ def test_tensors_inside_of_a_kernel_count() -> None:
 @pytest.mark.parametrize(("loads", "is_stored"), [(8, False), (9, True)])
 def test_results_of_more_than_eight_loads_are_stored(loads: int, is_stored: bool) -> None:
     made = op("pointwise", "made", *(f"x{place}" for place in range(loads)))
-    stored, again = realized([made, op("pointwise", "out", "made")], {"out"})
+    stored, again = realized([made, op("pointwise", "out", "made")], {"out"}, JointGraph({}, HOPPER))
     assert [each.outputs[0] for each in stored] == ["made"] * is_stored + ["out"]
     assert set(again) == ({"made"} if not is_stored else set())
 
@@ -96,7 +98,7 @@ def test_results_that_are_read_twice_are_stored_from_five_loads(
         readers = [op("pointwise", "one", "made"), op("pointwise", "two", "made")]
     else:
         readers = [op("pointwise", "one", "made", reads_twice=True)]
-    stored, _ = realized([made, *readers], {"one", "two"})
+    stored, _ = realized([made, *readers], {"one", "two"}, JointGraph({}, HOPPER))
     assert ("made" in [each.outputs[0] for each in stored]) is is_stored
 
 
@@ -115,7 +117,7 @@ def test_results_of_more_than_thirty_instructions_are_stored(
 ) -> None:
     made = op("pointwise", "made", *("x", "y")[:loads], instructions=count)
     readers = [op("pointwise", f"out{place}", "made") for place in range(1 + shared)]
-    stored, _ = realized([made, *readers], {"out0", "out1"})
+    stored, _ = realized([made, *readers], {"out0", "out1"}, JointGraph({}, HOPPER))
     assert ("made" in [each.outputs[0] for each in stored]) is is_stored
 
 
@@ -123,20 +125,22 @@ def test_constants_are_instructions_once() -> None:
     first = op("pointwise", "first", "x", "y", instructions=13, numbers=(2.0,))
     second = op("pointwise", "second", "first", instructions=13, numbers=(2.0,))
     out = op("pointwise", "out", "second")
-    stored, _ = realized([first, second, out], {"out"})
+    stored, _ = realized([first, second, out], {"out"}, JointGraph({}, HOPPER))
     assert [each.outputs[0] for each in stored] == ["out"]  # 2 + 13 + 13 + 1 instructions
     third = op("pointwise", "second", "first", instructions=15, numbers=(3.0,))
-    stored, _ = realized([first, third, out], {"out"})
+    stored, _ = realized([first, third, out], {"out"}, JointGraph({}, HOPPER))
     assert [each.outputs[0] for each in stored] == ["second", "out"]  # 2 + 13 + 15 + 2
 
 
 def test_windows_store_what_is_computed_from_several_tensors() -> None:
     for loads, expected in ((1, ["out"]), (2, ["made", "out"])):
         made = op("pointwise", "made", *("x", "y")[:loads])
-        stored, _ = realized([made, op("pointwise", "out", "made", window=4)], {"out"})
+        stored, _ = realized(
+            [made, op("pointwise", "out", "made", window=4)], {"out"}, JointGraph({}, HOPPER)
+        )
         assert [each.outputs[0] for each in stored] == expected
     pooled = op("pointwise", "pooled", "x", window=9)
-    stored, _ = realized([pooled, op("pointwise", "out", "pooled")], {"out"})
+    stored, _ = realized([pooled, op("pointwise", "out", "pooled")], {"out"}, JointGraph({}, HOPPER))
     assert [each.outputs[0] for each in stored] == ["pooled", "out"]  # nine loads
 
 
@@ -144,7 +148,11 @@ def test_windows_store_what_is_computed_from_several_tensors() -> None:
     "more", [{"is_alone": True}, {"is_random": True}, {"part_bytes": 4}], ids=["alone", "random", "part"]
 )
 def test_what_is_never_computed_again_inside_of_kernels(more: dict[str, Any]) -> None:
-    stored, _ = realized([op("pointwise", "made", "x", **more), op("pointwise", "out", "made")], {"out"})
+    stored, _ = realized(
+        [op("pointwise", "made", "x", **more), op("pointwise", "out", "made")],
+        {"out"},
+        JointGraph({}, HOPPER),
+    )
     assert [each.outputs[0] for each in stored] == ["made", "out"]
 
 
@@ -158,7 +166,7 @@ def test_what_is_never_computed_again_inside_of_kernels(more: dict[str, Any]) ->
     ids=["library", "alone", "part"],
 )
 def test_what_kernels_of_libraries_read_is_stored(reader: Op) -> None:
-    stored, _ = realized([op("pointwise", "made", "x"), reader], {"out"})
+    stored, _ = realized([op("pointwise", "made", "x"), reader], {"out"}, JointGraph({}, HOPPER))
     assert [each.outputs[0] for each in stored] == ["made", "out"]
 
 
@@ -172,14 +180,16 @@ def test_sources_of_what_is_not_stored_are_read_instead() -> None:
         moved=frozenset({"y"}),
         parts={"x": {"half": 50}},
     )
-    stored, _ = realized([made, op("pointwise", "out", "made", "z", moved=frozenset({"z"}))], {"out"})
+    stored, _ = realized(
+        [made, op("pointwise", "out", "made", "z", moved=frozenset({"z"}))], {"out"}, JointGraph({}, HOPPER)
+    )
     (found,) = stored
     assert found.reads == ("x", "y", "z")
     assert found.moved == {"y", "z"}
     assert found.parts == {"x": {"half": 50}}
     assert found.computes == ("made",)
     whole = op("pointwise", "out", "made", "x")
-    ((again),) = realized([made, whole], {"out"})[0]
+    ((again),) = realized([made, whole], {"out"}, JointGraph({}, HOPPER))[0]
     assert again.parts == {}
 
 

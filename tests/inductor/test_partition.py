@@ -74,8 +74,8 @@ def test_a_relu_that_a_linear_layer_reshapes_is_saved_beside_its_mask() -> None:
     graph = joint(
         op("extern", "product", "x", recomputable=False),
         op("pointwise", "relu", "product"),
-        op("extern", "result", "relu", recomputable=False, views=frozenset({"relu"})),
-        op("extern", "gradient of weight", "relu", is_gradient=True, views=frozenset({"relu"})),
+        op("extern", "result", "relu", recomputable=False, views={"relu": "reshaped"}),
+        op("extern", "gradient of weight", "relu", is_gradient=True, views={"relu": "reshaped"}),
         op("pointwise", "mask", "relu"),
         op("pointwise", "gradient", "mask", is_gradient=True),
         sizes={"product": 1000, "relu": 1000, "result": 10, "mask": 500, "gradient": 10},
@@ -200,3 +200,20 @@ def test_inputs_come_first_then_tensors_in_program_order() -> None:
         result=300,
     )
     assert found == ["x", "product", "other"]
+
+
+@pytest.mark.parametrize(("view", "expected"), [("sources", ["again"]), ("targets", ["x", "rows"])])
+def test_what_reads_a_view_of_an_input_far_from_others_is_not_computed_again(
+    view: str, expected: list[str]
+) -> None:
+    """Layers of a graph network read the ends of edges: the second gather, of the same ends, is behind a product."""
+    graph = joint(
+        op("pointwise", "first", "x", views={"x": "sources"}),
+        op("extern", "rows", "first", recomputable=False),
+        op("pointwise", "again", "rows", "x", views={"x": view}),
+        op("pointwise", "result", "again"),
+        op("pointwise", "gradient", "again", is_gradient=True),
+        sizes={"first": 100, "rows": 100, "again": 300, "result": 300, "gradient": 300},
+        results={"result"},
+    )
+    assert list(Partition(graph).saved()) == expected

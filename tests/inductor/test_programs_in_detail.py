@@ -130,7 +130,8 @@ def test_a_product_adds_the_other_gradient_of_a_matrix(calls: tuple[str, str]) -
     order = [product if call == "mm" else SIN for call in calls]
     plan = plan_of_calls({"x": g(8, 16), "w": t(16, 16)}, *order, ADD)
     sine = "g2" if calls[0] == "mm" else "g3"  # the last call comes first
-    assert lines(plan)[3:] == [f"pointwise {sine} <- g1 x: 128", f"extern g4 <- g1 w {sine}: 256"]
+    found = [f"pointwise {sine} <- g1 x: 128", f"extern g4 <- g1 w {sine}: 256"]
+    assert lines(plan, plan.backward) == found
     assert [*plan.joint.gradients] == ["gradient 4 of x"]
 
 
@@ -149,7 +150,7 @@ def test_other_gradients_are_added_by_themselves(given: Any, product: Any) -> No
 
 
 def test_a_gradient_of_a_value_inside_is_added_by_itself() -> None:
-    """The product adds only what is added into the gradient of an input."""
+    """A product adds only where something other than an elementwise operator reads the sum."""
     before, product = ("x", "relu.default", "v"), ("a", "mm.default", "x", "w")
     plan = plan_of_calls({"v": g(8, 16), "w": t(16, 16)}, before, product, SIN, ADD)
     assert lines(plan)[4:] == [
@@ -167,7 +168,7 @@ def test_a_gradient_from_outside_is_added_to_that_of_a_product() -> None:
     """What is added to a product has the gradient of the result as its own."""
     given = {"x": g(8, 16), "v": t(8, 16), "w": t(16, 16)}
     plan = plan_of_calls(given, ("a", "addmm.default", "x", "v", "w"), ("b", "mm.default", "x", "w"), ADD)
-    assert lines(plan)[-1] == "extern g3 <- g1 w g1: 256"
+    assert lines(plan, plan.backward)[-1] == "extern g3 <- g1 w g1: 256"
     assert len(plan.joint.gradients) == 1
 
 
@@ -273,3 +274,31 @@ def test_the_bias_of_an_image_of_one_channel_turns_its_result() -> None:
     plan = plan_of_calls(given, CONV, ("c", "conv2d.default", "s", "v", "b"), results=("a", "c"))
     assert lines(plan)[3:] == [f"extern bias <- s v: {2 * 4 * 36}", f"pointwise c <- bias b: {2 * 4 * 36}"]
     assert ops(plan)["c"].moved == {"c without bias"}
+
+
+def test_only_the_partitioner_computes_common_subexpressions_once() -> None:
+    calls = ("a", "sin.default", "x"), ("b", "sin.default", "x"), ("c", "mul.Tensor", "a", "b")
+    assert lines(plan_of_calls({"x": g(8, 8)}, *calls))[:2] == [
+        "pointwise a <- x: 64",
+        "pointwise c <- a: 64",
+    ]
+    assert lines(plan_of_calls({"x": t(8, 8)}, *calls))[1:] == [
+        "pointwise b <- x: 64",
+        "pointwise c <- a b: 64",
+    ]
+
+
+def test_operators_run_just_before_the_first_that_reads_them() -> None:
+    """Without gradients: the first product after the second, whose result is read sooner."""
+    calls = ("a", "bmm.default", "x", "x"), ("b", "bmm.default", "u", "u"), ("c", "bmm.default", "b", "u")
+    plan = plan_of_calls({"x": t(2, 8, 8), "u": t(2, 8, 8)}, *calls, ("d", "add.Tensor", "c", "a"))
+    assert [kernel.last.node for kernel in plan.forward.kernels] == ["b", "c", "a", "d"]
+
+
+@pytest.mark.parametrize(("reader", "joined"), [("mm.default", {"a": "c", "y": "c"}), ("mul.Tensor", {})])
+def test_parts_that_are_summed_are_written_where_they_go(reader: str, joined: dict[str, str]) -> None:
+    """Unless all that reads the whole is elementwise: then they are joined there."""
+    given = {"x": t(64, 64), "u": t(64, 63), "w": t(64, 64)}
+    total, other = ("a", "sum.dim_IntList", "x", (1,), True), ("y", "exp.default", "u")
+    plan = plan_of_calls(given, total, other, ("c", "cat.default", ("a", "y"), 1), ("d", reader, "c", "w"))
+    assert plan.forward.lies_in == joined

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from graphflops.devices import HOPPER
 from graphflops.inductor.plan import Plans
 from graphflops.memory.compiled import compiled_memory_use
@@ -149,3 +151,17 @@ def test_cells_are_calls_of_a_library_in_compiled_programs() -> None:
     cell = ("y", "gru_cell.default", "x", "h", "i", "w")
     found = use(given, cell, ("s", "sin.default", "y"), ("r", "sin.default", "s"))
     assert [name for name, kind, *_ in held(found.inference) if kind == "value"] == ["y"]
+
+
+@pytest.mark.parametrize(("dtype", "tensors"), [("float32", 2), ("bfloat16", 1)])
+def test_a_dropout_is_written_over_random_numbers_of_its_size(dtype: str, tensors: int) -> None:
+    """These are in float32, and inside of the kernel: the operand is free after it."""
+    given = {"x": t(64, 64, dtype=dtype), "w": t(64, 64, dtype=dtype)}
+    found = use(given, ("y", "mm.default", "x", "w"), ("z", "dropout.default", "y", 0.5, True))
+    assert len(held(found.inference)) == tensors
+
+
+def test_nothing_is_written_over_what_is_added_to_in_place() -> None:
+    given = {"x": t(64, 64), "i": t(8, dtype="int64"), "v": t(8, 64)}
+    found = use(given, ("y", "index_add.default", "x", 0, "i", "v"), ("z", "exp.default", "y"))
+    assert held(found.inference) == [("y", "value", 0, 2, 4 * 4096), ("z", "value", 2, 2, 4 * 4096)]

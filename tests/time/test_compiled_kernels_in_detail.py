@@ -74,7 +74,7 @@ def test_images_are_copied_with_their_channels_innermost(channels: int) -> None:
 
 def test_a_bias_of_columns_is_three_quarters_of_a_load() -> None:
     given = {"x": t(8, 64), "w": t(16, 64), "b": t(16)}
-    found = kernels(given, ("y", "linear.default", "x", "w", "b"))
+    found = kernels(given, ("y", "linear.default", "x", "w", "b"), ("z", "relu.default", "y"))
     assert found[-1] == loop(128 * (2.5 + 0.75), 4 * (128 + 16), 4 * 128)
 
 
@@ -149,11 +149,12 @@ def test_parts_of_a_tensor_are_loads_of_their_own() -> None:
     assert kernels({"x": t(10, 64)}, one, whole) == [loop(640 * 2.5, 2560, 2560)]  # a row of it, and all
 
 
-def test_what_is_added_by_index_is_written_beside_the_copy() -> None:
+def test_what_is_added_by_index_is_added_to_a_copy() -> None:
     given = {"x": t(100, 64), "i": t(20, dtype="int64"), "v": t(20, 64)}
     added, table, indices = 20 * 64, 100 * 64, 8 * 20
     assert kernels(given, ("y", "index_add.default", "x", 0, "i", "v")) == [
-        loop(added * (3.5 + 0.75), 2 * 4 * added + indices, 4 * table + 4 * added)
+        loop(table * 2.5, 4 * table, 4 * table),
+        loop(added * (3.5 + 0.75), 2 * 4 * added + indices, 4 * added),
     ]
 
 

@@ -1,0 +1,193 @@
+"""Which results inductor stores, and which are computed wherever they are read.
+
+A pointwise operator is computed inside of each kernel that reads it, unless a kernel of a library reads it, or it is read
+by several operators and computed from more than four loads, or by one with a window and computed from several tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+from itertools import chain
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from graphflops.dims import Dim
+from graphflops.inductor.lowering import JointGraph, Op, users_of
+
+# inductor's realize_reads_threshold, realize_acc_reads_threshold and realize_opcount_threshold
+_MOST_JOINED = 8  # tensors that one kernel joins (MAX_COMPLEX_POINTWISE_CAT)
+_MOST_READ_SHARED, _MOST_READ, _MOST_INSTRUCTIONS = 4, 8, 30
+
+
+class _Formula(NamedTuple):
+    """How a result is computed from stored tensors."""
+
+    op: Op  # as if it read these tensors itself
+    loads: int  # for each element
+    computed: frozenset[tuple[str, int]]  # what is computed for it, with the instructions for each element
+
+
+def realized(ops: Sequence[Op], outputs: Container[str], joint: JointGraph) -> tuple[list[Op], dict[str, Op]]:
+    """The operators whose results are stored, each with the stored tensors that it is computed from.
+
+    Then by tensor the others, which are computed wherever they are read. outputs: tensors that outlive the graph.
+    """
+    found = _Realized(ops, outputs, joint)
+    for op in ops:
+        found.add(op)
+    return found.stored, found.computed_again
+
+
+class _Realized:
+    """What is stored of the operators so far."""
+
+    def __init__(self, ops: Sequence[Op], outputs: Container[str], joint: JointGraph) -> None:
+        self.users, self.outputs, self.joint = users_of(ops), outputs, joint
+        self.formulas: dict[str, _Formula] = {}  # of tensors that are not stored
+        self.stored: list[Op] = []
+        self.computed_again: dict[str, Op] = {}
+        self.made: dict[str, Op] = {}  # by tensor that is stored
+        self.fixed: set[str] = set()  # stored tensors whose place in memory is decided
+
+    def add(self, op: Op) -> None:
+        """Store the result of an operator, or note how it is computed.
+
+        Where only a product that adds, or one that reads another shape, wants a result in memory, or just one operator reads
+        it, it is stored just before that one; what came earlier computes it itself.
+        """
+        for name in op.reads:
+            if name in self.formulas and _wants_stored(op, name):
+                self.store(self.formulas[name].op)
+        if op.is_join and not self.is_one_kernel(op):
+            self.join(op)
+            return
+        formula = _formula(op, self.formulas)
+        if self.is_stored(op, formula):
+            self.store(formula.op)
+        else:
+            self.computed_again.update(dict.fromkeys(op.outputs, op))
+            self.formulas.update(dict.fromkeys(op.outputs, formula))
+
+    def store(self, op: Op) -> None:
+        """Append an operator whose results are stored."""
+        self.stored.append(op)
+        for name in op.outputs:
+            self.formulas.pop(name, None)
+            self.made[name] = op
+        if op.kind == "extern":
+            self.fixed.update((*op.outputs, *op.reads))
+        if self.joint.channels_last:
+            self.fixed.update(op.outputs)
+
+    def is_stored(self, op: Op, formula: _Formula) -> bool:
+        pairs = [(name, user) for name in op.outputs for user in self.users.get(name, ())]
+        instructions = formula.loads + sum(count for _, count in formula.computed)  # for each element
+        is_shared = len(pairs) > 1 or any(user.reads_twice for _, user in pairs)
+        is_lone = op.kind != "pointwise" or op.is_alone or op.is_random or op.part_bytes != 0
+        return (
+            is_lone
+            or op.adds
+            or op.is_added_to
+            or any(name in self.outputs for name in op.outputs)
+            or (
+                len(pairs) > 1
+                and any(_wants_stored(user, name) and not _is_late(user, name) for name, user in pairs)
+            )
+            or (formula.loads > 1 and any(user.window > 1 for _, user in pairs))
+            or (instructions > _MOST_INSTRUCTIONS and (is_shared or formula.loads > 1))
+            or formula.loads > (_MOST_READ_SHARED if is_shared else _MOST_READ)
+        )
+
+    def is_one_kernel(self, op: Op) -> bool:
+        """Whether tensors are joined by a kernel that reads them, or inside of those that read the result.
+
+        Source: `cat` in torch/_inductor/lowering.py. Where a part is computed from a sum, or can be written where it goes,
+        they are only if all that reads the result is elementwise.
+        """
+        if sum(len(op.parts.get(name, ("",))) for name in op.reads) > _MOST_JOINED:
+            return False
+        is_copied = [
+            name in self.formulas or name not in self.made or name in self.fixed for name in op.reads
+        ]
+        sources = [
+            read
+            for name in op.reads
+            for read in (self.formulas[name].op.reads if name in self.formulas else (name,))
+        ]
+        is_sum = any(read in self.made and self.made[read].kept for read in sources)
+        users = self.users.get(op.outputs[0], ())
+        is_read = op.outputs[0] not in self.outputs
+        goes_on = is_read and all(
+            user.is_join or (user.kind == "pointwise" and not user.is_placing) for user in users
+        )
+        return (any(is_copied) and goes_on) or (all(is_copied) and not is_sum)
+
+    def join(self, op: Op) -> None:
+        """Store parts of one tensor, each written into its place by what computes it, or copied there."""
+        out, sizes, lies_in = op.outputs[0], self.joint.sizes, self.joint.lies_in
+        found: list[str] = []
+        for name in op.reads:
+            can_move = name in self.formulas or (name in self.made and name not in self.fixed)
+            if not can_move or name in op.views or name in lies_in or name in self.outputs:
+                size = sum(op.parts[name].values()) if name in op.parts else self.joint.bytes(name)
+                part = f"{out}, part {len(found) + 1}"
+                count = op.elements * self.joint.number(size) // max(self.joint.bytes(out), 1)
+                copy = replace(
+                    op, outputs=(part,), reads=(name,), elements=count, is_join=False, part_bytes=size
+                )
+                self.store(_formula(copy, self.formulas).op)
+                sizes[part], name = size, part
+            elif name in self.formulas:
+                self.store(self.formulas[name].op)
+            lies_in[name] = out
+            found.append(name)
+        self.store(
+            replace(
+                op, kind="extern", reads=tuple(found), parts={}, views={}, moved=frozenset(), is_done=True
+            )
+        )
+
+
+def _wants_stored(user: Op, name: str) -> bool:
+    """Whether an operator reads a tensor from memory alone."""
+    return not user.is_fusible or (user.part_bytes != 0 and name not in user.views)
+
+
+def _is_late(user: Op, name: str) -> bool:
+    """Whether inductor finds that a product wants an operand in memory when it comes to it, and not when it makes it."""
+    return user.is_adding or name in user.views
+
+
+def _formula(op: Op, known: Mapping[str, _Formula]) -> _Formula:
+    """How the result of an operator is computed, by way of those of `known` that it reads."""
+    own = frozenset([(op.outputs[0], op.instructions), *[(f"{number}", 1) for number in op.numbers]])
+    inside = tuple([name for name in op.reads if name in known])
+    further = sum(len(op.parts[name]) - 1 for name in {*op.reads}.difference(inside) if name in op.parts)
+    if not inside:
+        return _Formula(op, len(op.reads) * op.window + further, own)
+    sources = {name: known[name].op.reads if name in known else (name,) for name in op.reads}
+    reads = tuple(dict.fromkeys(chain.from_iterable(sources.values())))
+    # What is read at other places here, or for what is computed inside.
+    moved = frozenset(source for name in op.moved for source in sources.get(name, ()))
+    moved = moved.union(*[known[name].op.moved for name in inside])
+    further += sum(known[name].loads - len(known[name].op.reads) for name in inside)
+    computed = own.union(*[known[name].computed for name in inside])
+    loads, parts = len(reads) * op.window + further, _parts(op, known, sources)
+    return _Formula(replace(op, parts=parts, reads=reads, computes=inside, moved=moved), loads, computed)
+
+
+def _parts(
+    op: Op, known: Mapping[str, _Formula], sources: Mapping[str, Sequence[str]]
+) -> Mapping[str, Mapping[str, Dim]]:
+    """By stored tensor of which an operator reads parts only, these, also by way of what is computed inside of it."""
+    whole: set[str] = set()
+    found: dict[str, dict[str, Dim]] = {}
+    for name, stored in sources.items():
+        for source in stored:
+            read = op.parts.get(name) or (known[name].op.parts.get(source) if name in known else None)
+            if read is None:
+                whole.add(source)
+            else:
+                found.setdefault(source, {}).update(read)
+    return {name: read for name, read in found.items() if name not in whole}
