@@ -33,10 +33,7 @@ def facts(report: Report) -> Iterator[tuple[str, str]]:
         yield "step time", _with_interval(step)
     yield ("limited by", limits(whole))
     if whole.shares.get("launch", 0.0) >= _MOSTLY:
-        yield (
-            "launches",
-            "depend on the CPU, up to 1.8 times from host to host; measure yours: graphflops profile --host-only",
-        )
+        yield "launches", "depend on the CPU, up to 1.8 x; measure yours: graphflops profile --host-only"
     matrix, memory = whole.matrix_utilization, whole.bandwidth_utilization
     parts = ((matrix, "of the matrix peak"), (memory, "of the memory bandwidth"))
     if reached := ", ".join(f"{percent(part, 1)} % {of}" for part, of in parts if part is not None):

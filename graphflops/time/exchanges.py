@@ -16,9 +16,7 @@ from graphflops.kernels.kernel import Kernel
 from graphflops.passes.program import PricedCall
 
 Part = Literal["all", "start", "wait"]
-_AFTER = (
-    0.5  # of the CPU's time for a collective goes by once its kernel is launched, which by then may have run
-)
+_AFTER = 0.5  # of the CPU's time for a collective goes by once its kernel is launched, and may have run
 
 
 class Launches(Struct, frozen=True):

@@ -152,10 +152,8 @@ class _Timer:
         """By how much each launch before the first exchange makes the program longer, on each clock; 0 where open."""
         before = takewhile(lambda each: each[0].part == "all", launched)
         calls = [
-            (0.0, (), False)
-            if launch.kernels is None
-            else (launch.host_seconds, batch.kernel_seconds, launch.waits)
-            for launch, batch in before
+            (0.0, (), False) if one.kernels is None else (one.host_seconds, batch.kernel_seconds, one.waits)
+            for one, batch in before
         ]
         return zip(*[clock.run_all(calls) for clock in self.clocks], strict=True)
 

@@ -153,8 +153,7 @@ class Link(Struct):
 
     queues: dict[str, list[Running]] = {}  # by stream; none is empty
     now: float = 0.0  # until when it is known what ran
-    ends: dict[int, float] = {}  # by ticket, of what is done
-    finished: dict[int, Running] = {}
+    finished: dict[int, Running] = {}  # by ticket
     idle: dict[str, float] = {}  # by stream, when its last one ended
     alone: float = 0.0  # seconds in which a collective ran and no other kernel did
 
@@ -162,19 +161,18 @@ class Link(Struct):
         """Queue a collective that may run once the kernels before it have."""
         self.queues.setdefault(stream, []).append(Running(ticket, at, seconds, stream=stream))
 
-    def start_ahead(
-        self, ticket: int, at: float, now: float, seconds: float, stream: str = ""
-    ) -> tuple[float, float]:
-        """Queue one that may run from a moment on. Return when it could, and how much longer kernels until now take."""
-        begin, is_first = max(at, self.idle.get(stream, 0.0)), stream not in self.queues
-        lasts = min(max(now - begin, 0.0), seconds / _EXCHANGE_SPEED) if is_first else 0.0
+    def start_ahead(self, one: Running, now: float) -> float:
+        """Queue one that may run once it is ready. Return how much longer kernels take that end by now, beside it."""
+        one.ready = max(one.ready, self.idle.get(one.stream, 0.0))
+        is_first = one.stream not in self.queues
+        lasts = min(max(now - one.ready, 0.0), one.left / _EXCHANGE_SPEED) * is_first
         delay = lasts * (1 - _KERNEL_SPEED)
-        running = Running(ticket, begin, seconds, stream=stream, has_begun=lasts > 0)
-        self.queues.setdefault(stream, []).append(running)
-        if running.has_begun:
+        one.has_begun = lasts > 0
+        self.queues.setdefault(one.stream, []).append(one)
+        if one.has_begun:
             self.now = now + delay
-            self._advance([running], lasts * _EXCHANGE_SPEED, begin + lasts)
-        return begin, delay
+            self._advance([one], lasts * _EXCHANGE_SPEED, one.ready + lasts)
+        return delay
 
     def beside(self, at: float, seconds: float, *, fills: bool) -> float:
         """When another kernel ends that starts at a moment. fills: whether it holds all multiprocessors, as products do."""
@@ -201,9 +199,9 @@ class Link(Struct):
 
     def end(self, ticket: int) -> float:
         """When a collective ends for which other kernels wait."""
-        while ticket not in self.ends:
+        while ticket not in self.finished:
             self._step(inf)
-        return self.ends.pop(ticket)
+        return self.finished[ticket].ready + self.finished[ticket].lasted
 
     @property
     def _first(self) -> list[Running]:
@@ -252,7 +250,7 @@ class Link(Struct):
             if each.left >= _NOTHING:
                 continue
             each.lasted = at - each.ready
-            self.ends[each.ticket], self.finished[each.ticket], self.idle[each.stream] = at, each, at
+            self.finished[each.ticket], self.idle[each.stream] = each, at
             _, *queue = self.queues.pop(each.stream)
             if queue:
                 queue[0].ready = max(queue[0].ready, at)
@@ -282,8 +280,7 @@ class Clock(Struct):
 
     def run(self, host_seconds: float, kernels: Sequence[float], *, waits: bool = False) -> float:
         """Run one call; by how much it takes longer. kernels: seconds of each. waits: the CPU goes on after the GPU."""
-        (took,) = self.run_all([(host_seconds, kernels, waits)])
-        return took
+        return self.run_all([(host_seconds, kernels, waits)])[0]
 
     def run_all(self, calls: Iterable[tuple[float, Sequence[float], bool]]) -> list[float]:
         """The same for calls one after the other."""
@@ -330,15 +327,13 @@ class Clock(Struct):
     def start(
         self, ticket: int, seconds: float, stream: str = "", *, is_ahead: bool = False, after: float = 0.0
     ) -> float:
-        """Start a collective once all kernels before have run, and return by how much the program takes longer.
-
-        is_ahead: whether it waits for no kernel, only for the CPU: then the kernels before take longer. after: CPU seconds.
-        """
+        """Start a collective, behind no kernel if it is ahead; after that the CPU goes on. Return what this adds."""
         before = begin = self.now
         if is_ahead:
             begin = max(self.host * self.is_eager, self.released.get(stream, 0.0))
-            begin, delay = self.link.start_ahead(ticket, begin, before, seconds, stream)
-            self.gpu += delay
+            one = Running(ticket, begin, seconds, stream=stream)
+            self.gpu += self.link.start_ahead(one, before)
+            begin = one.ready
         else:
             self.link.start(ticket, begin, seconds, stream)
         self.host += after * self.slowness * self.is_eager

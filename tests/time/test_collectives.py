@@ -11,7 +11,7 @@ from graphflops.devices import device
 from graphflops.graph import Graph, Input, Node, Output, Ref
 from graphflops.kernels.kernel import Exchange, Kernel
 from graphflops.time.predict import predict
-from graphflops.time.schedule import Link
+from graphflops.time.schedule import Link, Running
 from tests.process_group import first_of
 from tests.support import price, t
 
@@ -171,10 +171,11 @@ def test_a_collective_waits_for_the_end_of_a_product_that_starts_before() -> Non
     assert link.end(1) == pytest.approx(551e-6)
 
 
-def test_a_collective_knows_how_far_ahead_of_the_kernels_it_could_run() -> None:
+def test_a_collective_knows_may_run_ahead_of_the_kernels() -> None:
     """From 1 s on, kernels are launched until 4 s: 3 s ahead, and what they take longer beside it."""
     link = Link()
-    begin, delay = link.start_ahead(1, 1.0, 4.0, 100.0)
+    first, second = Running(1, 1.0, 100.0), Running(2, 1.5, 100.0)
+    delay = link.start_ahead(first, 4.0)
     assert 0 < delay < 3
-    assert begin == 1
-    assert link.start_ahead(2, 1.5, 4.0, 100.0) == (1.5, 0)  # in the queue behind the first
+    assert link.start_ahead(second, 4.0) == 0  # in the queue behind the first
+    assert (first.ready, second.ready) == (1, 1.5)
