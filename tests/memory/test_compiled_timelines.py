@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from graphflops.devices import HOPPER
+from graphflops.inductor.fusing import Kernel
 from graphflops.inductor.plan import Plans
-from graphflops.memory.compiled import compiled_memory_use
+from graphflops.memory.compiled import _Run, compiled_memory_use
 from graphflops.passes.program import MemoryUse
 from graphflops.report import Timeline
 from tests.inductor.several_calls import program_of_calls
+from tests.inductor.test_partition import joint, op
 from tests.one_call import g
 from tests.support import t
 
@@ -149,3 +154,11 @@ def test_cells_are_calls_of_a_library_in_compiled_programs() -> None:
     cell = ("y", "gru_cell.default", "x", "h", "i", "w")
     found = use(given, cell, ("s", "sin.default", "y"), ("r", "sin.default", "s"))
     assert [name for name, kind, *_ in held(found.inference) if kind == "value"] == ["y"]
+
+
+@pytest.mark.parametrize(("kind", "needed"), [("extern", 40 + 8), ("pointwise", 8)])
+def test_a_call_that_runs_a_graph_needs_its_peak_once(kind: str, needed: int) -> None:
+    """Kernels that inductor writes beside it, as copies of what it reads, are of the same call."""
+    plan: Any = SimpleNamespace(joint=joint(sizes={}, results=set()))
+    run = _Run(plan, None, {"y": 40})  # type: ignore[arg-type]
+    assert run.workspace(Kernel((op(kind, "y", "x", workspace=8),), ("y",), (), ("x",))) == needed
