@@ -118,9 +118,8 @@ class References:
         for depth in range(max(0, len(frames) - 1), len(lines)):
             line = lines[depth]
             called = lines[depth + 1].module if depth + 1 < len(lines) else ""
-            child = (
-                called.removeprefix(f"{line.module}." if line.module else "") if called != line.module else ""
-            )
+            inside = f"{line.module}." if line.module else ""
+            child = called.removeprefix(inside) if called != line.module else ""
             if depth == len(frames):
                 frames.append(Frame(line, lines[depth : depth + 2], place, self.own.get(line.file, "")))
                 frames[-1].start(line, place)
