@@ -96,10 +96,8 @@ class Launcher:
         inside = frozenset[str]()  # calls that one operator of torch.nn makes, where no gradient is wanted
         if not records and (fast := self.runs.of(graph, has_fast_paths=True)) is not run:
             left = {call.node.name for call in fast.calls}
-            inside, around = (
-                frozenset(call.node.name for call in run.calls if call.node.name not in left),
-                fast,
-            )
+            inside = frozenset(call.node.name for call in run.calls if call.node.name not in left)
+            around = fast
         late = awaited_later(calls) if graph.graph.has_exchanges else ()
         step = graph.graph.step or Step((), ())
         counters, away = step.counters, step.hosted()
