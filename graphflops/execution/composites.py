@@ -191,12 +191,9 @@ class Expanded(Record, frozen=True):
 
 
 def expanded(
-    calls: Sequence[PricedCall],
-    values: Values,
-    unfused: Container[str] = (),  # names of the attentions that no kernel of their own takes
-    prices: Prices | None = None,
+    calls: Sequence[PricedCall], values: Values, unfused: Container[str] = (), prices: Prices | None = None
 ) -> Expanded:
-    """The calls that run."""
+    """The calls that run. unfused: names of the attentions that no kernel of their own takes."""
     functions = {op: _function(COMPOSITES, op) for op in {call.node.op for call in calls}}
     if not any(functions.values()):
         return Expanded(calls, values, {}, {}, [(call, place) for place, call in enumerate(calls)])

@@ -140,9 +140,8 @@ class Launcher:
                 called = self.called[site] = self._called(site, records)
             kernels = called.kernels
             if step is not None and call.row and step.phases[call.row] != step.phases[call.row - 1]:
-                yield Launches(
-                    -1, (), schedule.phase_seconds(self.costs, step.phases[call.row], len(self.parameters))
-                )
+                start = schedule.phase_seconds(self.costs, step.phases[call.row], len(self.parameters))
+                yield Launches(-1, (), start)
             if is_followed or exchanges.pending:
                 is_gradient = step is not None and step.phases[call.row] == "backward"
                 is_view = not kernels and call.estimate.alias

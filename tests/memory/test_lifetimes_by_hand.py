@@ -198,6 +198,16 @@ def test_the_probabilities_of_an_attention_are_its_second_result(targets: str) -
     assert until(nodes) == {"s": 2, "w": 4, "o": 4, "d": 4}
 
 
+def test_weights_of_the_statement_before_are_not_what_a_second_variable_gets() -> None:
+    nodes = [
+        call("w", "softmax", "x", (1, "x = x.softmax(-1)")),
+        call("o", "matmul", "w w", (2, "x, weights = attend(x)")),
+        call("d", "relu", "o", (3, "y = torch.relu(x)")),
+        call("e", "exp", "d", (4, "return torch.exp(y)")),
+    ]
+    assert until(nodes) == {"w": 1, "o": 3, "d": 3}
+
+
 def test_a_part_of_a_part_returns_before_it() -> None:
     outer, inner = (1, "x = self.part(x)"), (7, "y = self.inner(x)")
     nodes = [
