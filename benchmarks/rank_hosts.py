@@ -167,14 +167,14 @@ def timed(call: Any, times: int) -> tuple[float, float]:
 
 
 def _reference() -> float:
-    """Milliseconds of the micro-benchmark on an undisturbed core of the reference."""
+    """Milliseconds of the micro-benchmark beside the reference."""
     host = devices.device("h200").host
     assert host is not None
     return host.benchmarks["training_step"] * 1e3
 
 
 def judge(measured: Path) -> None:
-    """Prints the CPU's time of recorded steps beside what was measured, on an undisturbed core of the reference."""
+    """Prints the CPU's time of recorded steps beside what was measured, both beside the reference."""
     rows = json.loads(measured.read_text())["programs"]
     print(f"{measured.stem}: milliseconds measured, predicted, error")
     for name, row in rows.items():
@@ -187,7 +187,7 @@ def judge(measured: Path) -> None:
 
 @cache
 def predicted(name: str) -> float:
-    """Milliseconds of a step on an undisturbed core of the reference."""
+    """Milliseconds of a step of one rank beside the reference."""
     import graphflops
 
     axes, factory = PROGRAMS[name]

@@ -1,4 +1,4 @@
-"""Programs of `two_gpus.py`: steps that two devices share, as people write them. Each is a factory of a mesh.
+"""Programs of `two_gpus.py`: steps that two or more devices share, as people write them. Each is a factory of a mesh.
 
 `TINY` makes all sizes small, for a trial on a CPU.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from functools import partial
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -286,7 +287,13 @@ def sparse(mesh: Any, width: int, hidden: int, layers: int, batch: int, length: 
     return model, x, of_words(x)
 
 
+def in_both(mesh: Any, made: tuple[nn.Module, Any, Any], **options: Any) -> tuple[nn.Module, Any, Any]:
+    """Over the devices of an axis, and the parameters in shards over those of another."""
+    return in_shards(mesh["dp"], in_parts(mesh, made, **{"sequence": False, **options}))
+
+
 _DP, _TP, _CP, _EP = ({axis: 2} for axis in ("dp", "tp", "cp", "ep"))
+_HYBRID, _BOTH = {"replicas": 2, "shards": 2}, {"dp": 2, "tp": 2}
 _PLAIN: dict[str, Any] = {"norm": nn.LayerNorm, "shared": 1}
 PROGRAMS: dict[str, tuple[dict[str, int], Callable[[Any], Any]]] = {
     "ddp": (_DP, lambda m: trained(*replicated(m, words(1280, 3456, 8, 24_000, 4, 1024, BF16)))),
@@ -384,4 +391,22 @@ PROGRAMS: dict[str, tuple[dict[str, int], Callable[[Any], Any]]] = {
     "experts": (_EP, lambda m: trained(*exchanging(m, 3072, 8192, 4, 8192))),
     "experts_capacity": (_EP, lambda m: trained(*sparse(m, 1024, 2048, 4, 4, 2048, experts=16, top=2))),
     "experts_momentum": (_EP, lambda m: momentum(*sparse(m, 2048, 4096, 2, 4, 2048, experts=8, top=2))),
+    "hybrid": (_HYBRID, lambda m: trained(*in_shards(m, words(2048, 5632, 6, 24_000, 2, 2048)))),
+    "hybrid_vision": (_HYBRID, lambda m: trained(*in_shards(m, vision(1024, 10, 48)), fused=True)),
+    "fsdp_tensor": (_BOTH, lambda m: trained(*in_both(m, words(4096, 11264, 3, 16_000, 2, 2048)))),
+    "fsdp_sequence": (
+        _BOTH,
+        lambda m: trained(
+            *in_both(m, words(3072, 8192, 4, 16_000, 2, 2048, **_PLAIN), sequence=True), fused=True
+        ),
+    ),
 }
+
+
+def programs(devices: int) -> dict[str, tuple[dict[str, int], Callable[[Any], Any]]]:
+    """The programs of so many devices, all along one axis or as many as the axes have."""
+    each = {
+        name: (dict.fromkeys(axes, devices) if len(axes) == 1 else axes, factory)
+        for name, (axes, factory) in PROGRAMS.items()
+    }
+    return {name: program for name, program in each.items() if prod(program[0].values()) == devices}

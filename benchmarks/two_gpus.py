@@ -1,4 +1,4 @@
-"""Sharded steps on two GPUs against the prediction: requested peak, step time and exposed communication of each rank.
+"""Sharded steps on two or more GPUs against the prediction: requested peak, step time, exposed communication of each rank.
 
     python -m benchmarks.two_gpus --measure benchmarks/measured/h100_two_gpus.json    (on two GPUs; NCCL_NVLS_ENABLE=0)
     python -m benchmarks.two_gpus --record FOLDER     (anywhere, with the PyTorch that was measured)
@@ -8,7 +8,7 @@ Each rank runs the stock eager step of `two_gpu_models.py` over NCCL. Peaks are 
 first three. Step times are medians of rounds of several steps, each from a barrier on. In rounds of their own the profiler
 has all kernels: communication is the time in which kernels of NCCL run, exposed that in which no other kernel does.
 
-The two processes run one program after the other. One that fails, or takes longer than `--each`, costs two new processes;
+Two processes, or `--ranks`, run one program after the other. One that fails, or takes longer than `--each`, costs new ones;
 results are written as they come, and none begins after `--limit` seconds. `--device cpu --tiny` is a trial without a GPU.
 `--validate ddp_brief,fsdp_brief` also runs recordings of these, by `graphflops validate --nproc 2`.
 Without `--recorded` a program is recorded when it is judged, by the PyTorch that is here, which may shard it otherwise.
@@ -37,10 +37,9 @@ import torch
 
 from benchmarks import recorded_models, two_gpu_models
 from benchmarks.recorded import Dispatched, step_of
-from benchmarks.two_gpu_models import PROGRAMS
+from benchmarks.two_gpu_models import programs
 from graphflops.runtime.rank import covered
 
-RANKS = 2
 ROUNDS, PROFILED = 6, 2
 MEASURED = Path(__file__).parent / "measured"
 START = 90.0  # seconds that two processes may take to their first program
@@ -69,7 +68,7 @@ def work(options: argparse.Namespace) -> None:
         "nccl" if is_cuda else "gloo",
         init_method=f"tcp://127.0.0.1:{options.port}",
         rank=options.rank,
-        world_size=RANKS,
+        world_size=options.ranks,
         **({"device_id": torch.device("cuda", options.rank)} if is_cuda else {}),
     )
     with options.results.open("a") as file:
@@ -79,7 +78,7 @@ def work(options: argparse.Namespace) -> None:
             file.flush()
 
         for name in options.names.split(","):
-            axes, factory = PROGRAMS[name]
+            axes, factory = programs(options.ranks)[name]
             waits(options.device)
             told({"name": name})
             try:
@@ -205,32 +204,33 @@ def span(event: dict[str, Any]) -> tuple[float, float]:
     return float(event["ts"]), float(event["ts"]) + float(event["dur"])
 
 
-# Both ranks
+# All ranks
 
 
-def in_turn() -> list[str]:
+def in_turn(ranks: int) -> list[str]:
     """The programs, one of each kind of mesh after the other: if the time is over, some of each are measured."""
     turns: Counter[str] = Counter()
     order = {}
-    for name, (axes, _) in PROGRAMS.items():
+    for name, (axes, _) in programs(ranks).items():
         kind = name.partition("_")[0] if "dp" in axes else "".join(axes)
         turns[kind] += 1
         order[name] = turns[kind]
     return sorted(order, key=lambda name: order[name])
 
 
-class Pair:
-    """Two processes that measure programs; `told` are their lines."""
+class Processes:
+    """The processes that measure programs; `told` are their lines."""
 
     def __init__(self, names: list[str], options: argparse.Namespace, folder: Path) -> None:
         with socket.socket() as one:
             one.bind(("127.0.0.1", 0))
             port = one.getsockname()[1]
-        self.files = [folder / f"{port}_{rank}.jsonl" for rank in range(RANKS)]
-        self.logs = [folder / f"{port}_{rank}.log" for rank in range(RANKS)]
+        self.files = [folder / f"{port}_{rank}.jsonl" for rank in range(options.ranks)]
+        self.logs = [folder / f"{port}_{rank}.log" for rank in range(options.ranks)]
         self.since = time.monotonic()
         command = [sys.executable, "-m", "benchmarks.two_gpus", "--names", ",".join(names)]
-        command += ["--port", str(port), "--device", options.device, *(["--tiny"] if options.tiny else [])]
+        command += ["--port", str(port), "--ranks", str(options.ranks), "--device", options.device]
+        command += ["--tiny"] if options.tiny else []
         self.processes = []
         for rank, (file, log) in enumerate(zip(self.files, self.logs, strict=True)):
             file.touch()
@@ -269,16 +269,16 @@ class Pair:
 def measure(options: argparse.Namespace) -> None:
     """Measure all programs within the time; write the file after each."""
     start = time.monotonic()
-    wanted = [name for name in in_turn() if options.only in name]
+    wanted = [name for name in in_turn(options.ranks) if options.only in name]
     whole: dict[str, Any] = {"torch": torch.__version__, "device": device_name(options.device)}
     whole |= {"programs": {}, "failed": {}}
     with tempfile.TemporaryDirectory() as folder:
         while wanted and time.monotonic() - start < options.limit:
-            pair = Pair(wanted, options, Path(folder))
+            run = Processes(wanted, options, Path(folder))
             try:
-                followed(pair, wanted, whole, start, options)
+                followed(run, wanted, whole, start, options)
             finally:
-                pair.end()
+                run.end()
             wanted = [name for name in wanted if name not in {**whole["programs"], **whole["failed"]}]
         for name in filter(None, options.validate.split(",")):
             whole.setdefault("validated", {})[name] = validated(name, Path(folder), options)
@@ -287,12 +287,12 @@ def measure(options: argparse.Namespace) -> None:
 
 
 def followed(
-    pair: Pair, wanted: list[str], whole: dict[str, Any], start: float, options: argparse.Namespace
+    run: Processes, wanted: list[str], whole: dict[str, Any], start: float, options: argparse.Namespace
 ) -> None:
-    """Take the results of two processes until they are done, one fails, or the time is over."""
-    begun, since, seen = "", pair.since, 0
+    """Take the results of the processes until they are done, one fails, or the time is over."""
+    begun, since, seen = "", run.since, 0
     while True:
-        has_failed, is_over, told = pair.has_failed(), pair.is_over(), pair.told()
+        has_failed, is_over, told = run.has_failed(), run.is_over(), run.told()
         found = [{line["name"]: line["found"] for line in lines if "found" in line} for lines in told]
         for name in [name for name in wanted if all(name in one for one in found)]:
             if name not in whole["programs"]:
@@ -307,8 +307,8 @@ def followed(
             time.sleep(1)  # the other rank may say more
             failed = begun or wanted[0]
             if failed not in whole["programs"]:
-                errors = [line["error"] for lines in pair.told() for line in lines if "error" in line]
-                reason = "; ".join(errors) or ("too slow" if late else f"ended: {pair.last_words()}")
+                errors = [line["error"] for lines in run.told() for line in lines if "error" in line]
+                reason = "; ".join(errors) or ("too slow" if late else f"ended: {run.last_words()}")
                 whole["failed"][failed] = reason
                 print(f"{failed:22} {reason[:600]}", flush=True)
                 options.measure.write_text(json.dumps(whole, indent=1))
@@ -336,8 +336,17 @@ def kept(name: str, ranks: list[dict[str, Any]], whole: dict[str, Any], options:
 def validated(name: str, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """What `graphflops validate` finds of the recorded step."""
     found, file = folder / f"{name}.json", folder / f"{name}.recorded"
-    code = f"from benchmarks.two_gpus import *; save({name!r}, {str(file)!r}, is_tiny={options.tiny})"
-    command = ["-m", "graphflops", "validate", str(file), "--nproc", str(RANKS), "--device", options.device]
+    code = f"from benchmarks.two_gpus import *; save({name!r}, {str(file)!r}, {options.ranks}, is_tiny={options.tiny})"
+    command = [
+        "-m",
+        "graphflops",
+        "validate",
+        str(file),
+        "--nproc",
+        str(options.ranks),
+        "--device",
+        options.device,
+    ]
     said = ""
     for given in (["-c", code], [*command, "--output", str(found)]):
         try:
@@ -358,12 +367,12 @@ def validated(name: str, folder: Path, options: argparse.Namespace) -> dict[str,
     return {"said": said, "found": kept}
 
 
-def save(name: str, file: str, *, is_tiny: bool) -> None:
+def save(name: str, file: str, ranks: int, *, is_tiny: bool) -> None:
     """Record a program."""
     import graphflops
 
     choose("cuda", is_tiny=is_tiny)
-    axes, factory = PROGRAMS[name]
+    axes, factory = programs(ranks)[name]
     graphflops.record(lambda mesh: factory(mesh), mesh=axes, file=file)
 
 
@@ -375,20 +384,20 @@ def device_name(device: str) -> str:
 
 
 @cache
-def recorded(name: str) -> Any:
+def recorded(name: str, ranks: int) -> Any:
     """The step of a program as it is recorded."""
     import graphflops
 
-    axes, factory = PROGRAMS[name]
+    axes, factory = programs(ranks)[name]
     return graphflops.record(lambda mesh: factory(mesh), mesh=axes)
 
 
 @cache
-def predicted(name: str, device: str, folder: Path | None = None) -> dict[str, float]:
+def predicted(name: str, device: str, folder: Path | None = None, ranks: int = 2) -> dict[str, float]:
     """The same of the recorded step. folder: of recordings that were made before."""
     import graphflops
 
-    given = recorded(name) if folder is None else folder / f"{name}.recorded"
+    given = recorded(name, ranks) if folder is None else folder / f"{name}.recorded"
     report = graphflops.analyze(given, device=device)
     (use,) = report.memory_use
     step = report.totals.time
@@ -406,15 +415,16 @@ def judge(measured: Path, only: str, folder: Path | None) -> None:
     """Prints measured and predicted figures, and the errors of all."""
     rows = json.loads(measured.read_text())
     device = next((one for one in ("h200", "h100") if one in rows["device"].lower()), "h200")
-    print(f"torch {rows['torch']} on two {rows['device']}; measured, predicted, error")
+    ranks = len(next((row["peak"] for row in rows["programs"].values()), ()))
+    print(f"torch {rows['torch']} on {ranks} {rows['device']}; measured, predicted, error")
     print(f"{'':20}{'peak, MB':>28}{'step, ms':>28}{'communication, ms':>28}{'exposed, ms':>28}")
     errors: dict[str, list[float]] = {"peak": [], "step": [], "communication": []}
     near = []
     for name, row in rows["programs"].items():
-        if only not in name or name not in PROGRAMS:
+        if only not in name or name not in programs(ranks):
             continue
         try:
-            found = predicted(name, device, folder)
+            found = predicted(name, device, folder, ranks)
         except Exception as error:  # noqa: BLE001 # the others are judged all the same
             print(f"{name:20} {type(error).__name__}: {error}")
             continue
@@ -465,6 +475,7 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=150.0)
     parser.add_argument("--each", type=float, default=40.0)
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--validate", default="", help="programs, by comma, that validate runs too")
     parser.add_argument("--rank", type=int)
@@ -478,8 +489,8 @@ def main() -> None:
         measure(options)
     elif options.record:
         options.record.mkdir(parents=True, exist_ok=True)
-        for name in PROGRAMS:
-            save(name, str(options.record / f"{name}.recorded"), is_tiny=options.tiny)
+        for name in programs(options.ranks):
+            save(name, str(options.record / f"{name}.recorded"), options.ranks, is_tiny=options.tiny)
     else:
         choose("cuda", is_tiny=options.tiny)
         for measured in options.measured:

@@ -160,6 +160,17 @@ def test_an_open_size_whose_example_an_operator_refuses(tmp_path):
     assert run("analyze", save(tmp_path / "honest.pt2", honest), "--strict")[0] == 0
 
 
+@pytest.mark.parametrize("example, code", [(1, 0), (3, 3), (8, 0)])
+def test_an_open_size_whose_example_does_not_broadcast(tmp_path, example, code):
+    """x of 4 x s is added to 4 x 8, which takes an s of 1 or 8."""
+    values = {"x": meta(4, size("Symbol('s0')", example)), "w": meta(4, 8), "y": meta(4, 8)}
+    inputs = [{"user_input": {"arg": tensor(name)}} for name in ("x", "w")]
+    nodes = [call("torch.ops.aten.add.Tensor", tensor("x"), tensor("w"))]
+    found, text = run("analyze", save(tmp_path / "m.pt2", program(nodes, values, inputs)), "--strict")
+    assert found == code, text
+    assert ("GF102 y: requires s0 = 8, which are 3 and 8 in the file" in text) == bool(code)
+
+
 def test_amounts_of_a_report_that_cancel_one_another(tmp_path):
     """One row costs more than it does, another as much less than nothing: the sum is right."""
     report = json.loads(analyze(SAMPLE.with_name("cond.pt2")).to_json())

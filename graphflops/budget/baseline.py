@@ -37,7 +37,7 @@ def culprits(measures: Measures, path: str, quantity: str, before: Before | None
     stored, of_each = ("matrix_flops", 2) if quantity == "macs" else (quantity, 1)
     found: list[Culprit] = []
     if quantity == "parameters":
-        sources = {line.module: line.source for line in reversed(measures.lines)}
+        sources = {line.module: line.source for line in reversed(measures.lines_in())}
         for module, count in measures.parameters_in(path).items():
             then = lines.get(module or TOP, _NOTHING).get(stored, 0)
             if isinstance(then, int):
@@ -98,7 +98,7 @@ def measured(measures: Measures, budgets: Iterable[Budget]) -> Before:
                 figures = {name: measures.figure(measures.module(path, name)) for name in names}
                 modules.setdefault(path, {}).update(figures)
     lines: dict[str, Figures] = {}
-    for line in measures.lines:
+    for line in measures.lines_in():
         figures = {name: measures.figure(getattr(line.group.cost, name)) for name in QUANTITIES}
         costs = {name: figure for name, figure in figures.items() if figure != 0}
         if costs:

@@ -259,10 +259,10 @@ class _Check:
     def forbidden(self) -> Iterator[Finding]:
         """Calls of operators that the budget forbids, by module and operator."""
         for op in self.budget.forbid:
-            calls = sum(line.group.calls for line in self.measures.lines if matches_op(op, line.op))
+            calls = sum(line.group.calls for line in self.measures.lines_in() if matches_op(op, line.op))
             verdict: Literal["within", "over"] = "over" if calls else "within"
             self.results.append(LimitResult(f"calls of {safe(op, 80)}", "", "", calls, 0, verdict))
-        for line in self.measures.lines if self.budget.forbid else ():
+        for line in self.measures.lines_in() if self.budget.forbid else ():
             pattern = next((pattern for pattern in self.budget.forbid if matches_op(pattern, line.op)), None)
             if pattern is not None:
                 where, times = safe(line.module or TOP, 80), count_of(line.group.calls, "time")

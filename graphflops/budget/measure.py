@@ -51,6 +51,7 @@ class Measures:
     def __init__(self, report: Report, cell: Cell | None = None) -> None:
         self.report, self.cell = report, cell
         self.ledger = Ledger(report)
+        self._lines: dict[str, list[Line]] = {}
 
     @cached_property
     def sizes(self) -> dict[str, int]:
@@ -111,13 +112,10 @@ class Measures:
         every = {module for path in paths for module in (*modules_around(path), path)}
         return sorted(every.union(self._counts) - {""})
 
-    @cached_property
-    def lines(self) -> list[Line]:
-        """All calls, by module without numbers and operator, in program order."""
-        return self.lines_in("")
-
-    def lines_in(self, path: str) -> list[Line]:
-        """The calls of one module with everything in it, as `lines`."""
+    def lines_in(self, path: str = "") -> list[Line]:
+        """The calls of one module with everything in it, by module without numbers and operator, in program order."""
+        if path in self._lines:  # any number of limits is about the same calls
+            return self._lines[path]
         sources: dict[tuple[str, str], Counter[str]] = {}
         counts: dict[tuple[str, str], Counter[int]] = {}
         for row, kind in zip(self.report.rows, self.ledger.of, strict=True):
@@ -125,7 +123,10 @@ class Measures:
                 key = (starred(row.module), row.op)
                 counts.setdefault(key, Counter())[kind] += 1
                 sources.setdefault(key, Counter())[row.source] += 1
-        return [Line(*key, self.ledger.group(found), sources[key]) for key, found in counts.items()]
+        self._lines[path] = [
+            Line(*key, self.ledger.group(found), sources[key]) for key, found in counts.items()
+        ]
+        return self._lines[path]
 
     def parameters_in(self, path: str = "") -> dict[str, int]:
         """Parameters that the modules in one module hold themselves, by path without numbers."""

@@ -45,6 +45,8 @@ _MAPPINGS = (
 
 def model_of(name: Name) -> Any:
     """A model of transformers on the meta device, in evaluation. Raises FileError, OptionError or ModelError."""
+    weights = name.choices.weights
+    said = name.choices.dtype or (weights and computed_in(stored(weights)))
     transformers = library(name)
     path = os.path.join(name.target, "config.json") if os.path.isdir(name.target) else name.target
     if os.path.exists(path) or os.path.isdir(name.target):
@@ -61,8 +63,6 @@ def model_of(name: Name) -> Any:
         )
     else:
         model_class, config = _from_class(transformers, name)
-    weights = name.choices.weights
-    said = name.choices.dtype or (weights and computed_in(stored(weights)))
     dtype = getattr(torch, said) if said else getattr(config, "dtype", None) or torch.get_default_dtype()
     for part in parts(config):
         part.dtype = dtype

@@ -34,6 +34,7 @@ from graphflops.ops import operator
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter, torch._subclasses.FakeTensor)
 _NO_CALLS = frozenset({"prim", "profiler"})  # namespaces of queries and marks
+_READ = torch.ops.aten._local_scalar_dense.default
 _QUERIES = (torch.ops.aten.lift_fresh.default, torch.ops.aten._has_same_storage_numel.default)
 _SENDING = (
     (torch.ops.c10d.send.default, torch.ops.c10d.barrier.default) if torch.distributed.is_available() else ()
@@ -87,7 +88,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             # A wait gives back its tensor; a pretended one would give memory of its own.
             results = args[0] if func is _WAIT else gpu_results(func, func(*args, **kwargs))
         except DataDependentOutputException:
-            if func is not torch.ops.aten._local_scalar_dense.default:
+            if func is not _READ:
                 raise
             results = 1.0 if args[0].is_floating_point() else args[0].dtype is torch.bool or 1
             self.guesses |= self.phase_now() != "optimizer"  # which asks for the number of its step
@@ -108,6 +109,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             return
         self.phase = self.phase_now()
         self.place = self.place_now()
+        if func is _READ and self.phase == "backward" and torch._C._current_autograd_node() is None:
+            self.on_host(args[0], is_pinned=False)  # DDP's map of the parameters that were used
         if self.away and func not in _MOVING:
             self.choose_device(*[self.ours(given) for given in ((args, kwargs), results)])
         given = [self.argument(value) for value in args]

@@ -73,10 +73,11 @@ class _Timeline:
                 self.add(phase, at, None, 0.0, is_gradient)
             return
         own = time.seconds - time.waited
-        if own > _NOTHING or (cost and not time.collective):
-            self.add(phase, at, time, max(own, 0.0), is_gradient)
+        after = min(time.ahead, max(own, 0.0))  # what the CPU takes once a collective has started
+        if own - after > _NOTHING or (cost and not time.collective):
+            self.add(phase, at, time, max(own - after, 0.0), is_gradient)
         if time.collective:
-            start = max(self.sent.get(time.group, 0.0), self.ready() - time.ahead)
+            start = max(self.sent.get(time.group, 0.0), self.ready() + after - time.ahead)
             end = self.sent[time.group] = start + time.elapsed
             place, waits = len(self.spans), tuple(self.due)
             self.spans.append(Span(phase, at, time, start, end, is_gradient, time.group, waits))
@@ -84,6 +85,8 @@ class _Timeline:
                 self.due.append(place)
             elif time.awaited_at is not None:
                 self.awaited.setdefault(time.awaited_at, []).append(place)
+            if after > _NOTHING:
+                self.add(phase, -1, None, after)
 
     def ready(self) -> float:
         """When the calls so far have run, and the collectives that the next one waits for."""

@@ -59,9 +59,9 @@ class Host(Struct, frozen=True):
     """The CPU beside the device, which runs Python and launches kernels."""
 
     # CPU time of one call by phase and operator, or kind of operator (`forward.convolution`, `optimizer.tensor`), and of
-    # each of its tensors (`recorded.sharding.tensor`), on a core that no other work slows.
+    # each of its tensors (`recorded.sharding.tensor`), in the middle of the machines that were measured.
     seconds: Mapping[str, Positive] = {}
-    benchmarks: Mapping[str, Positive] = {}  # seconds of micro-benchmarks on the same core
+    benchmarks: Mapping[str, Positive] = {}  # seconds of micro-benchmarks there
     # Nine of ten programs on such machines take less than `slower` times as long, and more than a `faster`th.
     faster: Factor = 1.5
     slower: Factor = 2.0
@@ -75,7 +75,7 @@ class Host(Struct, frozen=True):
     def slowness(self, ranks: int) -> float:
         """How many times as long the CPU's part of a step takes whose ranks wait for one another: that of the slowest.
 
-        One rank is timed while nothing disturbs it. Of several, hardly ever none is disturbed.
+        The costs of calls are of one rank. Of several, hardly ever none is disturbed.
         """
         if ranks == 1:
             return 1.0

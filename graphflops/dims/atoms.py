@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import itertools
 import keyword
 import math
 import operator
@@ -108,7 +107,6 @@ def function_arity(name: str) -> int:
 
 MAX_ATOM_TEXT = 5_000  # characters of one printed atom
 MAX_ATOM_DEPTH = 24  # atoms nested inside atoms
-_RESIDUE_WORK = 4_096  # term evaluations spent on proving that a division is exact
 
 Monomial: TypeAlias = "tuple[Atom, ...]"  # sorted by atom text, repeated for powers; () is the constant
 Terms: TypeAlias = "dict[Monomial, int]"
@@ -190,7 +188,7 @@ class Atom:
 
     depth: int
 
-    __slots__ = ("args", "depth", "divisor", "kind", "name", "real", "symbols", "text", "tight")
+    __slots__ = ("args", "depth", "kind", "name", "real", "symbols", "text", "tight")
 
     def __init__(self, kind: str, name: str, args: tuple[Operand, ...]) -> None:
         self.kind = kind
@@ -210,10 +208,6 @@ class Atom:
         self.text = _atom_text(self)
         if self.depth > MAX_ATOM_DEPTH or len(self.text) > MAX_ATOM_TEXT:
             raise DimError(f"symbolic size grew past {MAX_ATOM_DEPTH} levels or {MAX_ATOM_TEXT} characters")
-        # Nonzero only for a floor division that always comes out even: then divisor * atom == args[0].
-        self.divisor = 0
-        if kind == "//" and isinstance(args[1], int) and not is_real(args[0]):
-            self.divisor = args[1] if fixed_residue(args[0], args[1]) == 0 else 0
 
     def __repr__(self) -> str:
         return f"<atom {self.text}>"
@@ -267,28 +261,6 @@ def terms_of(dim: Operand) -> Terms:
 def is_real(dim: Operand) -> bool:
     """Whether the value need not be an integer."""
     return not isinstance(dim, int) and any(atom.real for monomial in dim.terms for atom in monomial)
-
-
-def fixed_residue(dim: Operand, divisor: int) -> int | None:
-    """The value of dim % divisor where that is the same whatever integers the atoms of dim are.
-
-    Found by trying every residue of the atoms; None where it varies or there are too many to try.
-    """
-    polynomial = terms_of(dim)
-    atoms = {atom for monomial in polynomial for atom in monomial}
-    work = len(polynomial)
-    for _ in atoms:
-        work *= divisor
-        if work > _RESIDUE_WORK:
-            return None
-    index = {atom: place for place, atom in enumerate(atoms)}
-    terms = [(factor, [index[atom] for atom in monomial]) for monomial, factor in polynomial.items()]
-    expected = polynomial.get((), 0) % divisor  # the residue where every atom is 0
-    for values in itertools.product(range(divisor), repeat=len(atoms)):
-        value = sum(factor * math.prod([values[place] for place in places]) for factor, places in terms)
-        if value % divisor != expected:
-            return None
-    return expected
 
 
 # Printing: text that `parse_dim` reads back to the identical object.

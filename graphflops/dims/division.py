@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from functools import lru_cache
 
-from graphflops.dims.atoms import Terms, fixed_residue, is_real, terms_of
+from graphflops.dims.atoms import Terms, is_real, terms_of
 from graphflops.dims.expr import OPERATIONS, Dim, Expr, arguments, at_least, build, opaque
-from graphflops.dims.terms import cancel, common_factor, divide, has_even_atom, leading_coefficient, rank
+from graphflops.dims.terms import cancel, common_factor, divide, leading_coefficient, rank
 
 _FOLD_TERMS = 4  # terms beside an inner floor division that may be multiplied by its divisor
+_RESIDUE_WORK = 4_096  # term evaluations spent on proving that a division is exact
 
 
 @lru_cache(maxsize=16_384)
@@ -37,7 +39,7 @@ def floor_div(a: Dim, b: Dim) -> Dim:
     if split is not None:
         return build(split[0]) + floor_div(build(split[1]), b)
     if at_least(b, 0):  # and nonzero, so at least 1
-        if leading_coefficient(a) < 0 and not has_even_atom(a):
+        if leading_coefficient(a) < 0:
             negated = -a + b - 1
             if leading_coefficient(negated) >= 0:
                 return -floor_div(negated, b)
@@ -53,7 +55,7 @@ def _floor_div_by_int(a: Expr, divisor: int) -> Dim:
     if divisor == 1:
         return a
     uneven = [monomial for monomial, coefficient in a.terms.items() if monomial and coefficient % divisor]
-    if uneven and a.terms[min(uneven, key=rank)] < 0 and not has_even_atom(a):
+    if uneven and a.terms[min(uneven, key=rank)] < 0:
         # floor(-x/d) = -ceil(x/d): so that -((-s)//d) is the same object as (s + d - 1)//d.
         return -floor_div(-a + (divisor - 1), divisor)
     quotient: Terms = {}
@@ -77,7 +79,7 @@ def _floor_div_by_int(a: Expr, divisor: int) -> Dim:
     low, high = remainder.bounds()
     if low is not None and high is not None and low // divisor == high // divisor:
         return whole + low // divisor
-    residue = fixed_residue(remainder, divisor)  # (s*s + s + 1)//2 = (s*s + s)//2, which comes out even
+    residue = _fixed_residue(remainder, divisor)  # (s*s + s + 1)//2 = (s*s + s)//2, which comes out even
     return whole + opaque("//", remainder - residue if residue else remainder, divisor)
 
 
@@ -161,8 +163,30 @@ def _mod_by_int(a: Expr, divisor: int) -> Dim:
     low, high = remainder.bounds()
     if low is not None and high is not None and low // divisor == high // divisor:
         return remainder - low // divisor * divisor
-    residue = fixed_residue(remainder, divisor)
+    residue = _fixed_residue(remainder, divisor)
     return opaque("%", remainder, divisor) if residue is None else residue
+
+
+def _fixed_residue(dim: Dim, divisor: int) -> int | None:
+    """The value of dim % divisor where that is the same whatever integers the atoms of dim are.
+
+    Found by trying every residue of the atoms; None where it varies or there are too many to try.
+    """
+    polynomial = terms_of(dim)
+    atoms = {atom for monomial in polynomial for atom in monomial}
+    work = len(polynomial)
+    for _ in atoms:
+        work *= divisor
+        if work > _RESIDUE_WORK:
+            return None
+    index = {atom: place for place, atom in enumerate(atoms)}
+    terms = [(factor, [index[atom] for atom in monomial]) for monomial, factor in polynomial.items()]
+    expected = polynomial.get((), 0) % divisor  # the residue where every atom is 0
+    for values in itertools.product(range(divisor), repeat=len(atoms)):
+        value = sum(factor * math.prod([values[place] for place in places]) for factor, places in terms)
+        if value % divisor != expected:
+            return None
+    return expected
 
 
 OPERATIONS["//"] = lambda _, args: floor_div(args[0], args[1])

@@ -14,12 +14,10 @@ from graphflops.dims.atoms import (
     Interval,
     Operand,
     Polynomial,
-    Terms,
     is_real,
     terms_of,
 )
-from graphflops.dims.terms import check_size, is_of_symbols, reduce_even, spend_terms
-from graphflops.errors import DimError
+from graphflops.dims.terms import is_of_symbols, spend_terms
 
 Range: TypeAlias = "tuple[int | None, int | None]"  # None is unbounded
 
@@ -150,34 +148,10 @@ class Intervals:
         self.known: dict[Atom, Interval] = {}
 
     def of_polynomial(self, dim: Polynomial) -> Interval:
-        low, high = self.of_sum(dim.terms)
-        scale = 1
-        for monomial in dim.terms:
-            for atom in monomial:
-                if atom.divisor:
-                    scale = math.lcm(scale, atom.divisor ** monomial.count(atom))
-        if scale == 1 or is_real(dim):
-            return low, high
-        # -t is kept as t - (s*s + s) for an even division t; multiplied out it has its tight bounds back.
-        try:
-            # the terms times a number, with always-even divisions multiplied out
-            scaled = {monomial: coefficient * scale for monomial, coefficient in dim.terms.items()}
-            check_size(scaled)
-            reduce_even(scaled)
-            scaled = {monomial: coefficient for monomial, coefficient in scaled.items() if coefficient}
-            check_size(scaled)
-            first, last = self.of_sum(scaled)
-        except DimError:  # too large multiplied out
-            return low, high
-        low = max(low, first if first == -math.inf else -(-first // scale))
-        high = min(high, last if last == math.inf else last // scale)
-        return low, high
-
-    def of_sum(self, terms: Terms) -> Interval:
-        spend_terms(terms)
+        spend_terms(dim.terms)
         low: int | float = 0
         high: int | float = 0
-        for monomial, coefficient in terms.items():
+        for monomial, coefficient in dim.terms.items():
             if monomial and not self.ranges and is_of_symbols(monomial):
                 low, high = (low, math.inf) if coefficient > 0 else (-math.inf, high)
                 continue

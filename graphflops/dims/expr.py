@@ -22,9 +22,7 @@ from graphflops.dims.terms import (
     MAX_EXPONENT,
     check_size,
     is_of_symbols,
-    is_reduced,
     multiply,
-    reduce_even,
 )
 from graphflops.errors import DimError, NoValueError, shown
 
@@ -178,9 +176,6 @@ def build(terms: Terms) -> Dim:
     if found is not None:
         return found
     check_size(terms)
-    if not is_reduced(terms):
-        reduce_even(terms)
-        return build(terms)
     return _EXPRS.setdefault(key, Expr(terms))
 
 

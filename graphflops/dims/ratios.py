@@ -10,8 +10,8 @@ from functools import reduce
 from graphflops.dims.atoms import is_real
 from graphflops.dims.division import ceil_div, floor_div, mod
 from graphflops.dims.evaluation import evaluate
-from graphflops.dims.expr import Dim, Expr, at_least, build, total
-from graphflops.dims.relations import call, compare, dim_max, dim_min, same, where
+from graphflops.dims.expr import Dim, Expr, at_least, total
+from graphflops.dims.relations import call, compare, dim_max, dim_min, where
 from graphflops.errors import DimError
 
 MAX_EXPONENT = 16  # of a symbolic base; a number is bounded by its bits instead
@@ -98,12 +98,12 @@ class RatioArithmetic:
         return numerators, below
 
     def floor(self, value: Ratio) -> Ratio:
-        down = floor_div(*_exact(value, 1))
+        down = floor_div(*value)
         known = evaluate(down, {})
         return (down if known is None else known), 1
 
     def ceiling(self, value: Ratio) -> Ratio:
-        return ceil_div(*_exact(value, -1)), 1
+        return ceil_div(*value), 1
 
     def quotient(self, a: Ratio, b: Ratio) -> Ratio:
         return self.floor(self.divided(a, b))
@@ -119,8 +119,7 @@ class RatioArithmetic:
         above, below = value
         if below == 1:
             return above
-        quotient = floor_div(above, below)
-        return quotient if same(quotient * below, above) else call("truediv", above, below)
+        return floor_div(above, below) if mod(above, below) == 0 else call("truediv", above, below)
 
     def add(self, a: Ratio, b: Ratio) -> Ratio:
         if a[1] is b[1] or a[1] == b[1]:
@@ -199,27 +198,6 @@ class RatioArithmetic:
             return round(Fraction(value[0], value[1])), 1
         argument = self.argument(value)
         return (call("round", argument) if is_real(argument) else argument), 1
-
-
-def _exact(value: Ratio, direction: int) -> Ratio:
-    """With a fraction for a floating factor that no rounding takes past an integer: down (1) or up (-1).
-
-    A product that would be an integer is rounded to it where the factor is off by at most 2**-54 of itself.
-    """
-    above, below = value
-    if isinstance(above, int) or len(above.terms) > 1:
-        return value
-    ((monomial, coefficient),) = above.terms.items()
-    real = [atom for atom in monomial if atom.real]
-    if len(real) != 1 or real[0].name != "double":
-        return value
-    numerator, denominator = real[0].args
-    assert isinstance(numerator, int)
-    assert isinstance(denominator, int)
-    rest = build({tuple(atom for atom in monomial if atom is not real[0]): coefficient})
-    error = Fraction(numerator / denominator) * denominator / numerator - 1
-    exact = error * direction >= -Fraction(1, 1 << 54) and at_least(rest, 0)
-    return (rest * numerator, below * denominator) if exact else value
 
 
 def _coefficients(dim: Dim) -> Sequence[int]:

@@ -23,7 +23,7 @@ from graphflops.dims.expr import (
     prod,
     total,
 )
-from graphflops.dims.terms import has_even_atom, leading_coefficient
+from graphflops.dims.terms import leading_coefficient
 from graphflops.errors import DimError, ShapeError
 
 MAX_CHOICES = 64  # different arguments of one min or max
@@ -72,7 +72,7 @@ def _proof_spelling(atom: Atom) -> Dim:
             _proof_form(quotient) if isinstance(quotient, Expr) else quotient
         )
     itself = build({(atom,): 1})
-    if atom.kind != "//" or atom.divisor:
+    if atom.kind != "//":
         return itself
     numerator, divisor = arguments(atom)
     if isinstance(numerator, int) or not isinstance(divisor, int) or is_real(numerator):
@@ -181,7 +181,7 @@ def compare(op: str, a: Dim, b: Dim) -> Dim:
     difference = b - a
     assert isinstance(difference, Expr)
     content = math.gcd(*difference.terms.values())
-    if op in ("==", "!=") and leading_coefficient(difference) > 0 and not has_even_atom(difference):
+    if op in ("==", "!=") and leading_coefficient(difference) > 0:
         content = -content  # either order says the same: take the one with the leading term on the left
     left: Terms = {}
     right: Terms = {}

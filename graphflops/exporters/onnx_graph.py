@@ -84,10 +84,8 @@ class Program:
                 self.inputs[at] = replace(entry, role="buffer")
         calls = self.finished(self.root)
         nodes, inputs, modules = placed(calls, self.inputs, self.places.modules, self._evidence)
-        tensors = [typed for typed in self.types.values() if isinstance(typed, TensorType)]
-        open_ = [size for typed in tensors for size in typed.shape if not isinstance(size, int)]
         symbols = self.sizes.symbols
-        stated = ranges(model, symbols, open_)
+        stated = ranges(model, symbols)
         return Graph(
             nodes=nodes,
             types=self.types,

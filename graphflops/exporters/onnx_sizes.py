@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from itertools import islice
 from typing import Any, Union
 
@@ -139,29 +139,21 @@ def _number(size: int, where: str) -> int:
     return size
 
 
-def ranges(model: Any, names: Collection[str], sizes: Iterable[Dim]) -> Mapping[str, Range]:
+def ranges(model: Any, names: Collection[str]) -> Mapping[str, Range]:
     """Inclusive ranges of the named sizes, those for which the file states none open.
 
-    sizes: of the inputs' axes. The file states ranges under the exporter's names: `4*h` is its `4*s18` if each is the only
-    size of that form. Names that cannot be matched so get a range that holds all ranges left over.
+    The file states ranges under the exporter's names: sizes that the user named have the range that holds all those left
+    over, where there are as many.
     """
     stated = _stated(model)
     found = defaultdict[str, Range](lambda: (None, None))
     found.update({name: stated[name] for name in names if name in stated})
     rest = [name for name in names if name not in stated]
-    known = {key: sizes for key, sizes in stated.items() if _OF_INPUTS.fullmatch(key) and key not in names}
-    if rest and known:
-        ours, theirs = _patterns(sizes, rest), _patterns(map(_parsed, stated), known)
-        for pattern, mine in ours.items():
-            if len(mine) == 1 and len(other := theirs.get(pattern, set())) == 1:
-                (name,), (stated_as,) = mine, other
-                found.setdefault(name, stated[stated_as])
-                known.pop(stated_as, None)
-        rest = [name for name in rest if name not in found]
-        if rest and len(rest) <= len(known):
-            lows, highs = zip(*known.values(), strict=True)
-            hull = None if None in lows else min(lows), None if None in highs else max(highs)
-            found.update(dict.fromkeys(rest, hull))
+    known = [sizes for key, sizes in stated.items() if _OF_INPUTS.fullmatch(key) and key not in names]
+    if rest and len(rest) <= len(known):
+        lows, highs = zip(*known, strict=True)
+        hull = None if None in lows else min(lows), None if None in highs else max(highs)
+        found.update(dict.fromkeys(rest, hull))
     return found
 
 
@@ -182,17 +174,6 @@ def _parsed(text: str) -> Dim | None:
         return parse_dim(text)
     except DimError:
         return None
-
-
-def _patterns(sizes: Iterable[Dim | None], names: Collection[str]) -> Mapping[Dim, set[str]]:
-    """By form of an expression in one symbol (`4*?`): the names that occur in it. Plain symbols are left out."""
-    found: dict[Dim, set[str]] = {}
-    for size in sizes:
-        if isinstance(size, Expr) and len(size.symbols) == 1:
-            (name,) = size.symbols
-            if name in names and size is not symbol(name):
-                found.setdefault(size.substitute({name: symbol("?")}), set()).add(name)
-    return found
 
 
 def _bound(text: str) -> int | None:

@@ -250,6 +250,8 @@ def scatter(call: ConcreteCall) -> list[Kernel]:
     kernel = scattered(x, elements, name) if is_along_rows else added_rows(x, elements)
     if name in _BY_ELEMENT and not is_along_rows:
         kernel = replace(kernel, variant=_ELEMENT_VARIANT)
+    if name == "index_copy":  # what it writes over is not read
+        kernel = replace(kernel, read_bytes=kernel.written_bytes)
     if name == "scatter_reduce":
         return [copy(x)] * (2 - 2 * call.operator.mutates) + _reduced(call, x, source, kernel)
     return [copy(x)] * (not call.operator.mutates) + [kernel]
@@ -344,7 +346,7 @@ def transfer(call: PricedCall, kinds: Mapping[str, StorageKind], aside: frozense
     """What a recorded call copies between the memories. kinds: of the host's, by value. aside: made in streams apart."""
     at = call.node.operator.word == "copy_"  # whose first operand is what it writes to
     given, made = call.uses[at : at + 1], call.node.outputs[:1]
-    if not given or not made or (given[0] in kinds) == (made[0] in kinds):
+    if not given or not any(made) or (given[0] in kinds) == (made[0] in kinds):
         return None
     direction, name = (TO_HOST, made[0]) if made[0] in kinds else ("to_device", given[0])
     is_async = call.node.arguments().get("non_blocking") is True

@@ -104,8 +104,8 @@ class Claims:
                 return ""
             return f"a size that depends on data is {told:,} in the file, and the program does not assert it"
         for symbol_name in filter(self.is_free, told.symbols):
-            _, first = self.told.setdefault(symbol_name, (graph, node))
-            if first is not node and set(first.reads()).isdisjoint(node.reads()):
+            made, first = self.told.setdefault(symbol_name, (graph, node))
+            if first is not node and _data(made, first).isdisjoint(_data(graph, node)):
                 return f"{symbol_name} depends on the data of {shown(first.name)} and on other data"
         return ""
 
@@ -119,6 +119,20 @@ class Claims:
                 is_boolean = isinstance(asked, TensorType) and asked.dtype is BOOL and most > 0
                 if not is_boolean and not _is_asserted(graph, sizes, most):
                     yield node, f"{name} is at most {most:,} in the file, and the program does not assert it"
+
+
+def _data(graph: Graph, node: Node) -> set[str]:
+    """The values that a call reads, each also by the names that it had before conversions to the type that it has."""
+    names: set[str] = set()
+    for value in node.reads():
+        name: str | None = value
+        while name is not None and name not in names:
+            names.add(name)
+            maker = graph.makers.get(name)
+            source = maker.args[0] if maker and maker.operator.has("keeps_values") else None
+            is_same = isinstance(source, Ref) and graph.types.get(source.name) == graph.types.get(name)
+            name = source.name if isinstance(source, Ref) and is_same else None
+    return names
 
 
 def _is_within(ours: Expr, recorded: Dim) -> bool:

@@ -11,7 +11,6 @@ from typing import Any
 from msgspec.structs import replace
 
 from graphflops.dims import Dim, Expr, Meeting, evaluate, symbol
-from graphflops.dims.terms import has_even_atom
 from graphflops.errors import DimError, shown
 from graphflops.graph import Graph, Node, Symbol, tensor_type
 from graphflops.ops import Op
@@ -163,7 +162,7 @@ def _solved(difference: Dim, order: Mapping[str, int]) -> tuple[str, Dim]:
     if isinstance(difference, int) or any(name not in order for name in difference.symbols):
         return "", 0
     signs = [coefficient > 0 for coefficient in difference.terms.values()]
-    alone = {sign for sign in (True, False) if signs.count(sign) == 1 or has_even_atom(difference)}
+    alone = {sign for sign in (True, False) if signs.count(sign) == 1}
     candidates: list[tuple[int, str, Dim]] = []
     for monomial, coefficient in difference.terms.items():
         is_alone = (coefficient > 0) in alone  # else a term of the sum is negative

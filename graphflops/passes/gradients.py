@@ -155,7 +155,7 @@ def reached(calls: Sequence[PricedCall], values: Mapping[str, Value], seeds: Ite
     """Positions of calls whose gradients a step computes: those that lead to `seeds` through calls with gradients."""
     owner = owners(calls, values) if any(call.in_place for call in calls) else {}
     live = set(seeds)  # values with a gradient
-    written: set[str] = set()  # owners of memory that some of these are views of
+    written = {owner.get(name, name) for name in live}  # owners of memory that some of these are views of
     places = set()
     for index in range(len(calls) - 1, -1, -1):
         call = calls[index]

@@ -86,6 +86,9 @@ def price_call(
         arguments = rule.bound(op, args, kwargs, by_place=by_place)
         check_indices(op, arguments)
         training = training and not operator(op).stops_gradients
+        if training and operator(op).kind in ("view", "cast"):  # of another tensor, its form alone is taken
+            (first, operand), *others = arguments.items()
+            arguments = {first: operand, **{name: mapped(value, without_gradient) for name, value in others}}
         return _completed(rule, op, arguments, (args, kwargs), in_place, wanted, training)
     except NoRuleError as error:
         return unknown_call("GF101", str(error))

@@ -131,7 +131,8 @@ class Reconciler:
             is_recorded = not (self.derives or self.binding.moved)
             for a, b, is_broadcast in priced.met if is_recorded else ():
                 sizes = evaluate(a, self.binding.hints), evaluate(b, self.binding.hints)
-                if not is_broadcast and None not in sizes and sizes[0] != sizes[1]:
+                is_one = is_broadcast and 1 in sizes
+                if not is_one and None not in sizes and sizes[0] != sizes[1]:
                     text = f"requires {a} = {b}, which are {sizes[0]} and {sizes[1]} in the file"
                     self.say("GF102", node, text)
             # From here on, a size that depends on data is what an asserted sum leaves for it: `u2 = s0 - u0 - u1`.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from math import inf
 from typing import NamedTuple
 
@@ -36,7 +37,7 @@ class RowKind(Record, frozen=True):
 Counts = dict[int, int]  # rows by the number of their kind
 
 
-class Group(Record, frozen=True):
+class Group(Record, frozen=True, dict=True):
     """Rows added up, with the work of both phases. Sums are integers where every size has a value."""
 
     calls: int  # how many
@@ -44,7 +45,7 @@ class Group(Record, frozen=True):
     forward: Cost
     backward: Cost
 
-    @property
+    @cached_property
     def cost(self) -> Cost:
         """Work of both phases together."""
         sides = (self.forward, self.backward)

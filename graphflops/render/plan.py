@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from itertools import product
 from math import isnan, prod
 from typing import Any
 
 from graphflops.base.protobuf import field, packed
 from graphflops.base.units import memory, number, parameters, rate, seconds
 from graphflops.errors import OptionError
+from graphflops.exporters.meshes import ranks_along
 from graphflops.graph import Group, Mesh
 from graphflops.planning.layouts import Layout, Step
 from graphflops.planning.plan import Plan, Refused
@@ -215,11 +215,11 @@ def chakra(found: Plan, *, rank: int = 0) -> bytes:
     if not 0 <= rank < found.devices:
         raise OptionError(f"--rank {rank:,}: the mesh has the ranks 0 to {found.devices - 1:,}")
     place = _Place(step.layout, rank)
-    own = timeline(step)[place.coordinates["pp"]]
+    own = timeline(step)[place.ranks(["pp"]).index(rank)]
     axes = {name: size for name, size in place.sizes.items() if size > 1}
     sent = dict.fromkeys(event.work.axes for event in own if event.work.axes and event.work.name != "send")
     along = {each: "+".join(axis for axis in each if axis in axes) for each in sent}
-    groups = {place.group(each): Group(name, place.ranks(each)) for each, name in along.items()}
+    groups = {place.group(each): Group(name, tuple(place.ranks(each))) for each, name in along.items()}
     mesh = Mesh(axes, groups, rank)
     messages = [chakras.metadata({"device": safe(found.device), "layout": str(step.layout)}, mesh)]
     if mesh.groups.keys() - {chakras.ALL}:
@@ -252,26 +252,17 @@ def _first(found: Plan) -> Step:
 
 
 class _Place:
-    """A rank of a mesh. sizes: of its axes, the outermost first. coordinates: of the rank."""
+    """A rank of a mesh. sizes: of its axes, the outermost first."""
 
     def __init__(self, layout: Layout, rank: int) -> None:
         data = layout.data // layout.expert
         numbers = (layout.pipeline, data, layout.expert, layout.context, layout.tensor)
         self.sizes = dict(zip(_OUTERMOST_FIRST, numbers, strict=True))
         self.rank, self.devices = rank, prod(numbers)
-        self.strides = {name: prod(numbers[at + 1 :]) for at, name in enumerate(self.sizes)}
-        self.coordinates = {name: rank // self.strides[name] % size for name, size in self.sizes.items()}
 
-    def along(self, axis: str, coordinate: int) -> int:
-        """The rank with another coordinate."""
-        return self.rank + (coordinate - self.coordinates[axis]) * self.strides[axis]
-
-    def ranks(self, axes: Sequence[str]) -> tuple[int, ...]:
+    def ranks(self, axes: Sequence[str]) -> list[int]:
         """The ranks that differ from this one along some axes only, in their order."""
-        first = self.rank - sum(self.coordinates[axis] * self.strides[axis] for axis in axes)
-        pairs = [(self.sizes[axis], self.strides[axis]) for axis in axes]
-        places = product(*(range(0, size * stride, stride) for size, stride in pairs))
-        return tuple([first + sum(place) for place in places])
+        return ranks_along(self.sizes, "+".join(axes), self.rank)
 
     def group(self, axes: Sequence[str]) -> str:
         """Their name: a number that no other group has; simulators and torch have one for all ranks."""
@@ -292,12 +283,13 @@ class _Place:
             assert turn is not None
             (axis,) = work.axes
             tag = 2 * (turn.stage * batches + turn.microbatch) + (turn.work == "B")
-            here, places = self.coordinates[axis], self.sizes[axis]
-            both = [(chakras.SEND, (here + 1) % places), (chakras.RECEIVE, (here - 1) % places)]
+            ranks = self.ranks([axis])
+            here = ranks.index(self.rank)
+            both = [(chakras.SEND, (here + 1) % len(ranks)), (chakras.RECEIVE, (here - 1) % len(ranks))]
             if event.peer is not None:
                 both = [(chakras.RECEIVE if event.is_received else chakras.SEND, event.peer)]
             for kind, other in both:
-                ends = (self.rank, self.along(axis, other))
+                ends = (self.rank, ranks[other])
                 sender, receiver = ends if kind == chakras.SEND else ends[::-1]
-                ranks = {"comm_src": sender, "comm_dst": receiver}
-                yield kind, {**ranks, "comm_tag": tag, "comm_size": work.nbytes}
+                facts = {"comm_src": sender, "comm_dst": receiver, "comm_tag": tag}
+                yield kind, {**facts, "comm_size": work.nbytes}

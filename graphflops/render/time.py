@@ -33,7 +33,10 @@ def facts(report: Report) -> Iterator[tuple[str, str]]:
         yield "step time", _with_interval(step)
     yield ("limited by", limits(whole))
     if whole.shares.get("launch", 0.0) >= _MOSTLY:
-        yield "launches", "depend on the CPU; measure yours: graphflops profile --host-only"
+        yield (
+            "launches",
+            "depend on the CPU, up to 1.8 times from host to host; measure yours: graphflops profile --host-only",
+        )
     matrix, memory = whole.matrix_utilization, whole.bandwidth_utilization
     parts = ((matrix, "of the matrix peak"), (memory, "of the memory bandwidth"))
     if reached := ", ".join(f"{percent(part, 1)} % {of}" for part, of in parts if part is not None):
@@ -158,7 +161,7 @@ def host_summary(profile: Device) -> str:
     lines = [
         f"{profile.name}",
         _others(profile),
-        f"  host       {factor:.2f} x the CPU time of the reference, an undisturbed core beside an H200",
+        f"  host       {factor:.2f} x the CPU time of the reference, the middle of hosts of an H200",
     ]
     took = host.benchmarks.items()
     lines += [f"    {name.replace('_', ' '):<22} {1e6 * each:8.1f} µs" for name, each in took]

@@ -206,12 +206,27 @@ _UNITS = {
 _FORMULA = 2_000  # characters of a formula; a longer one is cut in the middle
 
 
-class _Said(Struct):
-    """What is said of a module's own calls and parameters, and the modules in it."""
+class _Module(Struct):
+    """What is said of a module's own calls and parameters, and the modules in it by name."""
 
     texts: list[str] = field(default_factory=list)
-    parts: dict[str, _Said] = field(default_factory=dict)
-    kind: int = 0  # equal for modules of which the same is said, parts included
+    inside: dict[str, _Module] = field(default_factory=dict)
+
+    def lines(self) -> tuple[str, ...]:
+        """The texts, each behind its path from here; of numbered modules alike only those of the first."""
+        of = {name: module.lines() for name, module in self.inside.items()}
+        alike = grouped((lines, int(name)) for name, lines in of.items() if is_index(name))
+        most = max(map(len, alike.values()), default=0)
+        found = [f" {text}" for text in self.texts]
+        for name, lines in of.items():
+            numbers, called = alike[lines] if is_index(name) else [], safe(name)
+            if numbers and int(name) != numbers[0]:
+                continue
+            if len(numbers) > 1:
+                called, most = ("*", 0) if len(numbers) == most else (called, most)
+                found.append(f".{called}: {len(numbers):,} alike ({spans(sorted(numbers))})")
+            found += [f".{called}{line}" for line in lines]
+        return tuple(found)
 
 
 def textconv(report: Report) -> str:
@@ -249,12 +264,12 @@ def _lines(measures: Measures) -> Iterator[str]:
     yield f"coverage: {cover.counted:,} counted, {cover.free:,} free, {cover.unknown:,} unknown"
     for found in contradictions(report):
         yield f"contradiction {found.code} {safe(found.node)}: {safe(found.message, _FORMULA)}"
-    yield from _module_lines(_tree(measures))
+    for line in _program(measures).lines():
+        yield TOP + line if line.startswith(" ") else line[1:]
 
 
-def _tree(measures: Measures) -> _Said:
-    """The modules with what is said of them; modules alike have the same kind."""
-    top = _Said()
+def _program(measures: Measures) -> _Module:
+    top = _Module()
     ledger, rows = measures.ledger, measures.report.rows
     kinds_of = grouped(((row.module, row.op), kind) for row, kind in zip(rows, ledger.of, strict=True))
     for (path, op), found in kinds_of.items():
@@ -268,42 +283,14 @@ def _tree(measures: Measures) -> _Said:
             _at(top, path).texts.append(f"{safe(op)}: {work}")
     for path, count in measures.report.parameter_modules.items():
         _at(top, path).texts.append(f"parameters: {exact(count)}")
-    every = [top]
-    for module in every:
-        every += module.parts.values()
-    kinds: dict[tuple[object, ...], int] = {}
-    for module in reversed(every):  # parts before the modules that they are in
-        said = (*module.texts, *((name, part.kind) for name, part in module.parts.items()))
-        module.kind = kinds.setdefault(said, len(kinds))
     return top
 
 
-def _at(top: _Said, path: str) -> _Said:
+def _at(top: _Module, path: str) -> _Module:
     module = top
     for name in path.split(".")[:_DEEPEST_STACK] if path else ():
-        module = module.parts.setdefault(name, _Said())
+        module = module.inside.setdefault(name, _Module())
     return module
-
-
-def _module_lines(top: _Said) -> Iterator[str]:
-    """Each module's texts under its path, of numbered modules alike only one."""
-    stack = [("", top)]
-    while stack:
-        path, module = stack.pop()
-        yield from (f"{path or TOP} {text}" for text in module.texts)
-        alike = grouped((part.kind, int(name)) for name, part in module.parts.items() if is_index(name))
-        most = max(map(len, alike.values()), default=0)
-        inside = []
-        for name, part in module.parts.items():
-            numbers = alike.get(part.kind, []) if name.isdecimal() else []
-            if numbers and int(name) != numbers[0]:
-                continue
-            called = safe(name)
-            if len(numbers) > 1:
-                called, most = ("*", 0) if len(numbers) == most else (called, most)
-                yield f"{path}{'.' if path else ''}{called}: {len(numbers):,} alike ({spans(sorted(numbers))})"
-            inside.append((f"{path}.{called}" if path else called, part))
-        stack += reversed(inside)
 
 
 def _exact(measures: Measures, quantity: Dim) -> str:

@@ -15,10 +15,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from graphflops.cost import Estimate, Value, data_dependent, free
-from graphflops.dims import Dim, Expr, at_least, ceil_div, dim_max, floor_div
+from graphflops.dims import Dim, Expr, at_least, ceil_div, floor_div
 from graphflops.rules.elementwise import DEFAULT_FLOAT, differentiate, elementwise, float_result, result_type
 from graphflops.rules.registry import Backward, ForwardCall, backward, require, rule
-from graphflops.rules.shapes import Shape, axis, few, tensors_of
+from graphflops.rules.shapes import Shape, axis, doubled_pairs, few, tensors_of
 from graphflops.rules.views import at_least_1d
 from graphflops.rules.work import WORK
 from graphflops.tensor import BOOL, INT64, UINT8, Contents, DType, TensorType
@@ -197,26 +197,17 @@ def shape_as_tensor(x: TensorType) -> Estimate:
     return Estimate((TensorType((x.rank,), INT64, value=x.shape),))
 
 
-def triangle(rows: Dim, columns: Dim, offset: Dim) -> Dim:
-    """Elements of a matrix on and below a diagonal."""
-
-    def up_to(n: Dim) -> Dim:  # 1 + 2 + ... + n
-        last = dim_max(n, 0)
-        return floor_div(last * (last + 1), 2)
-
-    return up_to(rows + offset) - up_to(offset) - up_to(rows + offset - columns) + up_to(offset - columns)
-
-
 @rule("aten.tril_indices")
 def tril_indices(row: Dim, col: Dim, offset: Dim = 0, *, dtype: DType | None = None) -> Estimate:
     """Row and column of every element on and below a diagonal."""
-    return Estimate((TensorType((2, triangle(row, col, offset)), dtype or INT64),))
+    return Estimate((TensorType((2, floor_div(doubled_pairs(row, col, right=offset), 2)), dtype or INT64),))
 
 
 @rule("aten.triu_indices")
 def triu_indices(row: Dim, col: Dim, offset: Dim = 0, *, dtype: DType | None = None) -> Estimate:
     """Row and column of every element on and above a diagonal."""
-    return Estimate((TensorType((2, row * col - triangle(row, col, offset - 1)), dtype or INT64),))
+    below = floor_div(doubled_pairs(row, col, right=offset - 1), 2)
+    return Estimate((TensorType((2, row * col - below), dtype or INT64),))
 
 
 def window(

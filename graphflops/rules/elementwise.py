@@ -187,7 +187,7 @@ def gradients_of(call: ForwardCall, gradients: Mapping[str, Gradient | None]) ->
     flops = transcendentals = 0
     results, written, touched = [], [], set()
     for name, operand in wanted(call):
-        gradient, summed = gradients.get(name, ZERO), operand.shape != out.shape
+        gradient, summed = gradients.get(name, ZERO), is_repeated(operand, out)
         results.append(operand.like())
         if gradient is not PASS or summed or operand.dtype != out.dtype:
             written.append(results[-1])
@@ -205,6 +205,12 @@ def gradients_of(call: ForwardCall, gradients: Mapping[str, Gradient | None]) ->
         reads=tuple(saved[name] for name in sorted(touched) if isinstance(saved[name], TensorType)),
         writes=tuple(written),
     )
+
+
+def is_repeated(operand: TensorType, out: TensorType) -> bool:
+    """Whether an operand is broadcast: has fewer axes, or an axis of 1. Two spellings of an axis are one size."""
+    pairs = zip(operand.shape, out.shape, strict=False)
+    return operand.rank < out.rank or any(own == 1 != whole for own, whole in pairs)
 
 
 def wanted(call: ForwardCall) -> list[tuple[str, TensorType]]:

@@ -118,9 +118,10 @@ def masked_index(x: TensorType, mask: TensorType, indices: Indices) -> Estimate:
 def index_put(
     x: TensorType, indices: Indices, values: TensorType, accumulate: bool = False, unsafe: bool = False
 ) -> Update:
-    """Writes values at the indices; with `accumulate` one addition each."""
-    part = x.like(indexed_shape(x, indices))
-    expanded(values, part.shape)
+    """Writes values at the indices, a mask's as many as are given; with `accumulate` one addition each."""
+    shape = indexed_shape(x, indices)
+    expanded(values, shape)
+    part = x.like(broadcast(values.shape, shape))
     return Update(x, part, (values, *tensors_of(indices)), part.numel if accumulate else 0, accumulate)
 
 

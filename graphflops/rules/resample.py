@@ -39,16 +39,16 @@ def tapped(taps: int) -> Work:
 
 def antialiased(taps: int) -> Work:
     """`taps` taps per output, times the factor by which the image shrinks."""
-    return lambda sizes, counts: separated(sizes, counts, range(len(sizes)), taps)
+    return lambda sizes, counts: separated(sizes, counts, (taps,) * len(sizes))
 
 
-def separated(sizes: Shape, counts: Shape, axes: Sequence[int], taps: int) -> Dim:
+def separated(sizes: Shape, counts: Shape, taps: Sequence[Dim]) -> Dim:
     """One axis after another, the last one first; an axis that shrinks has proportionally more taps."""
     work: list[Dim] = []
     now = list(sizes)
-    for place in reversed(axes):
+    for place in reversed(range(len(sizes))):
         length, now[place] = now[place], 1
-        work.append(2 * taps * prod(now) * dim_max(length, counts[place]))
+        work.append(2 * taps[place] * prod(now) * dim_max(length, counts[place]))
         now[place] = counts[place]
     return total(work)
 

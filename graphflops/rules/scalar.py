@@ -172,6 +172,12 @@ for _names, _answer in _ANSWERS.items():
     rule(f"aten.{_names}").derived(_ask, answer=_answer)
 
 
+@rule("aten.promote_types", "aten.result_type", "aten.can_cast")
+def about_types(*unused: Value) -> Estimate:
+    """Free: a question about element types, whose answer the program's types hold already."""
+    return number(None)
+
+
 @rule("aten.is_same_size")
 def is_same_size(a: TensorType, b: TensorType) -> Estimate:
     """True if two shapes are equal; no value if that depends on unknown sizes."""

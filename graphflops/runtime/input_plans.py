@@ -157,5 +157,7 @@ def stored(path: str, library: str, made: Callable[[Any], Any] = lambda array: a
     except FileNotFoundError:
         raise FileError(f"{where}: no such file") from None
     except Exception as error:  # noqa: BLE001 reading an untrusted file may raise anything
-        reason = shown(str(error).partition("\n")[0], 160)
+        said = str(error).partition("\n")[0]
+        # numpy advises to unpickle them
+        reason = "it holds objects, which are not unpickled" if "allow_pickle" in said else shown(said, 160)
         raise FileError(f"{where}: not a .npz or .safetensors file of plain tensors ({reason})") from None

@@ -1,19 +1,16 @@
 """Answers to questions about the structure of a model: a graph to look at, and what was found; and where to cut a program.
 
 The calls that depend on an input are cut in program order: first the fewest bytes that cross are found among all cuts whose
-stages take at most a little more than an equal share, then the best balance at these bytes; both are exact. Each cut is then
-moved, within the same limit, to the minimum cut of the calls around it, which need not follow program order.
+stages take at most a little more than an equal share, then the best balance at these bytes; both are exact.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
-from typing import Any, Literal, NamedTuple, Union
-
-import networkx
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Union
 
 from graphflops.base.record import Record
 from graphflops.dims.solving import first_from
@@ -21,6 +18,9 @@ from graphflops.errors import ModelError, OptionError, shown
 from graphflops.report import GraphLevel, Report
 from graphflops.structure import queries
 from graphflops.structure.build import Program
+
+if TYPE_CHECKING:
+    import networkx
 
 TOLERANCE = 5.0  # percent by which a stage may pass an equal share of the cost where that saves bytes
 
@@ -56,15 +56,6 @@ class Cuts(NamedTuple):
         return max(stage.cost for stage in self.stages) * len(self.stages) / self.whole - 1
 
 
-class _Span(NamedTuple):
-    """A value and the calls that read it; the positions of its maker and of these."""
-
-    crossing: Crossing
-    users: tuple[str, ...]
-    made: int
-    read: tuple[int, ...]
-
-
 def cuts(
     graph: networkx.MultiDiGraph, number: int, by: queries.Quantity = "flops", tolerance: float = TOLERANCE
 ) -> Cuts:
@@ -83,65 +74,47 @@ def cuts(
     whole, unknown = queries.cost(graph, every, by)
     # The position of each call among those that are cut; of one that depends on no input, that of its first reader.
     place = {name: position for position, name in enumerate(names)}
+    last = _last_readers(flow, place)
     for name in reversed(every):
-        if name not in place:
-            users = [place[user] for user in graph.succ[name] if user in place]
-            place[name] = min(users, default=len(names) - 1)
+        users = (place[user] for user in graph.succ[name] if user in place)
+        place.setdefault(name, min(users, default=len(names) - 1))
     costs = [0] * len(names)
     for name in every if names else ():
         costs[place[name]] += queries.ticks(graph.nodes[name], by)
-    most = sum(map(bool, costs))
-    if number > most:
+    if number > (most := sum(map(bool, costs))):
         what = f"calls that have a known cost and depend on an input: {most:,}"
         raise ModelError(f"cannot cut the program into {number:,} stages: {what}")
-    spans = _spans(flow, names)
     # Bytes that cross before each position; what is not known counts as nothing, and the result says so.
     changes = [0] * (len(names) + 1)
-    for span in spans:
-        changes[span.made + 1] += span.crossing.bytes or 0
-        changes[max(span.read) + 1] -= span.crossing.bytes or 0
-    bounds, limit = _in_order(costs, [*accumulate(changes)], number, tolerance)
-    stage = _refined(bounds, limit, costs, spans)
-    of_call = {name: stage[position] for name, position in place.items()}
-    stages = [_stage(graph, of_call, spans, part, by) for part in range(number)]
+    for value, position in last.items():
+        changes[place[value.maker] + 1] += value.bytes or 0
+        changes[position + 1] -= value.bytes or 0
+    stages = []
+    for first, end in pairwise(_bounds(costs, [*accumulate(changes)], number, tolerance)):
+        calls = [name for name in every if first <= place[name] < end]
+        crossing = [value for value, position in last.items() if place[value.maker] < end <= position]
+        weights = _weight_bytes(graph, calls)
+        stages.append(Stage(tuple(calls), queries.cost(graph, calls, by)[0], weights, tuple(crossing)))
     return Cuts(by, tuple(stages), whole, unknown)
 
 
-def _stage(
-    graph: networkx.MultiDiGraph,
-    of_call: Mapping[str, int],
-    spans: Sequence[_Span],
-    part: int,
-    by: queries.Quantity,
-) -> Stage:
-    calls = [name for name, kind in graph.nodes(data="kind") if kind == "call" and of_call[name] == part]
+def _weight_bytes(graph: networkx.MultiDiGraph, calls: Sequence[str]) -> int:
     read = {maker for name in calls for maker in graph.pred[name] if graph.nodes[maker]["kind"] == "weight"}
-    ends = ((span.crossing, max(of_call[name] for name in span.users)) for span in spans)
-    crossing = [one for one, last in ends if of_call[one.maker] <= part < last]
-    weights = sum(graph.nodes[name].get("memory", 0) for name in read)
-    return Stage(tuple(calls), queries.cost(graph, calls, by)[0], weights, tuple(crossing))
+    return sum(graph.nodes[name].get("memory", 0) for name in read)
 
 
-def _spans(flow: networkx.MultiDiGraph, names: Sequence[str]) -> list[_Span]:
-    place = {name: position for position, name in enumerate(names)}
-    found = []
-    for name in names:
-        users: dict[str, dict[str, None]] = {}
-        sizes: dict[str, int | None] = {}
-        for _, user, data in flow.out_edges(name, data=True):
-            if user in place:
-                users.setdefault(data["value"], {})[user] = None
-                sizes[data["value"]] = data.get("bytes")
-        for value, by in users.items():
-            read = tuple([place[user] for user in by])
-            found.append(_Span(Crossing(value, name, sizes[value]), tuple(by), place[name], read))
-    return found
+def _last_readers(flow: networkx.MultiDiGraph, place: Mapping[str, int]) -> dict[Crossing, int]:
+    """The values that calls make and other calls read, each with the position of the last that does."""
+    last: dict[Crossing, int] = {}
+    for maker, user, data in flow.out_edges(place, data=True):
+        if user in place:
+            value = Crossing(data["value"], maker, data.get("bytes"))
+            last[value] = max(last.get(value, 0), place[user])
+    return last
 
 
-def _in_order(
-    costs: Sequence[int], across: Sequence[int], number: int, tolerance: float
-) -> tuple[list[int], int]:
-    """Where stages begin, with 0 first and the end last, and what a stage may cost.
+def _bounds(costs: Sequence[int], across: Sequence[int], number: int, tolerance: float) -> list[int]:
+    """Where stages begin, with 0 first and the end last.
 
     Of the places between which nothing costs anything, only the one with the fewest bytes is looked at.
     """
@@ -164,7 +137,7 @@ def _in_order(
     fewest, _ = _fewest(ends, ahead, number, limit)
     tight = first_from(least, limit, lambda tried: _fewest(ends, ahead, number, tried)[0] == fewest)
     chosen = _fewest(ends, ahead, number, tight)[1]
-    return [0, *(places[index - 1] for index in chosen), len(costs)], limit
+    return [0, *(places[index - 1] for index in chosen), len(costs)]
 
 
 def _fewest(
@@ -193,44 +166,6 @@ def _fewest(
     for chosen in reversed(taken):
         cut.append(chosen[cut[-1]])
     return sums[-1], cut[-2:0:-1]
-
-
-def _refined(bounds: Sequence[int], limit: int, costs: Sequence[int], spans: Sequence[_Span]) -> list[int]:
-    """The stage of each position, each cut moved to the minimum cut of the calls around it, which keeps within the limit."""
-    stage = [number for number, (first, last) in enumerate(pairwise(bounds)) for _ in range(first, last)]
-    sums = [0, *accumulate(costs)]
-    for number in range(1, len(bounds) - 1):
-        before, at, after = bounds[number - 1 : number + 2]
-        low = max((before + at + 1) // 2, bisect_left(sums, sums[after] - limit))
-        high = min((at + after) // 2, bisect_right(sums, sums[before] + limit) - 1)
-        if low <= at <= high and low < high:
-            behind = _minimum_cut(low, at, high, spans)
-            stage[low:high] = [number if place in behind else number - 1 for place in range(low, high)]
-    return stage
-
-
-def _minimum_cut(low: int, at: int, high: int, spans: Sequence[_Span]) -> Collection[int]:
-    """Which positions from `low` to `high` stand behind a cut with the fewest bytes: those from `at` on, if none has fewer.
-
-    No call behind the cut has a reader before it; a value with several readers crosses once.
-    """
-
-    def side(place: int) -> int:
-        return min(max(place, low - 1), high)
-
-    flow = networkx.DiGraph()
-    flow.add_nodes_from((low - 1, high))
-    crossing = 0
-    for number, span in enumerate(spans):
-        if span.made < high and max(span.read) >= low:
-            bytes_, value = span.crossing.bytes or 0, ("value", number)
-            crossing += bytes_ * (span.made < at <= max(span.read))
-            flow.add_edge(side(span.made), value, capacity=bytes_)
-            for place in span.read:
-                flow.add_edge(value, side(place))
-                flow.add_edge(side(place), side(span.made))
-    fewest, (_, behind) = networkx.minimum_cut(flow, low - 1, high)
-    return behind if fewest < crossing else range(at, high)
 
 
 Colour = Literal["flops", "bytes", "time", "memory"]

@@ -16,6 +16,9 @@ from graphflops.kernels.kernel import Kernel
 from graphflops.passes.program import PricedCall
 
 Part = Literal["all", "start", "wait"]
+_AFTER = (
+    0.5  # of the CPU's time for a collective goes by once its kernel is launched, which by then may have run
+)
 
 
 class Launches(Struct, frozen=True):
@@ -23,7 +26,7 @@ class Launches(Struct, frozen=True):
 
     row: int  # index of its row
     kernels: tuple[Kernel, ...] | None  # None where they cannot be told: no rule, or an open size
-    host_seconds: float  # CPU time of the call in eager execution
+    host_seconds: float  # CPU time of the call in eager execution; of a start, what goes by after it
     times: int = 1  # how often it runs
     waits: bool = False  # the CPU then waits for the GPU
     part: Part = "all"  # of a collective its start, or the wait for its end
@@ -51,8 +54,9 @@ class Exchanges(Struct):
         is_ahead = is_own and self.copied_for == "all_gather"
         self.sums, self.copied_for = self.tickets * (is_own and not is_ahead), ""
         row, times, waits = launch.row, launch.times, launch.waits
-        start = Launches(row, kernels[-1:], 0.0, times, waits, "start", self.tickets, is_ahead, stream)
-        yield replace(launch, kernels=kernels[:-1])
+        after = _AFTER * launch.host_seconds * (bool(kernels) and kernels[-1].family == "collective")
+        start = Launches(row, kernels[-1:], after, times, waits, "start", self.tickets, is_ahead, stream)
+        yield replace(launch, kernels=kernels[:-1], host_seconds=launch.host_seconds - after)
         yield start
         names = [name for name in outputs if name is not None]
         self.pending.update(dict.fromkeys(names, start))
@@ -91,7 +95,7 @@ class Exchanges(Struct):
         """The waits for the collectives that write these values."""
         found = {start.ticket: start for name in names if (start := self.pending.get(name)) is not None}
         for start in found.values():
-            yield replace(start, part="wait")
+            yield replace(start, part="wait", host_seconds=0.0)
         self.pending = {name: start for name, start in self.pending.items() if start.ticket not in found}
 
     def all_ends(self) -> Iterator[Launches]:

@@ -193,6 +193,8 @@ def _rates(kernel: Kernel, width: float, device: Device) -> Rates | None:
 
 def names_of_constants(kernel: Kernel, width: float) -> list[str]:
     """Names of the tables of constants that may hold those of a kernel, its own first. width: bytes of an element."""
+    if kernel.family not in _OF_MATRIX_UNITS:  # complex numbers are moved and computed as their parts
+        width = bytes_of(_OF_PARTS.get(kernel.dtype, kernel.dtype))
     of_variants: Iterable[tuple[str, ...]] = ((kernel.variant,), ())
     match kernel.sizes:
         case Convolution() as sizes:

@@ -33,6 +33,7 @@ _NARROW = 2  # bytes of the elements that matrix units multiply even where a pro
 _STEP = 64  # elements of k that a tile multiplies at a time
 _WIDEST = 7  # positions of a depthwise filter for which channels-last has a fast kernel
 _LONG = 64  # positions
+_FEW_CHANNELS = 16  # which share a tile with those of other positions
 _MASKED = 32  # positions of a filter for which the fast loaders of CUTLASS have a bit each
 _FEW_PIXELS = 128  # of an image; with more, groups run one after the other
 _BLOCK = 64  # channels of groups that a kernel multiplies together, zeros between the groups
@@ -160,9 +161,12 @@ def of_convolution(sizes: Convolution, width: float, peak: float, moved: int) ->
     packed = _BLOCK * sizes.groups // max(sizes.channels, 1)  # a file may have a convolution of no channels
     together = 1 if sizes.is_looped else min(sizes.groups, max(1, packed))
     filters, channels = (each // sizes.groups * together for each in (sizes.filters, sizes.channels))
+    # Tiles of the gradient of an image's weight hold channels of one position.
+    is_tiled = channels > _FEW_CHANNELS and 1 < taps <= _MASKED and len(sizes.filter) < 3 and together == 1
+    held = up(channels, _STEP) if is_tiled else channels
     m, n, k = {
         "input_gradient": (image, channels, max(1, filters * taps * pixels // max(image, 1))),
-        "weight_gradient": (filters, channels * taps, pixels),
+        "weight_gradient": (filters, held * taps, pixels),
     }.get(sizes.phase, (pixels, filters, channels * taps))
     rows = (pixels,) if is_planar else (channels, filters)
     alignment = _ALIGNED if together > 1 else _alignment(rows, width)

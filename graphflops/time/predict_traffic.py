@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from graphflops.devices import Device, platform_of
 from graphflops.execution.strides import size_hint
-from graphflops.kernels.beside import sharing_blocks, threads_of_block
+from graphflops.kernels.beside import largest_power, sharing_blocks, threads_of_block
 from graphflops.kernels.choices import limits
 from graphflops.kernels.convolution import power_of_two
 from graphflops.kernels.kernel import Chunks, Convolution, Kernel, Rows, Strided, Windows
@@ -32,6 +32,7 @@ _LARGE = 28  # positions along each axis of an image: of 31 weight gradients of 
 _LATENCY_BESIDE = frozenset(
     {
         *("batch_norm", "batch_norm_moments", "batch_norm_backward"),
+        *("batch_norm_moments_last", "batch_norm_sums_last"),
         *("batch_norm_training", "batch_norm_training_once"),
         *("batch_norm_training_backward", "batch_norm_training_backward_once"),
         *("index_add", "elements", "im2col", "linear"),
@@ -127,6 +128,8 @@ def _rows_and_wait(kernel: Kernel, rates: Rates, device: Device) -> tuple[float,
         columns *= max(1.0, kernel.sizes.rows / (_AT_ONCE * (device.multiprocessors or 1)))
     if "padded" in rates and columns > _OF_WARP:
         columns /= _WARP  # by a block
+    if kernel.variant in _OF_COLUMNS:
+        columns = rows_of_thread(kernel.sizes.rows, kernel.sizes.columns)
     started = kernel.sizes.rows * each * rates.get("row", 0.0) * 1e-9 / (device.multiprocessors or 1)
     return started, columns * rates.get("column", 0.0) * 1e-9
 
@@ -186,6 +189,15 @@ _BLOCK, _VECTOR, _LEAST, _LONG, _PLACE = limits(
     *("aten_2", "reduce", "most_threads", "vector", "fewest_values", "most_values", "place")
 )
 _OF_BLOCKS = frozenset({"step", "fence"})  # constants of the model
+_MOST_BLOCKS, _FEWEST_BLOCKS = limits("aten_2", "batch_norm", "most_blocks", "fewest_blocks")
+_OF_COLUMNS = frozenset({"batch_norm_moments_last", "batch_norm_sums_last"})
+
+
+def rows_of_thread(channels: int, rows: int) -> int:
+    """Rows that a thread goes through where each column of them is a channel (`flexible_launch_configs` of ATen)."""
+    high = largest_power(-(-rows // _LEAST), _BLOCK // largest_power(channels, _WARP))
+    blocks = min(-(-rows // (high * _LEAST)), _MOST_BLOCKS)
+    return -(-rows // (high * (blocks if blocks >= _FEWEST_BLOCKS else 1)))
 
 
 def in_turn(sizes: Rows) -> float:

@@ -134,9 +134,10 @@ class _Timer:
                 took = tuple([_run(launch, batch, each) for each in self.clocks])
                 tally.exposed += (clock.link.alone - alone) * times
             own, fast, slow = took * 3 if len(took) == 1 else took  # a graph takes as long beside any CPU
-            found = batch.call_time(own * times, clock.is_eager, self.host, times)
+            runs = times * (part != "start")  # what a start takes is the CPU's time
+            found = batch.call_time(own * times, clock.is_eager, self.host, runs)
             if batch.collective:
-                found = tally.exchanged(found, batch.collective * times, launch, clock.link.finished)
+                found = tally.exchanged(found, batch.collective * times, launch, clock)
             if found.seconds:
                 tally.parts.append(found)
             tally.runs[batch] += 0 if part == "wait" else times
@@ -185,7 +186,8 @@ def _run(launch: Launches, batch: Batch, clock: Clock) -> float:
         (kernel,) = batch.kernels
         if kernel.family == "transfer":
             return clock.copy(launch.ticket, batch.seconds, kernel.variant)
-        return clock.start(launch.ticket, batch.seconds, launch.stream, is_ahead=launch.is_ahead)
+        stream, is_ahead = launch.stream, launch.is_ahead
+        return clock.start(launch.ticket, batch.seconds, stream, is_ahead=is_ahead, after=launch.host_seconds)
     if part == "wait":
         return clock.wait(launch.ticket)
     if clock.link.queues:
@@ -263,18 +265,16 @@ class _Tally(Struct):
         self.communication += phase.communication * times
         self.exposed += phase.exposed * times
 
-    def exchanged(
-        self, time: CallTime, seconds: float, launch: Launches, finished: dict[int, Running]
-    ) -> CallTime:
-        """Count a collective where it starts. finished: those that have ended, by ticket."""
+    def exchanged(self, time: CallTime, seconds: float, launch: Launches, clock: Clock) -> CallTime:
+        """Count a collective where it starts."""
+        times = launch.times
         if launch.part == "wait":
-            done, times = finished.pop(launch.ticket), launch.times
-            lasted, ahead = done.lasted * times, done.ahead * times
-            return time._replace(exposed=done.alone * times, waited=time.seconds, elapsed=lasted, ahead=ahead)
+            done = clock.link.finished.pop(launch.ticket)
+            return time._replace(exposed=done.alone * times, waited=time.seconds, elapsed=done.lasted * times)
         self.communication += seconds
         time = time._replace(collective=seconds, group=launch.stream)
         if launch.part == "start":
-            return time
+            return time._replace(ahead=clock.ahead * times)
         self.exposed += seconds
         return time._replace(exposed=seconds, waited=seconds, elapsed=seconds, awaited_at=launch.row)
 

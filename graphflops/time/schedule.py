@@ -144,7 +144,6 @@ class Running(Struct):
     left: float
     alone: float = 0.0  # seconds in which no other kernel ran
     lasted: float = 0.0  # of one that has ended, seconds since it could run
-    ahead: float = 0.0  # seconds before the kernels launched so far have run at which it could
     stream: str = ""
     has_begun: bool = False
 
@@ -163,18 +162,19 @@ class Link(Struct):
         """Queue a collective that may run once the kernels before it have."""
         self.queues.setdefault(stream, []).append(Running(ticket, at, seconds, stream=stream))
 
-    def start_ahead(self, ticket: int, at: float, now: float, seconds: float, stream: str = "") -> float:
-        """Queue one that may run from a moment on. Return how much longer kernels take that end by now, beside it."""
+    def start_ahead(
+        self, ticket: int, at: float, now: float, seconds: float, stream: str = ""
+    ) -> tuple[float, float]:
+        """Queue one that may run from a moment on. Return when it could, and how much longer kernels until now take."""
         begin, is_first = max(at, self.idle.get(stream, 0.0)), stream not in self.queues
         lasts = min(max(now - begin, 0.0), seconds / _EXCHANGE_SPEED) if is_first else 0.0
         delay = lasts * (1 - _KERNEL_SPEED)
-        ahead = now + delay - begin
-        running = Running(ticket, begin, seconds, ahead=ahead, stream=stream, has_begun=lasts > 0)
+        running = Running(ticket, begin, seconds, stream=stream, has_begun=lasts > 0)
         self.queues.setdefault(stream, []).append(running)
         if running.has_begun:
             self.now = now + delay
             self._advance([running], lasts * _EXCHANGE_SPEED, begin + lasts)
-        return delay
+        return begin, delay
 
     def beside(self, at: float, seconds: float, *, fills: bool) -> float:
         """When another kernel ends that starts at a moment. fills: whether it holds all multiprocessors, as products do."""
@@ -271,6 +271,7 @@ class Clock(Struct):
     # By stream, when a collective was last awaited: until then one that runs ahead does not begin.
     released: dict[str, float] = {}
     link: Link = field(default_factory=Link)  # the collectives that are not awaited yet
+    ahead: float = 0.0  # seconds by which the last one could run before the launches so far are done
     copies: dict[int, float] = {}  # by ticket, when copies over the bus beside kernels end
     bus: dict[str, float] = {}  # by direction, when it is free
 
@@ -326,18 +327,23 @@ class Clock(Struct):
             self.host = max(self.host, self.gpu)
         return self.now - before
 
-    def start(self, ticket: int, seconds: float, stream: str = "", *, is_ahead: bool = False) -> float:
-        """Start a collective once all kernels before have run, and return 0: it runs beside what follows.
+    def start(
+        self, ticket: int, seconds: float, stream: str = "", *, is_ahead: bool = False, after: float = 0.0
+    ) -> float:
+        """Start a collective once all kernels before have run, and return by how much the program takes longer.
 
-        is_ahead: whether it waits for no kernel, only for the CPU: then return by how much the kernels before take longer.
+        is_ahead: whether it waits for no kernel, only for the CPU: then the kernels before take longer. after: CPU seconds.
         """
-        if not is_ahead:
-            self.link.start(ticket, self.now, seconds, stream)
-            return 0.0
-        begin = max(self.host * self.is_eager, self.released.get(stream, 0.0))
-        delay = self.link.start_ahead(ticket, begin, self.now, seconds, stream)
-        self.gpu += delay
-        return delay
+        before = begin = self.now
+        if is_ahead:
+            begin = max(self.host * self.is_eager, self.released.get(stream, 0.0))
+            begin, delay = self.link.start_ahead(ticket, begin, before, seconds, stream)
+            self.gpu += delay
+        else:
+            self.link.start(ticket, begin, seconds, stream)
+        self.host += after * self.slowness * self.is_eager
+        self.ahead = self.now - begin
+        return self.now - before
 
     def copy(self, ticket: int, seconds: float, way: str) -> float:
         """The same of a copy over the bus, one way, which slows no kernel."""

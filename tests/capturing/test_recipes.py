@@ -296,6 +296,15 @@ def test_what_a_recipe_sends(factory: Callable[..., Any], mesh: dict[str, int], 
     assert not report.coverage.unknown
 
 
+def test_the_cpu_knows_which_parameters_were_used() -> None:
+    """DDP counts them in the host's memory, and reads one number for each parameter without waiting for the device."""
+    program = record(partial(copied, static_graph=True), mesh={"dp": 4})
+    rows = [row for row in analyze(program, device="h200").rows if row.phase == "backward"]
+    read = [row.time for row in rows if row.op == "aten._local_scalar_dense.default"]
+    assert len(read) == sum(entry.role == "parameter" for entry in program.inputs)
+    assert {time.kernel for time in read if time is not None} <= {""}
+
+
 @pytest.mark.parametrize("rank", [0, 3])
 def test_slices_of_any_lengths_but_that_which_stays(rank: int) -> None:
     """One to four rows to each of four devices, two from each, and the way back, forward and backward."""

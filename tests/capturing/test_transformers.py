@@ -197,6 +197,11 @@ def test_the_type_of_stored_weights(tmp_path: Path) -> None:
     assert model["totals"]["parameter_bytes"] == 2 * model["totals"]["parameters"]
 
 
+def test_weights_that_cannot_be_read_are_refused_before_anything_is_built(tmp_path: Path) -> None:
+    (tmp_path / "w.safetensors").write_bytes(b"no header")
+    assert "no header of weights" in failed("analyze", f"hf:NoConfig()@weights={tmp_path / 'w.safetensors'}")
+
+
 def test_no_connection_is_opened() -> None:
     from graphflops.capturing.run import offline
     from graphflops.errors import ModelError

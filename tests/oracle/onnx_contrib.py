@@ -241,6 +241,8 @@ def products() -> list[Case]:
             (u8(20, 32), ids(2, 3), f(20, 1)),
             {"bits": 8, "block_size": 32, "quantize_axis": 1},
         ),
+        Case("GatherPacked", (u8(20, 2 * 34), ids(2, 3)), {"packed_type": 8, "K": 64, "output_dtype": 1}),
+        Case("MoEGroupRouter", (f(2, 3, 8), f(8)), {"top_k": 2, "n_group": 4, "topk_group": 2}),
         Case(
             "DynamicQuantizeLSTM",
             (
@@ -387,6 +389,12 @@ def others() -> list[Case]:
         Case(
             "NGramHashMapping",
             (ids(2, 5, dtype=np.int64), i(3, 5, 7), i(11, 13, 17, 19)),
+            grams,
+            (True, True),
+        ),
+        Case(
+            "VarlenNGramHashMapping",
+            (i(1, 2, 3, 4, 5), i(3, 5, 7), i(11, 13, 17, 19), i(0, 2, 5, dtype=np.int32)),
             grams,
             (True, True),
         ),

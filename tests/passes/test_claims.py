@@ -231,6 +231,23 @@ def test_a_boolean_is_at_most_one(tmp_path: Path) -> None:
         assert not contradictions(analyze(tmp_path / "a.pt2"))
 
 
+class Selected(torch.nn.Module):
+    """Rows that a mask selects, and those that the same mask selects after a conversion to what it is."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        mask = x[:, 0] > 0
+        return x[mask], (2 * x)[mask.to(torch.bool).to("cpu")]
+
+
+def test_what_is_selected_by_a_mask_is_as_large_after_a_conversion_of_the_mask(tmp_path: Path) -> None:
+    torch.export.save(torch.export.export(Selected(), (torch.ones(4, 3),), strict=False), tmp_path / "a.pt2")
+    report = analyze(tmp_path / "a.pt2")
+    assert not contradictions(report)
+    assert [str(row.outputs[0].type.shape) for row in report.rows if row.op == "aten.index.Tensor"] == [
+        "(u0, 3)"
+    ] * 2
+
+
 class Rows(torch.nn.Module):
     """The first n rows, of which the program asserts that there are more than 1, or as many in the input."""
 

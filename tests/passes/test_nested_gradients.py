@@ -78,3 +78,60 @@ def test_results_that_want_a_gradient(between: Callable[[Tensor], tuple[Tensor, 
     with FlopCounterMode(display=False) as counter:
         results.sum().backward()
     assert counter.get_total_flops() == backward * PRODUCT
+
+
+@pytest.mark.parametrize(
+    "formed",
+    [
+        lambda constant, x: constant.type_as(x),
+        lambda constant, x: constant.to(x),
+        lambda constant, x: constant.reshape_as(x),
+        lambda constant, x: constant.expand_as(x),
+    ],
+)
+def test_no_gradient_passes_to_a_tensor_whose_form_is_taken(
+    formed: Callable[[Tensor, Tensor], Tensor],
+) -> None:
+    class Fixed(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(WIDTH, WIDTH))
+
+        def forward(self, x: Tensor) -> Tensor:
+            hidden = x @ self.weight
+            return hidden @ formed(torch.ones(WIDTH, WIDTH), hidden)
+
+    module, x = Fixed(), torch.ones(WIDTH, WIDTH)
+    report = analyze(torch.export.export(module, (x,)), training=True)
+    assert report.backward is not None
+    # The weight's gradient and that of the first product; the constant wants none.
+    assert report.backward.cost.matrix_flops == 2 * (2 * WIDTH**3)
+    result = module(x)
+    with FlopCounterMode(display=False) as counter:
+        result.sum().backward()
+    assert counter.get_total_flops() == 2 * (2 * WIDTH**3)
+
+
+class Filled(torch.nn.Module):
+    """Returns a buffer whose rows are products, written in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(WIDTH, WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        filled = torch.zeros(2, ROWS, WIDTH)
+        filled[0] = x @ self.weight
+        filled.transpose(0, 1).select(1, 1).copy_(x @ self.weight)
+        return filled
+
+
+def test_what_is_written_to_a_result_has_a_gradient() -> None:
+    module, x = Filled(), torch.ones(ROWS, WIDTH)
+    report = analyze(torch.export.export(module, (x,)), training=True)
+    assert report.backward is not None
+    assert report.backward.cost.matrix_flops == 2 * PRODUCT
+    results = module(x)
+    with FlopCounterMode(display=False) as counter:
+        results.sum().backward()
+    assert counter.get_total_flops() == 2 * PRODUCT

@@ -84,6 +84,7 @@ TOUCHED: list[tuple[Any, ...]] = [
     ("index_put_.default", (t(9, 4), (ids(2),), t(2, 4)), (9, 4), 0, 32 + 16, 32),
     ("index_put_.default", (t(9, 4), (ids(2),), t(2, 4), True), (9, 4), 8, 32 + 16 + 32, 32),
     ("index_put_.default", (t("v", 4), (mask(v),), t()), (v, 4), 0, 4 + v, 16 * nonzero),
+    ("index_put_.default", (t(8, 4), (mask(8),), t("v", 4)), (8, 4), 0, 16 * v + 8, 16 * v),
     ("index_add_.default", (t(9, 4), 0, ids(2), t(2, 4)), (9, 4), 8, 16 + 32 + 32, 32),
     ("index_copy_.default", (t(9, 4), 0, ids(2), t(2, 4)), (9, 4), 0, 16 + 32, 32),
     ("scatter_.value", (t(9), 0, ids(2), 1), (9,), 0, 16, 8),

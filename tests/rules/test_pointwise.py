@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from graphflops.cost import Estimate
-from graphflops.dims import symbol
+from graphflops.dims import Dim, symbol
 from graphflops.errors import ShapeError
 from graphflops.rules.registry import ForwardCall, find_backward, known
 from graphflops.tensor import TensorType
@@ -209,6 +209,11 @@ def test_gradient_of_a_rounding_division_is_zero() -> None:
     operands = {"a": t(8), "b": t(8)}
     for mode, flops in (("floor", 0), (None, 8)):
         assert gradient("aten.div.Tensor_mode", "a", **operands, rounding_mode=mode).vector_flops == flops
+
+
+@pytest.mark.parametrize(("rows", "flops"), [(s // 8 * 8, 0), (s, 0), (1, 8 * s)])
+def test_only_the_gradient_of_a_repeated_operand_is_summed(rows: Dim, flops: Dim) -> None:
+    assert gradient("aten.add.Tensor", "b", a=t(s, 8), b=t(rows, 8)).vector_flops == flops
 
 
 ELEMENTWISE = [

@@ -9,6 +9,7 @@ import pytest
 
 from graphflops.cost import Cost, data_dependent
 from graphflops.dims import call, compare, dim_max, evaluate, symbol
+from graphflops.tensor import dtype_named
 from tests.support import price, t
 
 s, n = symbol("s"), symbol("n")
@@ -66,6 +67,9 @@ s, n = symbol("s"), symbol("n")
         ("aten.is_same_size.default", (t(4, "s"), t(4, "s")), True),
         ("aten.is_same_size.default", (t(4), t(5)), False),
         ("aten.is_same_size.default", (t("n"), t("s")), None),
+        ("aten.promote_types.default", (dtype_named("int8"), dtype_named("float32")), None),
+        ("aten.result_type.Tensor", (t(4), t(4, dtype="int8")), None),
+        ("aten.can_cast.default", (dtype_named("int8"), dtype_named("float32")), None),
         ("aten.item.default", (t(dtype="int64", value=s),), s),
         ("aten.is_nonzero.default", (t(dtype="bool", value=0),), False),
     ],

@@ -317,6 +317,9 @@ def test_inputs_that_do_not_fit(tmp_path: Path) -> None:
         graphflops.validate(model, inputs=str(tmp_path / "a.npz"))
     with pytest.raises(ModelError, match="tokens"):
         graphflops.validate(model, inputs=str(tmp_path / "b.npz"))
+    numpy.savez(tmp_path / "o.npz", ids=numpy.array([{}], dtype=object))
+    with pytest.raises(FileError, match=r"o\.npz: .* \(it holds objects, which are not unpickled\)"):
+        graphflops.validate(model, inputs=str(tmp_path / "o.npz"))
     for name in ("c.npz", "d.npy"):
         with pytest.raises(FileError, match="plain tensors"):
             graphflops.validate(model, inputs=str(tmp_path / name))

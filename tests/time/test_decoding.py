@@ -13,7 +13,7 @@ from graphflops import analyze
 from graphflops.devices import complete, device
 from graphflops.kernels.kernel import Kernel, Product, Rows, Strided
 from graphflops.time.predict import predict
-from graphflops.time.predict_traffic import in_turn
+from graphflops.time.predict_traffic import in_turn, rows_of_thread
 from tests.support import t
 from tests.time.one_call import forward, launched
 
@@ -51,6 +51,20 @@ def test_a_few_rows_take_as_long_as_one(n: int, k: int, dtype: str, width: int) 
 )
 def test_what_a_thread_adds_up(rows: int, columns: int, each: int) -> None:
     assert in_turn(Rows(rows, columns)) == 32 * each
+
+
+@pytest.mark.parametrize(
+    ("channels", "rows", "each"),
+    [
+        (512, 65536, 65536 // (16 * 128)),  # 16 rows of 32 channels a block, at most 128 blocks
+        (512, 16 * 16 * 8, 16),  # 8 blocks, whose threads have 16 rows each
+        (512, 16 * 16 * 7, 7 * 16),  # 7 are too few: one block goes through all
+        (8, 64 * 16 * 10, 16),  # 64 rows of 8 channels
+        (8, 5, 5),
+    ],
+)
+def test_rows_that_a_thread_goes_through(channels: int, rows: int, each: int) -> None:
+    assert rows_of_thread(channels, rows) == each
 
 
 class Step(nn.Module):

@@ -256,3 +256,13 @@ def test_gathers_are_scattered_back() -> None:
         zeros,
         ("scatter", "index_add", 0, 8 * elements, 4 * elements, Rows(elements, 0)),
     ]
+
+
+def test_rows_that_are_copied_are_not_added_to_others() -> None:
+    """What `index_copy_` writes over is not read; `index_add_` reads it."""
+    x, index, source = t(10, 8), t(4, dtype="int64"), t(4, 8)
+    read = {
+        name: forward(f"aten.{name}_.default", x, 0, index, source)[0].read_bytes
+        for name in ("index_copy", "index_add")
+    }
+    assert read == {"index_copy": 4 * 4 * 8, "index_add": 2 * 4 * 4 * 8}

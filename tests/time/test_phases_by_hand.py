@@ -16,7 +16,7 @@ from graphflops.report.timeline import CallTime
 from graphflops.time.exchanges import Launches
 from graphflops.time.predict import Time
 from graphflops.time.program_time import Batch, _matrix_utilization, _ranks, _sum, _Tally, _Timer
-from graphflops.time.schedule import Running
+from graphflops.time.schedule import Clock, Running
 from tests.time.toy_device import device
 
 HOST = Host({}, faster=2.0, slower=3.0)
@@ -130,10 +130,13 @@ def test_a_collective_begins_beside_the_end_of_a_product() -> None:
 
 
 def test_a_product_that_is_launched_later_runs_beside_a_collective() -> None:
-    """After a second alone: at 0.8 of its speed it takes 7.5 s, in which 4.5 s of the exchange pass; 4.5 s remain."""
+    """The CPU has a second left for the start, and one for the product: 2 s alone.
+
+    At 0.8 of its speed the product takes 7.5 s, in which 4.5 s of the exchange pass; 3.5 s remain.
+    """
     phase, _ = timer().phase(started())
-    assert phase.exposed == pytest.approx(1 + 4.5)
-    assert phase.seconds == pytest.approx(1 + 7.5 + 4.5)
+    assert phase.exposed == pytest.approx(2 + 3.5)
+    assert phase.seconds == pytest.approx(2 + 7.5 + 3.5)
 
 
 def test_exposed_exchanges_of_a_graph() -> None:
@@ -225,8 +228,9 @@ def test_where_an_exchange_is_counted(
     part: Any, communication: float, exposed: float, of_call: tuple[float, ...]
 ) -> None:
     """A call that waits takes as long as it waits, for a collective that lasted 7 s, 6 of them alone."""
-    found, time = tally(), CallTime(9.0, 9.0, 9.0, "link")
-    counted = found.exchanged(time, 5.0, launch(2, part=part, ticket=4), {4: Running(4, 1.0, 0.0, 6.0, 7.0)})
+    found, time, clock = tally(), CallTime(9.0, 9.0, 9.0, "link"), Clock(True, 0.125)
+    clock.link.finished[4] = Running(4, 1.0, 0.0, 6.0, 7.0)
+    counted = found.exchanged(time, 5.0, launch(2, part=part, ticket=4), clock)
     assert (counted.collective, counted.exposed, counted.waited, counted.elapsed) == of_call
     assert counted.awaited_at == (2 if part == "all" else None)
     assert (counted.seconds, found.communication, found.exposed) == (9, communication, exposed)

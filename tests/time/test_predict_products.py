@@ -175,6 +175,12 @@ LOOPED = {"batch": 2, "channels": 80, "filters": 160, "groups": 10, "is_looped":
         (conv(**STRIDED), (2 * 16, 32, 16 * 9, 1, 16, 0, 1)),
         (conv("input_gradient", **STRIDED), (2 * 64, 16, 32 * 9 // 4, 1, 16, 0, 1)),
         (conv("weight_gradient", **STRIDED), (32, 16 * 9, 2 * 16, 1, 16, 0, 1)),
+        # tiles hold 64 channels of one position, of windows of up to 32
+        (conv("weight_gradient", **{**STRIDED, "channels": 24}), (32, 64 * 9, 2 * 16, 1, 16, 0, 1)),
+        (
+            conv("weight_gradient", **{**STRIDED, "channels": 24, "filter": (3, 11)}),
+            (32, 24 * 33, 2 * 16, 1, 16, 0, 1),
+        ),
         (conv(**{**STRIDED, "channels": 12}), (2 * 16, 32, 12 * 9, 1, 8, 0, 1)),
         # groups of 4 channels: 16 of 32 make one product of 64 channels, and 128 results
         (conv(**GROUPS, groups=32), (2 * 16, 128, 64 * 9, 2, 16, 0, 1)),

@@ -11,10 +11,11 @@ from functools import partial
 from msgspec.structs import replace
 
 from graphflops.cost import Estimate, Value
-from graphflops.dims import broadcast, call, differ
+from graphflops.dims import broadcast, call, differ, floor_div
 from graphflops.ops import operator
 from graphflops.rules.elementwise import Promotion, elementwise, to_bool
 from graphflops.rules.onnx import values
+from graphflops.rules.operands import Operands
 from graphflops.rules.reduce import log_softmax, softmax_along
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import axis as axis_of
@@ -197,6 +198,16 @@ def swiglu(a: TensorType, b: TensorType, *, alpha: float = 1.0) -> Estimate:
     """As `Swish` of the gate, times the other operand."""
     require(a.rank == b.rank and not any(map(differ, a.shape, b.shape)), f"a gate of {a} does not fit {b}")
     return pointwise(WORK["swiglu"].more(alpha != 1), a, b)
+
+
+@rule("com.microsoft.SwiGLU").takes("gate up?; activation_alpha=1.0 activation_beta=0.0 limit=0.0")
+def swiglu_of_halves(of: Operands) -> Estimate:
+    """As `SwiGLU`, of the halves of one operand where it stands alone; with a limit three comparisons more."""
+    gate, up = of
+    half = gate if up is not None else gate.like((*gate.shape[:-1], floor_div(gate.shape[-1], 2)))
+    estimate = swiglu(half, half if up is None else up, alpha=of.activation_alpha)
+    more = (of.activation_beta != 0) + 3 * (of.limit > 0)
+    return replace(estimate.plus(vector_flops=more * half.numel), reads=(gate, up))
 
 
 @rule("onnx.PRelu")

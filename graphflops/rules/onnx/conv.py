@@ -11,7 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from graphflops.cost import Estimate
-from graphflops.dims import Dim, at_least, ceil_div, differ, prod
+from graphflops.dims import Dim, at_least, ceil_div, differ, dim_min, prod
 from graphflops.rules import pool
 from graphflops.rules.conv import convolved, upsampled
 from graphflops.rules.onnx.entries import fused, in_32_bits, require_scales, sizes, unknown
@@ -80,12 +80,13 @@ def transposed_sizes(
 ) -> Sizes:
     """The output sizes of a transposed convolution."""
     steps, spread, padded = moves(kernel, len(sizes), **geometry)
-    if padded is None:
-        return tuple(size * step for size, step in zip(sizes, steps, strict=True))
     extra = per_axis(output_padding, len(sizes), 0)
     fits = all(0 <= more < max(moved) for more, *moved in zip(extra, steps, spread, strict=True))
     require(fits, f"output_padding {extra} is not smaller than strides {steps} or dilations {spread}")
     unpadded = upsampled(tuple(sizes), kernel, steps, spread, (0,) * len(sizes), extra)
+    if padded is None:  # nothing is cut off where windows do not meet: there are fewer positions than steps
+        whole = (size * step for size, step in zip(sizes, steps, strict=True))
+        return tuple(map(dim_min, whole, unpadded))
     return tuple(size - before - after for size, (before, after) in zip(unpadded, padded, strict=True))
 
 

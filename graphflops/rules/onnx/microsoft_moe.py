@@ -14,8 +14,9 @@ from typing import NamedTuple
 from graphflops.cost import Estimate, data_dependent
 from graphflops.dims import Dim, dim_min, floor_div, meet, prod, same
 from graphflops.rules.lapack import n_log_n
+from graphflops.rules.matmul import matmul
 from graphflops.rules.norm import MEAN_SQUARE, normalised
-from graphflops.rules.onnx.entries import fused, sizes, work
+from graphflops.rules.onnx.entries import fused, onnx_dtype, sizes, work
 from graphflops.rules.operands import Operands
 from graphflops.rules.quantized import DEQUANTIZE, MIN_MAX, QUANTIZE, weight_only
 from graphflops.rules.reduce import SOFTMAX
@@ -24,7 +25,7 @@ from graphflops.rules.shapes import axis as axis_of
 from graphflops.rules.shapes import only_result
 from graphflops.rules.work import WORK, Work
 from graphflops.rules.work import activation as activation_named
-from graphflops.tensor import FLOAT8, INT8, UINT8, DType, TensorType
+from graphflops.tensor import FLOAT8, FLOAT32, INT8, UINT8, DType, TensorType
 
 KIND = "product"
 
@@ -189,6 +190,15 @@ def matmul_fp8(of: Operands) -> Estimate:
     return product if of.input_scale is None else narrowed(of.x, product, FLOAT8[0])
 
 
+@rule("com.microsoft.MatMulPacked").takes("x weight global_scale?; K N activation_type='none'")
+def matmul_packed(of: Operands) -> Estimate:
+    """A conversion and a scale per weight, whatever its packed format; the result may be activated."""
+    product = by_weight(of.x, of.K, of.N, LOOKED_UP, of.weight, of.global_scale, bias=None)
+    rows = {"none": Work(""), "silu": WORK["silu"]}
+    done = rows.get(of.activation_type, WORK["relu"].more(1)).on(only_result(product).numel)  # else squared
+    return product.plus(vector_flops=done.vector_flops, transcendentals=done.transcendentals)
+
+
 # Several products after one norm.
 
 
@@ -249,3 +259,28 @@ def gather_block_quantized(of: Operands, *, bits: int = 4, gather_axis: int = 0)
     read = (taken(x) for x in (scales, of.zero_points) if x is not None)
     dequantizing = (DEQUANTIZE - (not centred)) * out.numel
     return Estimate((out,), vector_flops=dequantizing, reads=(rows, of.indices, *read))
+
+
+@rule("com.microsoft.GatherPacked", kind="gather")
+def gather_packed(data: TensorType, indices: TensorType, *, K: int, output_dtype: int = 16) -> Estimate:
+    """The rows returned, read at their packed width; a conversion and a scale per number."""
+    out = TensorType((*indices.shape, K), onnx_dtype(output_dtype))
+    rows = data.like((*indices.shape, data.shape[-1]))
+    return Estimate((out,), vector_flops=LOOKED_UP * out.numel, reads=(rows, indices))
+
+
+@rule("com.microsoft.MoEGroupRouter").takes("x expert_bias projection?; top_k")
+def moe_group_router(of: Operands) -> Estimate:
+    """A sigmoid and a bias per expert, two comparisons in its group and beyond, a logarithm for each one chosen.
+
+    With a projection its product comes first, and nothing is chosen.
+    """
+    x, tokens, experts = of.x, prod(of.x.shape[:-1]), of.expert_bias.shape[0]
+    scored, chosen = WORK["sigmoid"].more(1).on(tokens * experts), Estimate()
+    if of.projection is None:
+        meet(x.shape[-1], experts, f"{of.expert_bias} for scores {x}")
+        chosen = work(2 * tokens * experts + tokens * of.top_k, tokens * of.top_k)
+    else:
+        chosen = matmul(x, of.projection.view(of.projection.shape[::-1]))
+    scores = TensorType((tokens, experts), FLOAT32)
+    return fused((x.like(scores.shape), scores, scores), scored, chosen, reads=(*of,))

@@ -15,7 +15,7 @@ from math import inf
 from msgspec.structs import replace
 
 from graphflops.cost import Estimate, copied
-from graphflops.dims import Dim, Expr, at_least, floor_div, prod, same
+from graphflops.dims import Dim, Expr, at_least, compare, floor_div, prod, same, where
 from graphflops.errors import DimError
 from graphflops.rules import resample
 from graphflops.rules.fourier import transform, without
@@ -59,8 +59,7 @@ def dft(
     length = whole if dft_length is None else _known(dft_length, "dft")
     kept = floor_div(length, 2) + 1 if onesided and not inverse else length
     out = x.like((*replaced(x.shape, along, kept)[:-1], 1 if real_result else 2))
-    real = real_result or x.shape[-1] == 1
-    work = transform(length, real=real) * without(x.shape[:-1], along)
+    work = _transform(length, 1 if real_result else x.shape[-1]) * without(x.shape[:-1], along)
     reads = (x, dft_length, axis if isinstance(axis, TensorType) else None)
     return Estimate((out,), vector_flops=work, reads=reads)
 
@@ -71,6 +70,11 @@ def dft_along_attribute(
 ) -> Estimate:
     """As the newest, along the second axis by default."""
     return dft(x, dft_length, axis, inverse=inverse, onesided=onesided)
+
+
+def _transform(length: Dim, parts: Dim) -> Dim:
+    """One transform of numbers of one or two parts."""
+    return where(compare("==", parts, 1), transform(length, real=True), transform(length))
 
 
 def _known(x: TensorType, what: str) -> Dim:
@@ -89,10 +93,10 @@ def stft(of: Operands, *, onesided: int = 1) -> Estimate:
         length = _known(of.frame_length, "frame")
     require(not at_least(length, samples + 1), f"a frame takes {length} samples of a signal of {samples}")
     frames = floor_div(samples - length, _known(of.frame_step, "step")) + 1
-    parts = 1 if of.signal.rank == 2 or of.signal.shape[2] == 1 else 2
+    parts = 1 if of.signal.rank == 2 else of.signal.shape[2]
     bins = floor_div(length, 2) + 1 if onesided else length
     windowing = 0 if of.window is None else length * parts
-    per_frame = windowing + transform(length, real=parts == 1)
+    per_frame = windowing + _transform(length, parts)
     out = of.signal.like((batch, frames, bins, 2))
     return Estimate((out,), vector_flops=batch * frames * per_frame, reads=(*of,))
 
@@ -132,7 +136,9 @@ def grid_sample(x: TensorType, grid: TensorType, *, mode: str = "linear") -> Est
 @rule("onnx.AffineGrid")
 def affine_grid(theta: TensorType, size: TensorType) -> Estimate:
     """Every position, with a 1 appended, times the transposed affine matrix."""
-    count = many(size) or 4
+    count = many(size) or theta.shape[1] + 2  # one row of the matrix for each axis of the picture
+    require_known(isinstance(count, int), "how many axes the grid has depends on data")
+    assert isinstance(count, int)
     require(count in (4, 5), f"a grid of {count} axes")
     shape = sizes(size) or (theta.shape[0], *(unknown("grid", place) for place in range(1, count)))
     return replace(resample.affine_grid_generator(theta, shape), reads=(theta, size))
@@ -242,10 +248,11 @@ def _resized(x: TensorType, lengths: dict[int, Dim | None], mode: str, antialias
     require_known(mode in _TAPS, f"unknown mode {mode}")
     wanted = [lengths.get(place, own) for place, own in enumerate(x.shape)]
     shape = tuple(unknown("resize", at) if length is None else length for at, length in enumerate(wanted))
-    changed = [place for place, own in enumerate(x.shape) if not same(own, shape[place])]
     taps = _TAPS[mode]
-    if taps and not changed:
+    kept = [compare("==", own, size) for own, size in zip(x.shape, shape, strict=True)]
+    if taps and kept == [1] * x.rank:
         return copied(x)
     if antialias:
-        return resized(x, shape, separated(x.shape, shape, changed, taps))
-    return resized(x, shape, 2 * taps ** len(changed) * prod(shape) if taps else 0)
+        return resized(x, shape, separated(x.shape, shape, [where(same_size, 0, taps) for same_size in kept]))
+    each = prod(where(same_size, 1, taps) for same_size in kept)
+    return resized(x, shape, 2 * each * prod(shape) if taps else 0)

@@ -80,6 +80,13 @@ def test_conv_sizes(x: Any, w: Any, settings: dict[str, Any], out: Any) -> None:
         ((1, 1, 3, 3), (1, 2, 3, 3), {"strides": (3, 2), "output_padding": (1, 1)}, (1, 2, 10, 8)),
         ((1, 1, 3, 3), (1, 2, 3, 3), {"strides": (3, 2), "pads": (1, 2, 1, 2)}, (1, 2, 7, 3)),
         ((1, 1, 3, 3), (1, 2, 3, 3), {"strides": (2, 2), "auto_pad": "SAME_UPPER"}, (1, 2, 6, 6)),
+        # Windows of 1 at steps of 2 leave the position behind the last one out, as in onnxruntime.
+        (
+            (1, 1, 3, "h"),
+            (1, 2, 1, 2),
+            {"strides": (2, 2), "auto_pad": "SAME_LOWER"},
+            (1, 2, 2 * 2 + 1, 2 * symbol("h")),
+        ),
         ((1, 1, 3, 3), (1, 2, 3, 3), {"strides": (3, 2), "output_shape": (10, 8)}, (1, 2, 10, 8)),
         ((1, 1, 3, 3), (1, 1, 2, 2), {"dilations": (2, 2)}, (1, 1, 5, 5)),
     ],

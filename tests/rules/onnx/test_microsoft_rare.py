@@ -12,6 +12,9 @@ from tests.support import price, shapes, t
 
 MS, NHWC = "com.microsoft.", "com.ms.internal.nhwc."
 NUMBER, BYTES, ZERO = t(), t(4, 8, dtype="int8"), t(dtype="int8")
+IDS, TABLE = t(5, dtype="int64"), t(20, 34, dtype="uint8")
+SCORES = "float32[6, 8] float32[6, 8] float32[6, 8]"
+GRAMS = {"max_ngram_size": 3, "n_head_per_ngram": 2, "pad_id": 0}
 ORDERS = {"order_input": 1, "order_output": 0}
 
 
@@ -32,6 +35,15 @@ ORDERS = {"order_input": 1, "order_output": 0}
         (MS + "DequantizeWithOrder.1", (BYTES, NUMBER), ORDERS | {"to": 1}, 64, 0, "float32[4, 8]"),
         # From integers 2, normalise with weight and bias 7, to integers 5.
         (MS + "QOrderedLayerNormalization.1", (BYTES, NUMBER, t(8), t(8), NUMBER), {}, (2 + 7 + 5) * 32, 4, "int8[4, 8]"),
+        (MS + "SwiGLU.1", (t(4, 8), t(4, 8)), {}, 2 * 32, 32, "float32[4, 8]"),
+        # Halves of one operand; the gate is clamped at one end and the other half at both, to which a number is added.
+        (MS + "SwiGLU.1", (t(4, 16),), {"limit": 7.0, "activation_beta": 1.0}, (2 + 3 + 1) * 32, 32, "float32[4, 8]"),
+        (MS + "GatherPacked.1", (TABLE, IDS), {"K": 32, "packed_type": 8}, 2 * 160, 0, "bfloat16[5, 32]"),
+        # A sigmoid and a bias for each of 6 x 8 scores, two comparisons; the logarithm of no less than a number for 6 x 2.
+        (MS + "MoEGroupRouter.1", (t(2, 3, 8), t(8)), {"top_k": 2}, 3 * 48 + 12, 48 + 12, SCORES),
+        # Two requests of 5 tokens: 3 products and 2 exclusive ors for each, a remainder for 2 n-grams and 2 heads.
+        (MS + "VarlenNGramHashMapping.1", (IDS, IDS, IDS, t(3, dtype="int32")), GRAMS, 5 * 5 + 5 * 4, 0,
+         "int64[5, 4] int64[2, 2] int32[2, 2]"),
     ],
 )  # fmt: skip
 def test_elementwise_operators(
@@ -44,6 +56,19 @@ def test_elementwise_operators(
         0,
     )
     assert " ".join(map(str, estimate.out)) == out
+
+
+def test_products_of_packed_weights_and_of_a_router() -> None:
+    """Bytes become 32 x 16 weights, each of 4 x 16 results is compared and squared; of 6 x 8 scores none is chosen."""
+    sizes = {"K": 32, "N": 16, "packed_type": 8}
+    packed = price(
+        MS + "MatMulPacked.1", t(4, 32), t(16, 34, dtype="uint8"), **sizes, activation_type="relu2"
+    )
+    assert (shapes(packed), packed.matrix_flops) == ([(4, 16)], 2 * 4 * 32 * 16)
+    assert (packed.vector_flops, packed.cost.read_bytes) == (2 * 32 * 16 + 2 * 4 * 16, 4 * 32 * 4 + 16 * 34)
+    router = price(MS + "MoEGroupRouter.1", t(6, 4), t(8), t(8, 4), top_k=2)
+    assert (shapes(router), router.matrix_flops) == ([(6, 8)] * 3, 2 * 6 * 4 * 8)
+    assert (router.vector_flops, router.transcendentals) == (6 * 8, 6 * 8)
 
 
 def test_blocks_that_share_an_exponent_keep_the_shape_beside_them() -> None:

@@ -64,6 +64,17 @@ def test_aspect_ratio_of_sizes_that_are_not_known():
     assert out.shape[0] != out.shape[1]
 
 
+@pytest.mark.parametrize("rows, taps", [(6, 2), (3, 2 * 2)])
+def test_an_axis_that_may_stay_as_it_is_has_taps_only_where_it_changes(rows, taps):
+    """Bilinear to 6 rows and 8 columns: of 4 columns always, of open rows unless they are 6 already."""
+    of_open = price("onnx.Resize.19", t("h", 4), None, None, ints(6, 8), mode="linear").vector_flops
+    assert of_open.substitute({"h": rows}) == 2 * taps * (6 * 8)
+    antialiased = {"mode": "linear", "antialias": 1}
+    of_open = price("onnx.Resize.19", t("h", 4), None, None, ints(6, 8), **antialiased).vector_flops
+    columns = 2 * 2 * rows * 8  # resized first
+    assert of_open.substitute({"h": rows}) == columns + (2 * 2 * 6 * 8 if rows != 6 else 0)
+
+
 def test_crop_and_resize():
     roi = floats(0.0, 0.25, 1.0, 0.75)
     attributes = {"coordinate_transformation_mode": "tf_crop_and_resize", "mode": "linear"}

@@ -57,6 +57,18 @@ def test_which_axis_and_how_long() -> None:
         price("onnx.DFT.20", x, None, t(dtype=INT64))
 
 
+@pytest.mark.parametrize("parts, work", [(1, 5 * 8 * 3 // 2), (2, 5 * 8 * 3)])
+def test_whether_numbers_are_complex_may_be_open(parts: int, work: int) -> None:
+    """A transform of 8 is 5 * 8 * log2(8), half of it for real numbers."""
+    whole, frames = (
+        price("onnx.DFT.20", t(8, "p")),
+        price("onnx.STFT.17", t(1, 8, "p"), size(8), None, size(8)),
+    )
+    for estimate in (whole, frames):
+        assert isinstance(estimate.vector_flops, Expr)
+        assert estimate.vector_flops.substitute({"p": parts}) == work
+
+
 def test_frames() -> None:
     window = t(16)
     estimate = price("onnx.STFT.17", t(1, 128, 1), size(8), window, size(16))
@@ -102,6 +114,11 @@ def test_an_affine_grid() -> None:
     assert shapes(price("onnx.AffineGrid.20", t(2, 2, 3), asked)) == [(2, 5, 6, 2)]
     (unknown,) = shapes(price("onnx.AffineGrid.20", t(2, 3, 4), t(5, dtype=INT64)))
     assert (len(unknown), unknown[0], unknown[-1]) == (5, 2, 3)
+    for theta, axes in ((t(2, 2, 3), 2), (t(2, 3, 4), 3)):  # the matrix tells how many axes
+        (unknown,) = shapes(price("onnx.AffineGrid.20", theta, t("n", dtype=INT64)))
+        assert (len(unknown), unknown[-1]) == (axes + 2, axes)
+    with pytest.raises(RuleError, match="how many axes the grid has depends on data"):
+        price("onnx.AffineGrid.20", t(2, "a", "b"), t("n", dtype=INT64))
 
 
 def test_boxes() -> None:
