@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Callable, Container, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, TypeVar, Union
 
 from msgspec.structs import replace
@@ -110,7 +110,12 @@ class Calls:
         key = (op, training, key_of(types))
         priced = self.prices.get(key)
         if priced is None:
-            priced = self.prices[key] = _price(op, types, training)
+            rule, spelled = find(op), operator(op)
+            if rule is None:
+                raise RuleError(op)
+            in_place = spelled.mutates and not rule.key.startswith(spelled.base)
+            priced = price_call(rule, op, *types, in_place=in_place, training=training)
+            self.prices[key] = priced
         if priced.estimate.unknown:
             raise RuleError(priced.estimate.unknown)
         number, outer = len(self.calls), self.of
@@ -175,15 +180,6 @@ class Calls:
         return calls
 
 
-def _price(op: str, types: tuple[Any, ...], training: bool) -> Priced:
-    """The price of one call of a composite. Raises RuleError where there is no rule."""
-    rule, spelled = find(op), operator(op)
-    if rule is None:
-        raise RuleError(op)
-    in_place = spelled.mutates and not rule.key.startswith(spelled.base)
-    return price_call(rule, op, *types, in_place=in_place, training=training)
-
-
 class Expanded(Record, frozen=True):
     """Calls with those of composites in their places."""
 
@@ -195,12 +191,9 @@ class Expanded(Record, frozen=True):
 
 
 def expanded(
-    calls: Sequence[PricedCall],
-    values: Values,
-    unfused: Container[str] = (),  # names of the attentions that no kernel of their own takes
-    prices: Prices | None = None,
+    calls: Sequence[PricedCall], values: Values, unfused: Container[str] = (), prices: Prices | None = None
 ) -> Expanded:
-    """The calls that run."""
+    """The calls that run. unfused: names of the attentions that no kernel of their own takes."""
     functions = {op: _function(COMPOSITES, op) for op in {call.node.op for call in calls}}
     if not any(functions.values()):
         return Expanded(calls, values, {}, {}, [(call, place) for place, call in enumerate(calls)])
@@ -270,14 +263,10 @@ def _applied(function: Composite, t: Calls) -> tuple[Calls, Any] | None:
 
 def _function(functions: Mapping[str, Composite], op: str) -> Composite | None:
     """The function of an operator, or of its overload."""
-    overload, word = _names(op)
-    return functions.get(overload) or functions.get(word)
-
-
-@lru_cache(maxsize=4096)
-def _names(op: str) -> tuple[str, str]:
     spelled = operator(op)
-    return (f"{spelled.word}.{spelled.variant}", spelled.word) if spelled.dialect == "aten" else ("", "")
+    if spelled.dialect != "aten":
+        return None
+    return functions.get(f"{spelled.word}.{spelled.variant}") or functions.get(spelled.word)
 
 
 def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:

@@ -90,10 +90,8 @@ class References:
             if node.operator.name in _JOINS:
                 self.hold_joined(node, place)
             self.hold_locals(node, place)
-            is_passing = node.operator.kind in _PASSING and not self.distributions.isdisjoint(
-                self.reads[place]
-            )
-            if is_passing or node.operator.kind == "softmax":
+            kind, read = node.operator.kind, self.reads[place]
+            if kind == "softmax" or (kind in _PASSING and not self.distributions.isdisjoint(read)):
                 self.distributions.update(self.results[place])
         self.leave(0, len(self.nodes) - 1)
         for values, last in (held for variable in self.tuples for held in self.beside[variable]):
@@ -118,9 +116,8 @@ class References:
         for depth in range(max(0, len(frames) - 1), len(lines)):
             line = lines[depth]
             called = lines[depth + 1].module if depth + 1 < len(lines) else ""
-            child = (
-                called.removeprefix(f"{line.module}." if line.module else "") if called != line.module else ""
-            )
+            inside = f"{line.module}." if line.module else ""
+            child = called.removeprefix(inside) if called != line.module else ""
             if depth == len(frames):
                 frames.append(Frame(line, lines[depth : depth + 2], place, self.own.get(line.file, "")))
                 frames[-1].start(line, place)
@@ -248,9 +245,8 @@ class References:
         places = slice(frame.first, self.last + 1)
         values = set().union(*self.reads[places]).difference(*self.results[places])
         read = {self.memory_of[value] for value in values if value in self.memory_of}
-        if read and read.isdisjoint(
-            [self.memory_of.get(value, value) for value in frame.variables.get(name, ())]
-        ):
+        held = [self.memory_of.get(value, value) for value in frame.variables.get(name, ())]
+        if read and read.isdisjoint(held):
             self.unbind(frame, name, -1)
             for other in [other for other in frame.variables if other[0] == "#"]:
                 if read.issuperset(self.memory_of.get(value, value) for value in frame.variables[other]):

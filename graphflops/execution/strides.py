@@ -197,9 +197,7 @@ class Forms:
         numbers: dict[TensorType, int] = {}
         seen = {key: numbers.setdefault(value, len(numbers)) for key, value in objects.items()}
         # By value that is a tensor, a number of its type.
-        self.types = {
-            name: seen[key] for name, key in zip(values, map(id, values.values()), strict=True) if key in seen
-        }
+        self.types = {name: seen[id(value)] for name, value in values.items() if id(value) in seen}
         self.kinds = dict(self.types)  # of type and strides; in row-major order that of the type
         self.numbers: dict[str, int] = {}  # of the form of each call that has one, by its name
         self._kinds: dict[tuple[int, Strides], int] = {}

@@ -190,7 +190,6 @@ class _Groups:
 
 _LEAST_EACH, _MOST_EACH = 32, 512  # elements of a thread
 _BLOCK = 256  # threads
-_INNER_WHOLE = 8192  # elements that one block reduces along the innermost axis
 _OUTER_ROWS, _OUTER_COLUMNS = 4, 128  # of a block that reduces along an outer axis
 _EVEN, _EVEN_INNER, _EVEN_LONG = 20, 30, 50  # how far from the wanted elements of a thread a divisor may be
 
@@ -215,7 +214,7 @@ def _part_count(results: int, length: int, platform: Platform, *, is_inner: bool
     if results >= 2 * _LEAST_EACH * platform.multiprocessors:
         return 1
     if is_inner or results == 1:
-        if results >= 2 * platform.multiprocessors or length <= _INNER_WHOLE:
+        if results >= 2 * platform.multiprocessors:
             return 1
         blocks = -(-platform.threads // (2 * _BLOCK) // results)
         return -(-length // (_each(results, length, _BLOCK * blocks, platform, is_inner=True) * _BLOCK))

@@ -169,9 +169,8 @@ def convolution_gradient(back: GradientLowering, of: Lowered) -> None:
     operands = [of.beside.get(f"operand {place}", tensor) for place, tensor in enumerate(of.operands[:2])]
     workspace = back.workspace(of)
     if low.channels_last and is_turned(call, low.values, is_copied=False):
-        phases = [
-            name for name, place in (("input_gradient", 0), ("weight_gradient", 1)) if place in of.fresh
-        ]
+        places = {"input_gradient": 0, "weight_gradient": 1}
+        phases = [name for name, place in places.items() if place in of.fresh]
         workspace = dim_max(workspace, *(_workspace(low, call, phase) for phase in phases))
     else:
         is_other = low.channels_last and is_of_images(call, low.values)

@@ -208,10 +208,8 @@ class Lowering:
             self.maker.update(dict.fromkeys(call.node.outputs, call.node.name))
             for name in call.uses:
                 self.readers.setdefault(name, []).append(call)
-            kind, is_read = (
-                call.node.operator.kind,
-                not self.dense.isdisjoint(filter(None, call.node.outputs)),
-            )
+            kind = call.node.operator.kind
+            is_read = not self.dense.isdisjoint(filter(None, call.node.outputs))
             if kind == "convolution" or (is_read and kind != "reduction"):
                 self.dense.update(call.uses)
 

@@ -92,9 +92,8 @@ class Convolution(Struct, eq=False, dict=True):
         self.packed = max(_FEWEST_PACKED, power_of_two(self.wide))  # channels where groups share a kernel
         sizes = (self.positions, self.channels, self.results)
         self.positions_align, self.channels_align, self.results_align = map(alignment_of, sizes)
-        self.alignment = (
-            _ALIGNED_BYTES * 8 // self.x.dtype.bits
-        )  # channels of which tensor cores read a multiple
+        # Channels of which tensor cores read a multiple.
+        self.alignment = _ALIGNED_BYTES * 8 // self.x.dtype.bits
         self.is_aligned = self.channels % self.alignment == self.results % self.alignment == 0
         self.float_weight = prod(self.weight.shape) * FLOAT_BYTES  # bytes of the weight in float32
 

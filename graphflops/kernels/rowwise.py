@@ -298,7 +298,7 @@ def _softmax(x: Tensor, variant: str, reads: int) -> Kernel:
     rows = Rows(x.numel // max(columns, 1), columns)
     work, size = 5 * x.numel, x.full_bytes
     kernel = Kernel("softmax", x.dtype, 0, work, reads * size, size, rows, variant=variant)
-    return along(min(1, x.rank - 1), x, kernel)
+    return along(1, x, kernel)
 
 
 def _picked(x: Tensor, family: Family) -> Kernel:

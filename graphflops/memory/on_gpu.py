@@ -234,11 +234,8 @@ class Eager(OnGpu):
     @places_by_form
     def saved_values(self, call: PricedCall) -> list[str | None]:
         """Operands and results that gradients read, or autograd keeps without need; not those of which a copy is kept."""
-        attention, operands, copies = (
-            self.attention(call),
-            call.tensors(self.values),
-            {*self.saved_copies(call)},
-        )
+        attention, operands = self.attention(call), call.tensors(self.values)
+        copies = {*self.saved_copies(call)}
         mask = call.node.arguments().get("mask")
         if attention is not None and isinstance(mask, Ref) and attention.mask_copy != 0:
             copies.add(mask.name)

@@ -108,10 +108,8 @@ class Op(Record, frozen=True, eq=False):
                 source, target = (
                     [x % max(rank, 1) for x in (end if isinstance(end, tuple) else (end,))] for end in ends
                 )
-                moved, rest = (
-                    dict(zip(target, source, strict=True)),
-                    (axis for axis in axes if axis not in source),
-                )
+                moved = dict(zip(target, source, strict=True))
+                rest = (axis for axis in axes if axis not in source)
                 return [moved[place] if place in moved else next(rest) for place in axes]
             case "transpose" | "t":
                 a, b = arguments.get("axis0", -1), arguments.get("axis1", -2)

@@ -26,10 +26,8 @@ def convolution_backward(of: Operands) -> Estimate:
     """Twice the forward's work for both gradients, whatever the groups."""
     grad, x, weight = of
     wants_x, wants_weight, wants_bias = of.output_mask
-    bias, product = (
-        weight.like(of.bias_sizes or grad.shape[1:2]),
-        multiply_adds(x, grad, weight, of.transposed),
-    )
+    bias = weight.like(of.bias_sizes or grad.shape[1:2])
+    product = multiply_adds(x, grad, weight, of.transposed)
     return Estimate(
         where_wanted((x, weight, bias), of.output_mask),
         matrix_flops=(wants_x + wants_weight) * flops_of(product, x.dtype),

@@ -256,10 +256,8 @@ def sparse_mm(a: TensorType, meta: TensorType, b: TensorType, *, out_dtype: DTyp
 @rule("aten._sparse_semi_structured_addmm").takes("base a meta b; alpha=1 beta=1 out_dtype=None")
 def sparse_addmm(of: Operands) -> Estimate:
     """As _sparse_semi_structured_mm, added to one number per row."""
-    column, product = (
-        of.base.view((of.base.shape[0], 1)),
-        sparse_mm(of.a, of.meta, of.b, out_dtype=of.out_dtype),
-    )
+    column = of.base.view((of.base.shape[0], 1))
+    product = sparse_mm(of.a, of.meta, of.b, out_dtype=of.out_dtype)
     return add_product(column, product, of.beta, of.alpha)
 
 

@@ -96,10 +96,8 @@ class Launcher:
         inside = frozenset[str]()  # calls that one operator of torch.nn makes, where no gradient is wanted
         if not records and (fast := self.runs.of(graph, has_fast_paths=True)) is not run:
             left = {call.node.name for call in fast.calls}
-            inside, around = (
-                frozenset(call.node.name for call in run.calls if call.node.name not in left),
-                fast,
-            )
+            inside = frozenset(call.node.name for call in run.calls if call.node.name not in left)
+            around = fast
         late = awaited_later(calls) if graph.graph.has_exchanges else ()
         step = graph.graph.step or Step((), ())
         counters, away = step.counters, step.hosted()
@@ -142,9 +140,8 @@ class Launcher:
                 called = self.called[site] = self._called(site, records)
             kernels = called.kernels
             if step is not None and call.row and step.phases[call.row] != step.phases[call.row - 1]:
-                yield Launches(
-                    -1, (), schedule.phase_seconds(self.costs, step.phases[call.row], len(self.parameters))
-                )
+                start = schedule.phase_seconds(self.costs, step.phases[call.row], len(self.parameters))
+                yield Launches(-1, (), start)
             if is_followed or exchanges.pending:
                 is_gradient = step is not None and step.phases[call.row] == "backward"
                 is_view = not kernels and call.estimate.alias

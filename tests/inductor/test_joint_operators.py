@@ -390,6 +390,23 @@ def test_a_copy_across_rows_is_a_kernel_of_its_own() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("shape", "order", "is_across"),
+    [
+        ((4, 6, 8), (2, 0, 1), True),  # rows of what lay 8 elements apart
+        ((4, 2, 8), (2, 0, 1), True),
+        ((4, 2, 1), (1, 0, 2), None),  # rows of one element lie either way, and are not copied
+    ],
+)
+def test_copies_of_operands_across_their_rows(
+    shape: tuple[int, int, int], order: tuple[int, int, int], is_across: bool | None
+) -> None:
+    batch, _, inner = (shape[axis] for axis in order)
+    turned = ("y", "permute.default", "x", order)
+    plan = plan_of_calls({"x": t(*shape), "w": t(batch, inner, 5)}, turned, ("z", "bmm.default", "y", "w"))
+    assert [op.is_across for op in plan.joint.ops[:-1]] == ([] if is_across is None else [is_across])
+
+
 def test_copies_of_scattered_operands_of_products() -> None:
     plan = plan_of("aten.linear.default", g(64, 64, **HALF), g(50304, 64, **HALF))
     assert [op.is_padded for op in plan.joint.ops] == [False] * 3

@@ -349,6 +349,16 @@ def test_the_gradient_of_what_is_added_by_index_is_rows_of_that_of_the_result() 
     assert (uneven.family, uneven.variant, uneven.sizes) == ("gather", "gather", Strided(120, 2, 3))
 
 
+@pytest.mark.parametrize(("strides", "is_by_rows"), [((1, 0), True), ((8, 1), False)])
+def test_rows_are_taken_where_an_index_is_repeated_along_them(
+    strides: tuple[int, int], is_by_rows: bool
+) -> None:
+    index = t(40, 8, dtype="int64")
+    given = (t(100, 8), 0, index, g(40, 8))
+    (kernel,) = backward("aten.scatter_add.default", *given, strides={2: strides})
+    assert (kernel.family == "gather" and kernel.sizes == Rows(40, 8)) is is_by_rows
+
+
 def test_entries_of_a_bag_are_added_one_after_the_other() -> None:
     given = t(10, 8), t(12, dtype="int64"), t(3, dtype="int64")
     (kernel,) = forward("aten.embedding_bag.default", *given, outputs=4)

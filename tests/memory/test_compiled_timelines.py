@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from graphflops.devices import HOPPER
+from graphflops.inductor.fusing import Kernel
 from graphflops.inductor.plan import Plans
-from graphflops.memory.compiled import compiled_memory_use
+from graphflops.memory.compiled import _Run, compiled_memory_use
 from graphflops.passes.program import MemoryUse
 from graphflops.report import Timeline
 from tests.inductor.several_calls import program_of_calls
+from tests.inductor.test_partition import joint, op
 from tests.one_call import g
 from tests.support import t
 
@@ -165,3 +168,11 @@ def test_nothing_is_written_over_what_is_added_to_in_place() -> None:
     given = {"x": t(64, 64), "i": t(8, dtype="int64"), "v": t(8, 64)}
     found = use(given, ("y", "index_add.default", "x", 0, "i", "v"), ("z", "exp.default", "y"))
     assert held(found.inference) == [("y", "value", 0, 2, 4 * 4096), ("z", "value", 2, 2, 4 * 4096)]
+
+
+@pytest.mark.parametrize(("kind", "needed"), [("extern", 40 + 8), ("pointwise", 8)])
+def test_a_call_that_runs_a_graph_needs_its_peak_once(kind: str, needed: int) -> None:
+    """Kernels that inductor writes beside it, as copies of what it reads, are of the same call."""
+    plan: Any = SimpleNamespace(joint=joint(sizes={}, results=set()))
+    run = _Run(plan, None, {"y": 40})  # type: ignore[arg-type]
+    assert run.workspace(Kernel((op(kind, "y", "x", workspace=8),), ("y",), (), ("x",))) == needed

@@ -93,7 +93,7 @@ def test_a_graph_without_contradictions_keeps_its_calls() -> None:
 def said(peak: int, **run: Any) -> list[str]:
     """The codes of what is said where one run has these fields, and the peak of the forward is so many bytes."""
     runs = Runs((), None, is_eager=True)  # type: ignore[arg-type]
-    layouts = Space(typed=lambda name: {"a": t(10), "b": t(4)}[name])
+    layouts = Space(typed=lambda name: {"a": t(10), "b": t(4), "open": t("n")}[name])
     runs.known = {None: Space(layouts=layouts, **run)}  # type: ignore[dict-item]
     codes: list[str] = []
     notes = Space(say=lambda code, _place, text: codes.append(f"{code} {text.split(',')[0]}"))
@@ -116,6 +116,7 @@ RECORDED = "GF129 "
         (5599, {"lifetimes": Space(assumed=("a", "b")), "eager": None}, ["GF125 2 results"]),
         (5600, {"lifetimes": Space(assumed=("a", "b")), "eager": None}, []),
         (0, {"lifetimes": Space(assumed=()), "eager": None}, []),
+        (0, {"lifetimes": Space(assumed=("open",)), "eager": None}, []),  # of no known size
         (0, {"lifetimes": Space(assumed=()), "eager": object()}, [RECORDED]),
         (0, {"eager": object()}, []),  # nobody asked how long it holds
         (0, {"eager": None}, []),

@@ -9,6 +9,7 @@ import pytest
 from graphflops.devices import HOPPER
 from graphflops.dims import symbol
 from graphflops.execution.layouts import Layouts
+from graphflops.graph import Step
 from tests.memory.test_layouts_by_hand import HEADS_INSIDE, IMAGE, LAST, SDPA, TURNED, Lies, X, laid
 from tests.one_call import program_of
 from tests.support import t
@@ -128,3 +129,14 @@ def test_a_part_of_what_lies_in_another_order() -> None:
     found = Layouts((), main.values, HOPPER)
     found.follow(main.calls[0])
     assert found.of("y0") == (4, 1)
+
+
+@pytest.mark.parametrize(("strides", "is_right"), [((1, 8), True), ((4, 1), False)])
+@pytest.mark.parametrize("op", [("as_strided.default", (8, 4), (1, 8)), ("t.default",)])
+def test_views_of_a_step_lie_as_their_operators_say(
+    op: tuple[Any, ...], strides: tuple[int, int], is_right: bool
+) -> None:
+    main = program_of(f"aten.{op[0]}", t(4, 8), *op[1:]).main
+    step = Step(("forward",), (), strides={"x0": (8, 1), "y0": strides}, views=frozenset({"y0"}))
+    layouts = Layouts(main.calls, main.values, HOPPER, recorded=step)
+    assert layouts.wrong == [*main.calls] * (not is_right)

@@ -198,6 +198,16 @@ def test_the_probabilities_of_an_attention_are_its_second_result(targets: str) -
     assert until(nodes) == {"s": 2, "w": 4, "o": 4, "d": 4}
 
 
+def test_weights_of_the_statement_before_are_not_what_a_second_variable_gets() -> None:
+    nodes = [
+        call("w", "softmax", "x", (1, "x = x.softmax(-1)")),
+        call("o", "matmul", "w w", (2, "x, weights = attend(x)")),
+        call("d", "relu", "o", (3, "y = torch.relu(x)")),
+        call("e", "exp", "d", (4, "return torch.exp(y)")),
+    ]
+    assert until(nodes) == {"w": 1, "o": 3, "d": 3}
+
+
 def test_a_part_of_a_part_returns_before_it() -> None:
     outer, inner = (1, "x = self.part(x)"), (7, "y = self.inner(x)")
     nodes = [
@@ -208,6 +218,19 @@ def test_a_part_of_a_part_returns_before_it() -> None:
         call("e", "exp", "d", (2, "return torch.exp(x)")),
     ]
     assert until(nodes) == {"a": 1, "b": 2, "c": 3, "d": 4}
+
+
+def test_what_no_variable_holds_lives_until_the_part_of_a_part_returns_that_is_given_it() -> None:
+    outer, inner = (2, "x = self.part(x)"), (7, "y = self.inner(torch.sin(x))")
+    nodes = [
+        call("n", "neg", "x", (1, "x = torch.neg(x)")),
+        call("a", "sin", "n", outer, inner, modules="part"),
+        call("b", "tanh", "a", outer, inner, (20, "z = torch.tanh(x)"), modules="part part.inner"),
+        call("c", "cos", "b", outer, inner, (21, "return torch.cos(z)"), modules="part part.inner"),
+        call("d", "relu", "c", outer, (8, "return torch.relu(y)"), modules="part"),
+        call("e", "exp", "d", (3, "return torch.exp(x)")),
+    ]
+    assert until(nodes) == {"n": 4, "a": 3, "b": 3, "c": 4, "d": 5}
 
 
 def test_a_variable_of_a_loop_over_steps_is_replaced_in_the_next() -> None:

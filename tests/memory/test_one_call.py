@@ -279,6 +279,9 @@ def test_masks_become_numbers_with_aligned_rows(dtype: str, width: int, keys: in
     assert execution.forward_bytes(call, 0) == copy
     assert execution.saved_bytes(call) == copy + 4 * ROWS
     assert execution.made_first(call) == ([copy], [])
+    query, key = t(2, 4, 256, 64, dtype=dtype), t(2, 4, keys, 64, dtype=dtype)
+    untrained, plain = eager(SDPA, query, key, key, t(256, keys, dtype="bool"))
+    assert untrained.made_first(plain) == ([], [copy])
     assert execution.saved_values(call) == ["x0", "x1", "x2", "y0"]
 
 

@@ -87,6 +87,15 @@ def test_several_calls_inside_of_one_module_count_once() -> None:
         assert found.ran == ran
 
 
+@pytest.mark.parametrize(("held", "ran", "is_done"), [((), 2, True), (("a",), 2, False), (("a",), 3, True)])
+def test_one_more_is_added_where_a_variable_beside_a_number_holds_a_tensor(
+    held: tuple[str, ...], ran: int, is_done: bool
+) -> None:
+    found = frame("x = x + g * f(y * (1 + a) + b)")
+    found.variables, found.ran = dict.fromkeys(held, ("tensor",)), ran
+    assert found.is_done(ADD, "") is is_done
+
+
 @pytest.mark.parametrize(
     ("ran", "inside", "node", "child", "is_done"),
     [

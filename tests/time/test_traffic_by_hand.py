@@ -71,6 +71,7 @@ def test_the_positions_of_a_window_are_read_in_turn() -> None:
         (Strided(1000, 4, 5, 6.0, True), {"axis": 1.0, "tensor": 2.0, "waste": 3.0, "cast": 4.0},
          1000 * (2 + 3 * 1 + 3 * 2 + 6 * 3 + 4)),
         (Windows(1000, 9.0), {"position": 7.0}, 1000 * (2 + 9 * 7)),
+        (Rows(10, 100), {"padded": 0.5}, 10 * 128 * 2),  # a row of a power of two, in the table's own rate
     ],
 )  # fmt: skip
 def test_cycles_of_an_element(sizes: Any, rates: dict[str, float], cycles: float) -> None:
