@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import statistics
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -167,11 +168,14 @@ class _Run:
     def communication(self) -> tuple[float, float]:
         """Seconds in which kernels of NCCL run in a step, and those in which no other kernel does."""
         values = self.started()
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-            self.replay.play(values)
-            self.synchronize()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that events are lost from one cycle to the next: there is one
+            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+                self.replay.play(values)
+                self.synchronize()
+            events = profile.events()
         spans: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
-        for event in profile.events():
+        for event in events:
             if event.device_type == torch.autograd.DeviceType.CUDA:
                 spans["nccl" in event.name.lower()].append((event.time_range.start, event.time_range.end))
         whole = covered([*spans[True], *spans[False]])
