@@ -416,7 +416,8 @@ def judge(measured: Path, only: str, folder: Path | None) -> None:
     rows = json.loads(measured.read_text())
     device = next((one for one in ("h200", "h100") if one in rows["device"].lower()), "h200")
     ranks = len(next((row["peak"] for row in rows["programs"].values()), ()))
-    print(f"torch {rows['torch']} on {ranks} {rows['device']}; measured, predicted, error")
+    count = {2: "two", 4: "four"}.get(ranks, ranks)
+    print(f"torch {rows['torch']} on {count} {rows['device']}; measured, predicted, error")
     print(f"{'':20}{'peak, MB':>28}{'step, ms':>28}{'communication, ms':>28}{'exposed, ms':>28}")
     errors: dict[str, list[float]] = {"peak": [], "step": [], "communication": []}
     near = []
