@@ -8,8 +8,9 @@ open sizes get names of their own.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -74,16 +75,19 @@ def growth(formula: Dim, turn: str, count: Dim) -> Dim | None:
             return None
         first.append(row[0])
         row = [after - before for before, after in pairwise(row)]
-    far = total(_choose(_FAR, order) * each for order, each in enumerate(first))
+    far = _ways(_FAR, enumerate(first))
     if not same(far, at_turn(formula, turn, _FAR)) or not all(at_least(each, 0) for each in first[1:]):
         return None
-    return total(_choose(count, order + 1) * each for order, each in enumerate(first) if order > 0)
+    return _ways(count, ((order + 1, each) for order, each in enumerate(first) if order > 0))
 
 
-def _choose(count: Dim, taken: int) -> Dim:
-    """In how many ways so many of `count` things can be taken."""
-    factorial = prod(range(1, taken + 1))
-    return floor_div(prod(count - gone for gone in range(taken)), factorial)
+def _ways(count: Dim, weights: Iterable[tuple[int, Dim]]) -> Dim:
+    """Sum of weights, each as often as so many of `count` things can be taken; over one denominator, to divide out."""
+    whole = math.factorial(_DEGREE + 1)
+    shares = ((taken, each * (whole // math.factorial(taken))) for taken, each in weights)
+    return floor_div(
+        total(share * prod(count - gone for gone in range(taken)) for taken, share in shares), whole
+    )
 
 
 def turns_while(condition: Dim | None, turn: str) -> Dim | None:
