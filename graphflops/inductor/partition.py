@@ -177,10 +177,10 @@ class Partition:
         if op is None:
             return size
         far = max(min(self.distances[self.place[id(op)]], _FARTHEST), 1)
-        users = self.users.get(name, ())
-        is_fused = all(
-            _fuses(op, op if name in user.views else user) for user in users
-        )  # a view fuses with what it is of
+        readers = [
+            op if name in user.views else user for user in self.users.get(name, ())
+        ]  # a view fuses with op
+        is_fused = all(_fuses(op, reader) for reader in readers)
         return int(size * _NEARER**far) * (2 if is_fused else 1)
 
 

@@ -210,9 +210,8 @@ class Written:
         try:
             inside, shares = self._inside(planned, computed_again)
             loads, read = self._reads(planned, shares)
-            summed = {
-                name for op in adding for name in op.outputs
-            }  # another kernel writes what it is added to
+            # Another kernel writes what it is added to.
+            summed = {name for op in adding for name in op.outputs}
             whole = [name for name in planned.outputs if name not in summed]
             written = sum(self.sizes(part.get(name) or sizes.get(name, 0)) for name in whole)
             written += sum(self._added(op) for op in adding)

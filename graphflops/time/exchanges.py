@@ -16,7 +16,9 @@ from graphflops.kernels.kernel import Kernel
 from graphflops.passes.program import PricedCall
 
 Part = Literal["all", "start", "wait"]
-_AFTER = 0.5  # of the CPU's time for a collective goes by once its kernel is launched, and may have run
+# Of the CPU's time for a collective, what goes by once its kernel is launched, and may have run: by exposed communication
+# of 270 steps of two GPUs on nine days (benchmarks/results/two_gpus.txt).
+_AFTER = 0.5
 
 
 class Launches(Struct, frozen=True):
