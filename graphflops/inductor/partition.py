@@ -177,10 +177,9 @@ class Partition:
         if op is None:
             return size
         far = max(min(self.distances[self.place[id(op)]], _FARTHEST), 1)
-        readers = [
-            op if name in user.views else user for user in self.users.get(name, ())
-        ]  # a view fuses with op
-        is_fused = all(_fuses(op, reader) for reader in readers)
+        users = self.users.get(name, ())
+        # A view fuses with what it is of.
+        is_fused = all(_fuses(op, op if name in user.views else user) for user in users)
         return int(size * _NEARER**far) * (2 if is_fused else 1)
 
 
