@@ -26,7 +26,7 @@ from graphflops.passes.gradients import reached
 from graphflops.passes.price_call import Priced, key_of, price_call, without_gradient
 from graphflops.passes.program import PricedCall, owners
 from graphflops.rules.registry import find
-from graphflops.tensor import INT64, TensorType
+from graphflops.tensor import INT64, TensorType, mapped
 
 Composite = Callable[..., Any]
 Function = TypeVar("Function", bound=Composite)
@@ -271,6 +271,4 @@ def _function(functions: Mapping[str, Composite], op: str) -> Composite | None:
 
 def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
     """An argument with something else in place of its tensors."""
-    if isinstance(value, tuple):
-        return tuple([_mapped(item, change) for item in value])
-    return change(value) if isinstance(value, (Operand, Ref)) else value
+    return mapped(value, lambda x: change(x) if isinstance(x, (Operand, Ref)) else x)

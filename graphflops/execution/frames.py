@@ -195,8 +195,7 @@ class References:
                 frame.operands = {self.memory_of.get(value, value) for value in own}
             else:
                 frame.variables[f"#{last}"] = tuple(own)
-        given = self.assigned(frame, made) if statement.targets else ()
-        for target, held in zip(statement.targets, given, strict=True):
+        for target, held in zip(statement.targets, self.assigned(frame, made), strict=True):
             name = target.replace("#", f"#{frame.opened}.") if "#" in target else target
             kept = frame.variables.get(name, ()) if name.endswith("[]") else ()  # another element each time
             if not kept:

@@ -191,13 +191,11 @@ class Lowering:
         self.root = execution.owners()
         self.recomputed = execution.recomputed if self.training else {}
         self.pointwise: set[str] = set()  # results of pointwise operators
-        self.version: dict[
-            str, str
-        ] = {}  # by owner of memory: the tensor that it is, or that an in-place call made of it
+        # By owner of memory: the tensor that it is, or that an in-place call made of it.
+        self.version: dict[str, str] = {}
         self.view: dict[str, str] = {}  # by value that is a view, the first one that is the same
-        self.known: dict[
-            tuple[Any, ...], Lowered
-        ] = {}  # by operator, attributes and operands: the first such call
+        # By operator, attributes and operands: the first such call.
+        self.known: dict[tuple[Any, ...], Lowered] = {}
         self.channels_last = channels_last  # whether the convolutions of the program run so
         self.readers: dict[str, list[PricedCall]] = {}
         self.maker: dict[str | None, str] = {}  # by result, the call

@@ -125,13 +125,13 @@ def _data(graph: Graph, node: Node) -> set[str]:
     """The values that a call reads, each also by the names that it had before conversions to the type that it has."""
     names: set[str] = set()
     for value in node.reads():
-        name: str | None = value
-        while name is not None and name not in names:
+        name = value
+        while name not in names:
             names.add(name)
             maker = graph.makers.get(name)
             source = maker.args[0] if maker and maker.operator.has("keeps_values") else None
-            is_same = isinstance(source, Ref) and graph.types.get(source.name) == graph.types.get(name)
-            name = source.name if isinstance(source, Ref) and is_same else None
+            if isinstance(source, Ref) and graph.types.get(source.name) == graph.types.get(name):
+                name = source.name
     return names
 
 

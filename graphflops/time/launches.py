@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import takewhile
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -345,9 +346,6 @@ def _of_copies(kernel: Kernel) -> Kernel:
 
 def _entered(before: str, now: str) -> list[str]:
     """The libraries of the modules that a call is in and the call before, which is in others, was not in."""
-    new, shared = now.split(";"), 0
-    for old, entry in zip(before.split(";"), new, strict=False):
-        if old != entry:
-            break
-        shared += 1
-    return [schedule.library(entry) for entry in new[shared:]]
+    new = now.split(";")
+    shared = [*takewhile(lambda pair: pair[0] == pair[1], zip(before.split(";"), new, strict=False))]
+    return [schedule.library(entry) for entry in new[len(shared) :]]
