@@ -13,7 +13,7 @@ from graphflops.devices import Device
 from graphflops.execution.runs import Runs
 from graphflops.kernels.kernel import Exchange, Kernel
 from graphflops.passes.program import PricedProgram, ProgramTime
-from graphflops.report import Execution
+from graphflops.report import Execution, Row
 from graphflops.report.timeline import CallTime, PhaseTime
 from graphflops.time.exchanges import Launches
 from graphflops.time.launches import Launcher
@@ -58,7 +58,7 @@ def program_time(program: PricedProgram, device: Device, execution: Execution, r
         optimizer, _ = timer.phase(optimizer_launches(program, launcher.sizes, launcher.costs))
         step = timer.whole()
     both = [(row, rows.get(at), backward_rows.get(at)) for at, row in enumerate(program.main.rows)]
-    timed = tuple([row._replace(time=time, backward_time=back) for row, time, back in both])
+    timed = tuple([Row(*row[:-2], time, back) for row, time, back in both])
     found = slowdowns(program.attentions, timed, program.values, device)
     times = (forward, backward, optimizer, step)
     network = ""
