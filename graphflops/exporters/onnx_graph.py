@@ -241,7 +241,7 @@ class Program:
                 called = shown(function.name)
                 text = f"{called} is a function of the file and an operator of runtimes: {_DIFFER}"
                 self.note("GF130", name, text)
-            functions.enter(function, len(operands), scope, name)
+            functions.enter(function, len(operands), len(proto.output), scope, name)
             self.write_out(function, call, operands, scope, name, place)
             return
         attributes = tuple(self.attributes(call.attributes, scope, name).items())

@@ -44,13 +44,15 @@ def opsets_of(imports: Iterable[Any]) -> dict[str, int]:
 
 
 def unknown_versions(model: Any) -> Iterator[str]:
-    """Versions newer than those known here, in words: they are read as the newest that is."""
+    """Versions that are not known here, in words: they are read as the newest that is, or the first."""
     if model.ir_version > NEWEST_IR:
         yield f"the file's IR version is {model.ir_version}, newer than the {NEWEST_IR} known here"
     for domain, version in opsets_of(model.opset_import).items():
         if version > (newest := NEWEST.get(domain, version)):
             known = f"opset {version} of {shown(domain or 'ai.onnx')} is newer than the {newest} known here"
             yield f"{known}: operators are taken as they were then"
+        if version < 1:
+            yield f"there is no opset {version} of {shown(domain or 'ai.onnx')}: operators are taken as those of 1"
     if not model.opset_import and model.ir_version >= 3:
         yield "the file does not say which opset it follows: taken as 1"
 
@@ -295,7 +297,7 @@ class Functions:
         """Whether runtimes have an operator of that name, at the opset that the file imports."""
         return domain in NEWEST and operator(op).version <= opset and find(op) is not None
 
-    def enter(self, function: Function, operands: int, scope: Scope, name: str) -> None:
+    def enter(self, function: Function, operands: int, results: int, scope: Scope, name: str) -> None:
         """Count a call of a function; raises FileError where it cannot be written out."""
         if function.name in scope.functions:
             raise FileError(f"the function {shown(function.name)} calls itself")
@@ -304,6 +306,10 @@ class Functions:
         if operands > (taken := len(function.inputs)):
             given = f"{shown(name)} gives {operands} operands"
             raise FileError(f"{given} to {shown(function.name)}, which takes {taken}")
+        if results > (made := len(function.outputs)):
+            raise FileError(
+                f"{shown(name)} wants {results} results of {shown(function.name)}, which has {made}"
+            )
         self.count(1 + function.calls)
         self._operands += function.operands + len(scope.opsets)
         if self._operands > MOST_OPERANDS:

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 from graphflops import cli
 from graphflops.analysis import analyze
 from graphflops.dims import symbol
-from tests.exporters.onnx_files import HEAD, RELU, model, node, value
+from tests.exporters.onnx_files import HEAD, RELU, messages, model, node, value
 
 
 @pytest.mark.parametrize("kept", [3, 10, 40, 60, -1])
@@ -220,6 +220,20 @@ def test_functions_that_nest(refused):
 def test_a_function_with_too_many_operands(refused):
     text = 'g (float[4] x) => (y) { y = d.F(x, x) } <domain: "d", opset_import: ["": 21]> F (a) => (b) { b = Relu(a) }'
     assert refused(text) == "F gives 2 operands to d.F, which takes 1"
+
+
+def test_a_function_with_too_many_results(refused):
+    text = 'g (float[4] x) => (y) { y, z = d.F(x) } <domain: "d", opset_import: ["": 21]> F (a) => (b) { b = Relu(a) }'
+    assert refused(text) == "F wants 2 results of d.F, which has 1"
+
+
+@pytest.mark.parametrize("version", [0, -5])
+def test_an_opset_that_there_is_not(version, write):
+    opsets = [helper.make_opsetid("", version)]
+    relu = [node("Relu", ["x"], ["y"])]
+    report = analyze(write(model(relu, [value("x")], [value("y")], opset_imports=opsets)))
+    said = f"there is no opset {version} of ai.onnx: operators are taken as those of 1"
+    assert messages(report, "GF209") == [said]
 
 
 # Size and depth.
