@@ -251,6 +251,11 @@ def step_on_a_device():
         (("time", "energy_joules"), lambda joules: joules / 2, "energy_joules are not those of one power"),
         (("time", "energy_joules"), lambda joules: 0.0, "energy_joules are not those of one power"),
         (("time", "communication"), lambda seconds: -1.0, "0.0 s of -1.0 s of communication are exposed"),
+        (
+            ("time", "matrix_utilization"),
+            lambda part: -part,
+            "totals: a utilization or the energy is negative",
+        ),
         (("macs",), lambda macs: macs + 1, "totals.macs is not what follows from the rest"),
         (("step", "read_bytes"), lambda size: size // 2, "totals.step.read_bytes is not what follows"),
         (("step", "time", "energy_joules"), lambda joules: 0.0, "energy_joules are not those of one power"),

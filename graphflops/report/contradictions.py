@@ -29,6 +29,7 @@ _CODES = frozenset(
 _UNCONFIRMED = "GF131"  # said once, and nothing that is read confirms it
 _BY_SHAPE = frozenset({"adafactor", "muon"})  # optimizers that cost more than the number of elements tells
 _ROUNDING = 1e-9  # of times
+_REACHED = ("matrix_utilization", "bandwidth_utilization", "energy_joules")  # of the time of a phase
 _LISTED = 3  # contradictions that one line names
 
 
@@ -70,6 +71,9 @@ def saved(report: Report) -> Report:
         if value is not None and value < 0:
             raise FileError(f"not a graphflops report: {name} is negative")
     for name, time in _times(report):
+        reached = [getattr(time, figure, None) or 0 for figure in _REACHED]
+        if min(reached) < 0:
+            raise FileError(f"not a graphflops report: {name}: a utilization or the energy is negative")
         if not 0 <= time.low <= time.seconds <= time.high:
             span = f"{time.seconds} s, between {time.low} and {time.high} s"
             raise FileError(f"not a graphflops report: {name}: the time is {span}")
