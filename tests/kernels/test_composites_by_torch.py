@@ -52,8 +52,6 @@ def seen(op: str, results: Any, given: Any) -> Seen | None:
     kept = () if word in NUMBERLESS.split() else tuple(round(x, 6) for x in numbers)
     if word == "linalg_vector_norm":  # of which order; of 2 where none is given
         kept = (next((x for x in given[0][1:2] if x is not None), 2),)
-    if word == "linalg_vector_norm":  # of which order; of 2 where none is given
-        kept = (next((x for x in given[0][1:2] if x is not None), 2),)
     return word, tuple(results[0].shape), kept
 
 
