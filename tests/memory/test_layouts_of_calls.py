@@ -56,6 +56,7 @@ CALLS: list[tuple[Any, ...]] = [
     ("scatter.value", X, 1, i(4, 2, 2, 6), 0.0),
     *[("index.Tensor", X, (i(5),)), ("index.Tensor", X, (None, i(5))), ("index.Tensor", X, (None, i(5, 7)))],
     *[("index.Tensor", X, (None, None, None, i(5))), ("index.Tensor", X, (None, i(5), i(5)))],
+    *[("index.Tensor", X, (i(5), None, i(5))), ("index.Tensor", X, (None, i(5, 1), None, i(7)))],
     *[("index.Tensor", X, (i(5, 1), i(7))), ("index.Tensor", X, (None, i(7), i(5, 1), None))],
     # products, norms, softmax and images
     *[("matmul", X, t(6, 5)), ("matmul", X, t(4, 3, 6, 5)), ("linear", X, t(5, 6))],

@@ -91,6 +91,42 @@ def test_a_part_that_runs_twice_returns_in_between(kinds: Any, lines: Any) -> No
     assert until(nodes) == {"a": 1, "b": 3, "c": 3, "d": 3}
 
 
+def test_a_part_of_a_part_that_a_loop_runs_twice_leaves_the_one_around_it_running() -> None:
+    line, inner = (1, "x = self.part(x)"), (8, "x = self.inner(x)")
+    turns = [
+        node
+        for turn, given in enumerate(("k", "b0"))
+        for node in (
+            call(
+                f"a{turn}", "tanh", given, line, inner, (20, "y = torch.tanh(x)"), modules="part part.inner"
+            ),
+            call(
+                f"b{turn}",
+                "cos",
+                f"a{turn}",
+                line,
+                inner,
+                (21, "return torch.cos(y)"),
+                modules="part part.inner",
+            ),
+        )
+    ]
+    first = call("k", "sin", "x", line, (7, "k = torch.sin(x)"), modules="part")
+    last = call("d", "relu", "b1", line, (9, "return torch.relu(x)"), modules="part")
+    assert until([first, *turns, last]) == {"k": 5, "a0": 2, "b0": 4, "a1": 4, "b1": 5, "d": 5}
+
+
+def test_a_variable_that_has_got_another_value_in_between_has_let_go() -> None:
+    """`x = y` leaves no call: that `x` is read as `y` tells it."""
+    nodes = [
+        call("a", "sin", "z", (1, "x = torch.sin(z)")),
+        call("b", "tanh", "z", (2, "y = torch.tanh(z)")),
+        call("c", "cos", "b", (4, "w = torch.cos(x)")),
+        call("d", "exp", "c", (5, "return torch.exp(w)")),
+    ]
+    assert until(nodes) == {"b": 3, "c": 3}
+
+
 def test_a_part_that_a_loop_runs_twice_begins_with_the_same_part_of_its_own() -> None:
     """However deep the first call of that is."""
     line, paths = (1, "x = self.part(x)"), "part part.inner part.inner.core"
