@@ -346,7 +346,7 @@ def test_workspace_of_a_convolution_of_three_channels(
 def test_eight_channels_need_no_workspace() -> None:
     more = (None, (1, 1), (1, 1), (1, 1), False, (0, 0), 1)
     eight = plan_of("aten.convolution.default", t(2, 8, 16, 16), t(16, 8, 3, 3), *more)
-    assert eight.channels_last
+    assert eight.joint.channels_last
     assert eight.joint.ops[-1].workspace == 0
 
 
