@@ -92,17 +92,13 @@ class Mutation(NamedTuple):
         return compile(ast.fix_missing_locations(self.tree), str(ROOT / self.file), "exec")
 
     def run_by(self, tests: list[Test]) -> list[Test]:
-        """The tests that execute it, the cheapest first; of what a module defines, those that execute a function which uses
-        that, then the others of their files, which may look at tables.
-        """
-        tests = sorted(tests, key=lambda test: test.seconds)
+        """The tests that execute it; of what a module defines, all of files where one executes a function that uses that."""
         lines = {self.before.lineno} if self.in_function else self.used_at()
         near = [test for test in tests if not lines.isdisjoint(test.lines.get(self.file, ()))]
         if self.in_function:
             return near
-        near = near or [test for test in tests if self.file in test.lines]
-        beside, chosen = {test.path for test in near}, {test.name for test in near}
-        return near + [test for test in tests if test.path in beside and test.name not in chosen]
+        paths = {test.path for test in near or tests if self.file in test.lines}
+        return [test for test in tests if test.path in paths]
 
     def used_at(self) -> set[int]:
         """Lines of functions that use what the module's statement defines, or what other statements make of it."""
@@ -234,7 +230,7 @@ def run_mutated(mutation: Mutation, names: list[str]) -> int:
 
 def killed(mutation: Mutation, tests: list[Test], seconds: int) -> bool:
     """Whether a test that executes the line fails, or does not end."""
-    chosen = mutation.run_by(tests)
+    chosen = sorted(mutation.run_by(tests), key=lambda test: test.seconds)
     totals = accumulate(test.seconds for test in chosen)
     names = [test.name for test, total in zip(chosen, totals) if total <= seconds or test is chosen[0]]  # noqa: B905
     return not passes(2 * seconds + 20, run_mutated, mutation, names)

@@ -349,3 +349,9 @@ def test_a_scatter_by_several_indices_copies_its_operand_first() -> None:
     assert len(forward("aten.index_put_.default", t(4, 6), (index, index), value)) == 1
     _, copy = forward("aten.index_put.default", t(4, 6), (index, index), value)
     assert (copy.family, copy.read_bytes, copy.written_bytes) == ("elementwise", 0, 0)
+
+
+@pytest.mark.parametrize(("parts", "variant"), [(1, ""), (2, "cat_aligned")])
+def test_one_tensor_that_is_joined_is_copied(parts: int, variant: str) -> None:
+    (kernel,) = forward("aten.cat.default", (t(4, 8),) * parts, 0)
+    assert (kernel.family, kernel.variant) == ("copy", variant)

@@ -217,6 +217,9 @@ def test_lines_of_a_stack_are_of_the_modules_whose_forwards_they_are() -> None:
     assert [each.text for each in found][1] == "x = self.a(x)"
     assert found[2].function == "helper"
     assert code_lines("", modules) == ()
+    assert [each.module for each in code_lines(stack, "L0,,mine.Outer;L1,a")] == [
+        ""
+    ] * 5  # an entry without a class
     assert [each.module for each in code_lines(stack, "")] == [""] * 5
 
 
