@@ -171,6 +171,7 @@ def test_configurations_that_are_refused(tmp_path: Path, given: object, says: st
         ("Qwen3NextConfig(num_hidden_layers=2)", "none of its layers is attention"),  # only the fourth is
         ("Zamba2Config(num_hidden_layers=2)", "state layer_types for these layers"),  # it has 54 by default
         ("NemotronConfig(num_hidden_layers=2)", "leaves a size open, or an input"),  # the number of key heads
+        ("LlamaConfig(num_hidden_layers=[])", "a value of another type there: change it"),
         ("InformerConfig()", "state that in the configuration"),  # how far it predicts
         (
             "ColPaliConfig()",
