@@ -166,7 +166,8 @@ class Pricer:
         out = tuple(flat(self._resolved(output.value, values) for output in graph.outputs))
         cost = summed([row.cost for row in rows], self.names)
         backward = summed([row.backward for row in rows if row.backward is not None], self.names)
-        held = self.notes.withdrawn(said) if stuck and not top else {}
+        later = [*self.notes.found][said:] if stuck and not top else []
+        held = {key: self.notes.found.pop(key) for key in later}
         return PricedGraph(graph, out, cost, backward, tuple(rows), tuple(calls), values, stuck, held)
 
     def _why_stuck(self, node: Node, priced: Priced) -> str:

@@ -13,7 +13,6 @@ from graphflops.errors import FileError, OptionError, shown
 from graphflops.scan.worker import TABLES, Row, TableName
 
 _SUFFIX = ".parquet"
-_STATED = frozenset({"path", "binding", "status"})  # by each row of the tables that have them
 _UNFINISHED = ".writing"  # suffix of a part that is not whole yet: no reader takes it for one
 
 
@@ -62,7 +61,7 @@ def _part(path: str, wanted: Any) -> Any:
         files.opened(path).close()
         names = [name for name in wanted.names if name in arrow.parquet.read_schema(path).names]
         found = arrow.parquet.read_table(path, columns=names)
-        for name in _STATED.intersection(wanted.names):
+        for name in {"path", "binding", "status"}.intersection(wanted.names):  # each row states them
             if name not in names or found.column(name).null_count:
                 raise ValueError(f"a row states no {name}")
         return found.cast(arrow.schema([wanted.field(name) for name in names]))

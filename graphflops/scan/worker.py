@@ -98,11 +98,8 @@ def answered(task: Task) -> Result:
     return Result(row, more)
 
 
-ANALYZED = _OK, _UNKNOWN, _DOUBTED = (
-    "ok",
-    "unknown-operators",
-    "contradiction",
-)  # states of a row with figures
+# States of a row with figures.
+ANALYZED = _OK, _UNKNOWN, _DOUBTED = "ok", "unknown-operators", "contradiction"
 
 
 def failed(status: str, code: str, message: str) -> Row:
