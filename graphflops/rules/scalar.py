@@ -54,6 +54,11 @@ def applied(*operands: Value, exact: Function, symbolic: Function) -> Estimate:
     return number(None if too_long or isinstance(result, complex) else result)
 
 
+def _function(a: Value, b: Value = None, *, exact: Function, symbolic: Function) -> Estimate:
+    """The function's value."""
+    return applied(*((a,) if b is None else (a, b)), exact=exact, symbolic=symbolic)
+
+
 def _power(a: float, b: float) -> float:
     """A power; an integer one of at most as many digits as formulas may have."""
     power: float = float(a) ** b if b < 0 else FUNCTIONS["pow"](a, b)
@@ -98,7 +103,7 @@ _FUNCTIONS: tuple[tuple[str, Function, Function], ...] = (
     ),
 )
 for _keys, _exact, _symbolic in _FUNCTIONS:
-    rule(*_keys.split()).derived(applied, says="The function's value.", exact=_exact, symbolic=_symbolic)
+    rule(*_keys.split()).derived(_function, exact=_exact, symbolic=_symbolic)
 
 
 @rule("torch.sym_ite")
@@ -217,10 +222,11 @@ def functional_assert_async(x: TensorType, *, dep_token: TensorType) -> Estimate
 # Hints for profilers, debuggers and the caching allocator.
 
 
-@rule("profiler._record_function_exit", "aten.record_stream", "aten.retain_grad", "aten._propagate_xla_data")
+@rule(
+    "aten.record_stream retain_grad _propagate_xla_data _assert_tensor_metadata _print sym_constrain_range",
+    "aten.sym_constrain_range_for_size",
+    "profiler._record_function_exit",
+)
 def note(*unused: Value, **named: Value) -> Estimate:
     """Nothing."""
     return free(alias=False)
-
-
-rule("aten._assert_tensor_metadata _print sym_constrain_range sym_constrain_range_for_size").derived(note)
