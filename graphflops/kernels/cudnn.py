@@ -123,17 +123,13 @@ def backward_bytes(conv: Convolution, layout: Layout, strides: Sequence[Dim], pl
 
 
 def gradient_bytes(conv: Convolution, layout: Layout, strides: Shape, platform: Platform) -> Sequence[Dim]:
-    """Bytes beside each gradient: of operand, weight and bias. strides: of the result's gradient.
-
-    Each of the first two copies the result's gradient where it lies in another order.
-    """
-    ordered = conv.out.nbytes if layout.operand != layout.gradient else 0
+    """Bytes beside each gradient: of operand, weight and bias. strides: of the result's gradient."""
     found: list[Dim] = []
     if conv.wants_x:
-        found.append(ordered + workspace(conv, "input_gradient", layout, platform))
+        found.append(workspace(conv, "input_gradient", layout, platform))
     if conv.wants_weight:
         gathered = conv.x.like().nbytes if layout.gaps else 0
-        found.append(ordered + gathered + workspace(conv, "weight_gradient", layout, platform))
+        found.append(gathered + workspace(conv, "weight_gradient", layout, platform))
     if conv.wants_bias:
         axes = [axis for axis in range(conv.out.rank) if axis != 1]
         found.append(reduction_bytes(conv.out.shape, strides, axes, FLOAT_BYTES, platform))
@@ -320,7 +316,7 @@ class Problem(Struct, frozen=True, dict=True):
         letters = "xwo" if self.is_padded_group else converted(conv, self.phase, is_last)
         wanted = {"x": self.x, "w": self.weight, "o": self.out}
         is_weight_last = has_channels_last(self.weight.shape, self.weight.strides)
-        layout = Layout(operand=is_last, weight=is_weight_last, gradient=is_last)
+        layout = Layout(operand=is_last, weight=is_weight_last)
         is_ordered = self.weight in tensors and is_weight_ordered(conv, self.phase, layout)
         ordered = put_in_order(self.weight, is_last=is_last) if is_ordered and "w" not in letters else []
         found = [tensor for tensor in tensors if any(tensor is wanted[letter] for letter in letters)]
