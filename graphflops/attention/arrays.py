@@ -82,10 +82,7 @@ class ArrayDomain(Domain[Interval]):
         return point(always) if index.is_exact else Interval(always * 1.0, ever * 1.0)
 
     def reshaped(self, at: Indices, shape: Sequence[Dim], source: Sequence[Dim]) -> Indices | None:
-        """Axes that merge or split, group by group, so that an index depends on no more axes than it must.
-
-        Spans of an axis that merges or splits are not followed.
-        """
+        """Axes that merge or split, group by group, so that an index depends on no more axes than it must."""
         found: list[Any] = []
         for given, made in groups(shape, source):
             if len(given) == len(made) == 1:

@@ -103,10 +103,7 @@ def preferred(platform: Platform, *, is_half: bool) -> Kernel:
 
 
 def _order(platform: Platform) -> list[tuple[Kernel, Callable[[Problem, Platform], Iterator[str]]]]:
-    """The fused kernels in the order in which PyTorch asks them, and for each why it does not accept operands.
-
-    What each condition says, "" where it is met, comes in the order in which it is asked.
-    """
+    """The fused kernels in the order in which PyTorch asks them, and what each condition says, "" where it is met."""
     major, minor = platform.capability
     has_cudnn = major in (9, 10) and minor in (0, 3) and platform.cudnn > _FIRST_AFTER
     fused: list[tuple[Kernel, Callable[[Problem, Platform], Iterator[str]]]] = [("efficient", _efficient)]

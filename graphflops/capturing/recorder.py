@@ -333,10 +333,7 @@ def _layout(number: int, tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def written(func: Any, args: Any, kwargs: Any) -> list[Any]:
-    """Tensors that a call writes without returning them: its results all the same; [] for a call that returns its results.
-
-    A collective of eager execution writes its first argument.
-    """
+    """Tensors that a call writes and does not return, which are its results too; [] for a call that returns its results."""
     if func.namespace == "c10d":
         return tree_leaves(args[0]) if func not in _SENDING else [None]
     if func._schema.returns:

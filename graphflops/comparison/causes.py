@@ -219,10 +219,7 @@ _FARTHEST = 2**32  # of sizes without an upper bound
 def growth(
     totals: Mapping[str, Figure], sizes: Iterable[JointSize], folds: Sequence[Fold]
 ) -> Iterator[GrowthChange]:
-    """Totals whose degree in a size changed, for sizes that both programs leave open.
-
-    With the modules whose own degree changed in the same direction.
-    """
+    """Totals whose degree in a size that both programs leave open changed, with the modules where it changed likewise."""
     open_sizes = [size.name for size in sizes if isinstance(size.before, str) and isinstance(size.after, str)]
     for quantity, figure in totals.items():
         for size in open_sizes:

@@ -34,10 +34,7 @@ class Trees(Record, frozen=True):
 
 
 def listed(trees: Trees) -> tuple[list[ModuleChange], int, list[tuple[str, str]]]:
-    """One entry for each module that changed, is new, is gone or moved, in program order.
-
-    With the number of unchanged modules, and the paths of those that only have another one.
-    """
+    """Modules that changed, are new, gone or moved, in program order; how many did not; those with just another path."""
     modules: list[ModuleChange] = []
     renumbered: list[tuple[str, str]] = []
     unchanged = 0

@@ -14,12 +14,11 @@ from graphflops.dims import Dim, floor_div, total
 from graphflops.graph import Graph, Node, Ref
 from graphflops.passes.price_call import Priced, converts, is_free
 from graphflops.passes.program import PricedCall
-from graphflops.rules.quantized import DEQUANTIZE, QUANTIZE
+from graphflops.rules.quantized import DEQUANTIZE, QUANTIZE, TO_FLOAT
 from graphflops.tensor import DTYPES, INT32, INT64, TensorType
 
 PriceOf = Callable[[Node, Mapping[str, Value], Graph], Priced]
 
-TO_FLOAT = DEQUANTIZE - 1  # of a sum of integers: convert, multiply by the scales
 _HALF = 16  # bits of the narrowest floating-point type that layers compute in
 _WIDEST = 16  # bits of an integer that is a factor of products
 _SUMS = (INT32, INT64)  # types in which products of integers are summed

@@ -67,10 +67,7 @@ def padded_sums(query: TensorType, rows: Shape, longest: Dim, wanted: bool) -> T
 
 
 def flash_state(query: TensorType, heads_rows: Shape, keys: Dim, wants_mask: bool) -> tuple[TensorType, ...]:
-    """State of flash attention's random numbers, an unused result, and what is returned for debugging.
-
-    The latter is by default nothing; its last size is a number of blocks.
-    """
+    """State of flash attention's random numbers, an unused result, and what is returned for debugging."""
     dtype = BFLOAT16 if query.dtype.bits == 8 else query.dtype
     state = query.like((2,), UINT64), query.like((), UINT64)
     if not wants_mask:
@@ -151,10 +148,7 @@ def _returned(estimate: Estimate, out: TensorType | None) -> Estimate:
     "return_debug_mask? seqused_k? alibi_slopes? block_table? q_descale? k_descale? v_descale? out?"
 )
 def flash_attention_forward(of: Operands) -> Estimate:
-    """Two products per score; keys and values in pages are read as far as the longest sequence reaches.
-
-    Written into a given result, only the row sums are returned.
-    """
+    """Two products per score; keys and values in pages are read as far as the longest sequence reaches."""
     query, key, value, offsets = of.named("query key value offsets_q")
     longest, heads = of.max_k, query.shape[-2]
     sequences, rows_each = query.shape[:2] if offsets is None else (offsets.numel - 1, of.max_q)

@@ -7,7 +7,7 @@ normalisations are vector work: 1 per added element, ReLU 1, GELU 4 and an error
 from __future__ import annotations
 
 from graphflops.cost import Estimate
-from graphflops.dims import Dim, floor_div, meet, prod
+from graphflops.dims import floor_div, meet, prod
 from graphflops.rules.attention import Attention, attend, by_head, heads_first
 from graphflops.rules.matmul import grouped_mm
 from graphflops.rules.norm import AFFINE, NORMALISE, STATISTICS
@@ -19,9 +19,7 @@ from graphflops.tensor import FLOAT32, TensorType
 KIND = "attention"
 
 
-rule("transformers.grouped_mm_fallback", product=("a", "b")).derived(
-    grouped_mm, says="Rows sorted by expert, each multiplied by its expert's matrix.", order="a b offs"
-)
+rule("transformers.grouped_mm_fallback", product=("a", "b")).derived(grouped_mm, order="a b offs")
 
 
 @rule("transformers.grouped_mm_fallback_backward", kind="product")
@@ -34,34 +32,18 @@ def grouped_mm_fallback_backward(
     return Estimate(gradients, 2 * forward.matrix_flops, reads=(grad, *forward.reads), matrix_dtype=a.dtype)
 
 
-@rule("transformers_msa.sparse_atten")
-def sparse_attention(
-    q: TensorType,
-    k: TensorType,
-    v: TensorType,
-    q2k: TensorType,
-    cu_seqlens_q: TensorType,
-    cu_seqlens_k: TensorType,
-    topk: Dim,
-    block_size: Dim,
-    *attributes: object,
-) -> Estimate:
+@rule("transformers_msa.sparse_atten").takes("q k v q2k cu_seqlens_q cu_seqlens_k topk= block_size=")
+def sparse_attention(of: Operands, *attributes: object) -> Estimate:
     """Each query of (rows, heads, width) meets the keys of the `topk` blocks chosen for it, fewer near the beginning."""
-    rows = prod(q.shape[:2])
-    problem = Attention(q, k, v, None, rows, rows * topk * block_size)
-    return problem.forward(q.like(), reads=(q2k, cu_seqlens_q, cu_seqlens_k))
+    rows = prod(of.q.shape[:2])
+    problem = Attention(of.q, of.k, of.v, None, rows, rows * of.topk * of.block_size)
+    return problem.forward(of.q.like(), reads=of.named("q2k cu_seqlens_q cu_seqlens_k"))
 
 
-@rule("_diffusers_flash_attn_3._flash_attn_forward")
-def flash_attention_3(
-    q: TensorType,
-    k: TensorType,
-    v: TensorType,
-    softmax_scale: float | None = None,
-    causal: bool = False,
-    *attributes: object,
-) -> Estimate:
+@rule("_diffusers_flash_attn_3._flash_attn_forward").takes("q k v softmax_scale? causal?")
+def flash_attention_3(of: Operands, *attributes: object) -> Estimate:
     """Attention over (batch, rows, heads, width), with the logarithm of each row's sum; causal by the last key."""
+    q, k, v, _, causal = of
     problem = attend(*map(heads_first, (q, k, v)), right=0 if causal else None, bottom_right=True)
     return problem.forward(q.like((*q.shape[:-1], v.shape[-1])), q.like(q.shape[:-1], FLOAT32))
 

@@ -99,10 +99,7 @@ def all_to_all(
     x: TensorType, output_split_sizes: Sequence[Dim], input_split_sizes: Sequence[Dim], *, devices: Dim = PAIR,
     place: int | None = None,
 ) -> Estimate:  # fmt: skip
-    """Each device sends slices of the first axis to the others. place: of its own slice, else it is as long as the mean.
-
-    Where all of it is one slice, it is passed on to another device.
-    """
+    """Each device sends slices of the first axis to the others. place: of its own slice, else it is as long as the mean."""
     rows = total(output_split_sizes) if output_split_sizes else x.shape[0]
     is_passed_on = len(input_split_sizes or ()) > 1 and sum(size != 0 for size in input_split_sizes) == 1
     moved = sent("send" if is_passed_on else "all_to_all", whole_bytes((x,)), devices)
@@ -169,24 +166,12 @@ def wait(x: TensorType | Tensors) -> Estimate:
 backward(f"{FUNCTIONAL}.all_reduce all_reduce_coalesced")(
     lambda call: all_reduce(_incoming(call), "sum", devices=call.get("devices", PAIR))
 )
-
-
-@backward(
-    f"{FUNCTIONAL}.all_gather_into_tensor all_gather_into_tensor_coalesced",
-    f"{DIFFERENTIABLE}.all_gather_into_tensor",
+backward(*_forms("all_gather_into_tensor", DIFFERENTIABLE))(
+    lambda call: reduce_scatter(_incoming(call), "sum", call["devices"])
 )
-def gathered_gradient(call: ForwardCall) -> Estimate:
-    """The gradients of all devices are summed, and each gets its part."""
-    return reduce_scatter(_incoming(call), "sum", call["devices"])
-
-
-@backward(
-    f"{FUNCTIONAL}.reduce_scatter_tensor reduce_scatter_tensor_coalesced",
-    f"{DIFFERENTIABLE}.reduce_scatter_tensor",
+backward(*_forms("reduce_scatter_tensor", DIFFERENTIABLE))(
+    lambda call: all_gather(_incoming(call), call["devices"])
 )
-def scattered_gradient(call: ForwardCall) -> Estimate:
-    """Each device gets the gradients of all parts."""
-    return all_gather(_incoming(call), call["devices"])
 
 
 def turned(exchange: Callable[..., Estimate], *names: str) -> Backward:

@@ -117,10 +117,7 @@ def _labels(term: str, ellipsis: int) -> list[str]:
 
 @rule("aten.einsum")
 def einsum(equation: str, tensors: Tensors, *, path: tuple[int, ...] | None = None) -> Estimate:
-    """The pairwise contractions in execution order: along the given path, else from left to right.
-
-    Pairs without a summed label are elementwise products. Other counters assume the cheapest order.
-    """
+    """The pairwise contractions in execution order: along the given path, else from left to right."""
     read = read_equation(equation, tensors)
     work = contract(read, tensors, path)
     out = tensors[0].like([read.sizes[label] for label in read.output], result_type(*tensors))
@@ -249,10 +246,7 @@ def gradients_of_three(
     places: Sequence[tuple[int, ...]],
     summed: tuple[int, ...],
 ) -> Estimate:
-    """The wanted gradients of three factors: the same contraction, with the factor replaced by the result's gradient.
-
-    Each factor is read for the gradients of the other two.
-    """
+    """The wanted gradients of three factors: the same contraction, with the factor replaced by the result's gradient."""
     work = Estimate()
     for place, name in enumerate(factors):
         if name in call.wants:

@@ -18,6 +18,7 @@ from graphflops.cost import Cost, Estimate, Region, RegionRun, Value, data_depen
 from graphflops.dims import Dim, Expr, differ, evaluate, prod
 from graphflops.errors import NoRuleError
 from graphflops.graph import Opaque
+from graphflops.rules.parts import require_few
 from graphflops.rules.registry import find, require, rule
 from graphflops.rules.shapes import Tensors, axis, tensors_of
 from graphflops.tensor import DType, TensorType
@@ -184,7 +185,7 @@ def auto_functionalized_v2(operator: Opaque, **keywords: Any) -> Estimate:
     single = [name[1 : -len("_base_index")] for name in keywords if name.endswith("_base_index")]
     for name in [name[1 : -len("_length")] for name in keywords if name.endswith("_length")]:
         length = keywords[f"_{name}_length"] or 0
-        require(length <= _MOST_WRITTEN, f"{length} tensors to write")
+        require_few(length, "tensors")
         members = [f"{name}_{index}" for index in range(length)]
         arguments[name] = tuple(_written(member, keywords, bases) for member in members)
         single = [other for other in single if other not in members]
@@ -225,9 +226,6 @@ def _inner(operator: Opaque, *operands: Any, **keywords: Any) -> Estimate:
     if found is None:
         raise NoRuleError(name)
     return found.price(name, *operands, **keywords)
-
-
-_MOST_WRITTEN = 100_000
 
 
 def _written(name: str, keywords: Mapping[str, Any], bases: Sequence[TensorType]) -> TensorType | None:

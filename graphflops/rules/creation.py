@@ -16,7 +16,14 @@ from msgspec.structs import replace
 
 from graphflops.cost import Estimate, Value, data_dependent, free
 from graphflops.dims import Dim, Expr, at_least, ceil_div, floor_div
-from graphflops.rules.elementwise import DEFAULT_FLOAT, differentiate, elementwise, float_result, result_type
+from graphflops.rules.elementwise import (
+    DEFAULT_FLOAT,
+    differentiate,
+    elementwise,
+    float_result,
+    pointwise,
+    result_type,
+)
 from graphflops.rules.registry import Backward, ForwardCall, backward, require, rule
 from graphflops.rules.shapes import Shape, axis, doubled_pairs, few, tensors_of
 from graphflops.rules.views import at_least_1d
@@ -60,28 +67,18 @@ def scalar_tensor(s: Value, *, dtype: DType | None = None) -> Estimate:
     return Estimate((filled((), dtype or DEFAULT_FLOAT, s),))
 
 
-@rule("prims.scalar_tensor")
-def scalar_of_its_type(s: Value, *, dtype: DType | None = None) -> Estimate:
-    """One element written."""
-    return Estimate((TensorType((), dtype or result_type(s)),))
-
-
-@rule("aten.full_like")
-def full_like(x: TensorType, fill_value: Value, *, dtype: DType | None = None) -> Estimate:
-    """One value written everywhere; the tensor itself is not read."""
-    return Estimate((filled(x.shape, dtype or x.dtype, fill_value),))
-
-
-rule("aten.zeros_like", "aten.zero").derived(full_like, order="x", fill_value=0)
-rule("aten.ones_like").derived(full_like, order="x", fill_value=1)
+rule("prims.scalar_tensor").derived(full, order="fill_value", size=())
 
 
 @rule("aten.new_full")
-def new_full(x: TensorType, size: Shape, fill_value: Value, *, dtype: DType | None = None) -> Estimate:
-    """One value written everywhere, of the tensor's type."""
-    return Estimate((filled(size, dtype or x.dtype, fill_value),))
+def new_full(x: TensorType, size: Shape | None, fill_value: Value, *, dtype: DType | None = None) -> Estimate:
+    """One value written everywhere, of the tensor's type, and by default its size; the tensor itself is not read."""
+    return Estimate((filled(x.shape if size is None else size, dtype or x.dtype, fill_value),))
 
 
+rule("aten.full_like").derived(new_full, order="x fill_value", size=None)
+rule("aten.zeros_like", "aten.zero").derived(new_full, order="x", size=None, fill_value=0)
+rule("aten.ones_like").derived(new_full, order="x", size=None, fill_value=1)
 rule("aten.new_zeros").derived(new_full, order="x size", fill_value=0)
 rule("aten.new_ones").derived(new_full, order="x size", fill_value=1)
 
@@ -105,12 +102,6 @@ def fill(x: TensorType, value: Value) -> Estimate:
 def eye(n: Dim, m: Dim | None = None, *, dtype: DType | None = None) -> Estimate:
     """Ones on the diagonal, zeros elsewhere."""
     return Estimate((TensorType((n, n if m is None else m), dtype or DEFAULT_FLOAT),))
-
-
-@rule("aten.from_file")
-def from_file(*, size: Dim = 0, dtype: DType | None = None) -> Estimate:
-    """Reads or maps a file."""
-    return Estimate((TensorType((size,), dtype or DEFAULT_FLOAT),))
 
 
 def progression(n: Dim, dtype: DType, flops: int = 2, transcendentals: int = 0) -> Estimate:
@@ -179,16 +170,14 @@ def logspace(start: Value, end: Value, steps: Dim, *, dtype: DType | None = None
 @rule("aten.vander")
 def vander(x: TensorType, N: Dim | None = None) -> Estimate:
     """Powers of each number side by side: one multiplication for each after the first two."""
+    x = at_least_1d(x)
     columns = x.shape[-1] if N is None else N
     dtype = x.dtype if x.dtype.is_floating else INT64
     work = columns - 2 if at_least(columns, 2) or isinstance(columns, Expr) else 0
     return Estimate((x.like((*x.shape, columns), dtype),), vector_flops=work * x.numel, reads=(x,))
 
 
-@rule("aten.linalg_vander")
-def linalg_vander(x: TensorType, *, N: Dim | None = None) -> Estimate:
-    """As `vander`, of each row of a batch."""
-    return vander(at_least_1d(x), N)
+rule("aten.linalg_vander").derived(vander, order="x")
 
 
 @rule("aten._shape_as_tensor", kind="query")
@@ -197,17 +186,16 @@ def shape_as_tensor(x: TensorType) -> Estimate:
     return Estimate((TensorType((x.rank,), INT64, value=x.shape),))
 
 
-@rule("aten.tril_indices")
-def tril_indices(row: Dim, col: Dim, offset: Dim = 0, *, dtype: DType | None = None) -> Estimate:
-    """Row and column of every element on and below a diagonal."""
-    return Estimate((TensorType((2, floor_div(doubled_pairs(row, col, right=offset), 2)), dtype or INT64),))
+def triangle_indices(
+    row: Dim, col: Dim, offset: Dim = 0, *, dtype: DType | None = None, upper: bool
+) -> Estimate:
+    """Row and column of every element on and below a diagonal, or on and above it."""
+    below = floor_div(doubled_pairs(row, col, right=offset - upper), 2)
+    return Estimate((TensorType((2, row * col - below if upper else below), dtype or INT64),))
 
 
-@rule("aten.triu_indices")
-def triu_indices(row: Dim, col: Dim, offset: Dim = 0, *, dtype: DType | None = None) -> Estimate:
-    """Row and column of every element on and above a diagonal."""
-    below = floor_div(doubled_pairs(row, col, right=offset - 1), 2)
-    return Estimate((TensorType((2, row * col - below), dtype or INT64),))
+rule("aten.tril_indices").derived(triangle_indices, upper=False)
+rule("aten.triu_indices").derived(triangle_indices, upper=True)
 
 
 def window(
@@ -234,10 +222,7 @@ def normal(mean: Value, std: Value = 1.0) -> Estimate:
     return elementwise(WORK["moved_normal_number"], mean, std, result=float_result)
 
 
-@rule("aten.binomial")
-def binomial(count: TensorType, prob: TensorType) -> Estimate:
-    """One evaluation per element."""
-    return elementwise(WORK["rejected_number"], count, prob)
+pointwise("binomial", "rejected_number", operands="count prob")
 
 
 @rule("aten.multinomial")
@@ -281,7 +266,7 @@ def channels(x: TensorType) -> TensorType:
 def drop(
     x: TensorType, p: float, train: bool, *, by_channel: bool = False, draw: int, apply: int, held: int = 1
 ) -> Estimate:
-    """Operations per decision and per element, beside so many numbers per decision; `x` itself if nothing is dropped."""
+    """Three operations per element and a mask of bytes, or so many per decision and element; `x` itself in inference."""
     if not train or p == 0 or x.numel == 0:
         return free(x.view(x.shape))
     draws = channels(x) if by_channel else x.like()
@@ -289,23 +274,11 @@ def drop(
     return Estimate((x.like(),), 0, draw * draws.numel + apply * x.numel, reads=(x,), workspace=aside)
 
 
-for _name, _says, _given in (
-    ("dropout", "Three operations per element; the mask takes a byte each.", (False, DROPOUT, 0, 0)),
-    ("feature_dropout", "One decision and one scale per channel, one product per element.", (True, 2, 1, 1)),
-    (
-        "alpha_dropout",
-        "A decision, its scale and shift and their application per element.",
-        (False, AFFINE_DRAW, AFFINE, 2),
-    ),
-    (
-        "feature_alpha_dropout",
-        "A decision with its scale and shift per channel, their application per element.",
-        (True, AFFINE_DRAW, AFFINE, 2),
-    ),
-):
-    rule(f"aten.{_name}").derived(
-        drop, says=_says, **dict(zip(("by_channel", "draw", "apply", "held"), _given, strict=True))
-    )
+rule("aten.dropout").derived(drop, draw=DROPOUT, apply=0, held=0)
+rule("aten.feature_dropout").derived(drop, by_channel=True, draw=2, apply=1)
+_ALPHA = {"draw": AFFINE_DRAW, "apply": AFFINE, "held": 2}  # each decision keeps its scale and its shift
+rule("aten.alpha_dropout").derived(drop, **_ALPHA)
+rule("aten.feature_alpha_dropout").derived(drop, by_channel=True, **_ALPHA)
 
 
 @rule("aten.native_dropout")

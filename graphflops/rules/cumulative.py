@@ -141,24 +141,18 @@ def gradient(of: Operands) -> Estimate:
 KIND = "sort"
 
 
-@rule("aten.nonzero", "aten.argwhere")
+@rule("aten.nonzero", "aten.argwhere", "aten.nonzero_static")
 def nonzero(x: TensorType, *, size: Dim | None = None) -> Estimate:
     """The positions of elements that are not zero, of all or of so many, a row each: one comparison per element."""
     out = x.like((data_dependent("nonzero") if size is None else size, x.rank), INT64)
     return Estimate((out,), vector_flops=x.numel, reads=(x,))
 
 
-rule("aten.nonzero_static").derived(nonzero)
-
-
-@rule("aten.nonzero_numpy")
+@rule("aten.nonzero_numpy", "aten.where.default")
 def nonzero_numpy(x: TensorType) -> Estimate:
     """The positions of elements that are not zero, a vector per axis: one comparison per element."""
     vector = x.like((data_dependent("nonzero"),), INT64)
     return Estimate((vector,) * max(x.rank, 1), vector_flops=x.numel, reads=(x,))
-
-
-rule("aten.where.default").derived(nonzero_numpy)
 
 
 def distinct(

@@ -23,7 +23,7 @@ KIND = "distance"
 ROOTLESS = (0, 1, math.inf, -math.inf)  # orders without powers and roots
 
 
-@rule("aten.linalg_vector_norm", kind="reduction")
+@rule("aten.linalg_vector_norm norm native_norm", kind="reduction")
 def of_vectors(
     x: TensorType,
     ord: float | None = 2,
@@ -41,7 +41,6 @@ def of_vectors(
     return reduction(x, dim, keepdim, real, each=2, evaluated=powers, evaluated_final=roots)
 
 
-rule("aten.norm", "aten.native_norm", kind="reduction").derived(of_vectors)
 rule("aten.linalg__powsum", kind="reduction").derived(of_vectors, root=False)
 rule("aten.frobenius_norm", kind="reduction").derived(of_vectors, order="x dim keepdim")
 

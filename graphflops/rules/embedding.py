@@ -48,10 +48,9 @@ def embedding_sparse_backward(grad: TensorType, indices: TensorType, num_weights
     return Estimate((out,), reads=(grad, indices), writes=(grad, indices))
 
 
-@backward("aten.embedding")
-def embedding_gradient(call: ForwardCall) -> Estimate:
-    """The table's gradient is dense: written in full, with one addition per element of the result's."""
-    return embedding_dense_backward(call.out.like(), call["indices"], call["weight"].shape[0])
+backward("aten.embedding")(  # whose gradient is dense
+    lambda call: embedding_dense_backward(call.out.like(), call["indices"], call["weight"].shape[0])
+)
 
 
 def renormed(weight: TensorType, indices: TensorType, *, in_place: bool) -> Estimate:

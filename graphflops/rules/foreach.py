@@ -23,7 +23,7 @@ Tensors = Sequence[TensorType]
 
 ITEMWISE = """abs acos asin atan ceil cos cosh erf erfc exp expm1 floor frac lgamma log log10 log1p log2 neg
 reciprocal round rsqrt sigmoid sign sin sinh sqrt tan tanh trunc
-add sub mul div pow maximum minimum clamp_max clamp_min lerp max clone zero mm"""
+add sub mul div addcmul addcdiv pow maximum minimum clamp_max clamp_min lerp max clone copy zero mm"""
 
 
 def together(estimates: Sequence[Estimate]) -> Estimate:
@@ -49,31 +49,14 @@ def itemwise(*operands: Item, single: str, **named: Item) -> Estimate:
         return operand[place] if isinstance(operand, (tuple, list)) else operand
 
     def of_item(place: int) -> Estimate:
-        keywords = {name: item(x, place) for name, x in named.items()}
-        return found.price(single, *(item(x, place) for x in operands), **keywords)
+        keywords = ((name, item(x, place)) for name, x in named.items())
+        return found.call(found.bound(single, [item(x, place) for x in operands], keywords))
 
     return together([of_item(place) for place in range(*lengths)])
 
 
 for name in ITEMWISE.split():
     rule(f"aten._foreach_{name}").derived(itemwise, single=f"aten.{name}")
-
-
-@rule("aten._foreach_copy")
-def foreach_copy(targets: Tensors, sources: Tensors) -> Estimate:
-    """Reads each source and writes each target."""
-    converted = total(x.numel for x, y in zip(targets, sources, strict=True) if x.dtype != y.dtype)
-    out = tuple(x.like() for x in targets)
-    return Estimate(out, vector_flops=converted, reads=tuple(sources), writes=tuple(targets))
-
-
-def foreach_scaled(a: Tensors, b: Tensors, c: Tensors, value: Item = 1, *, single: str) -> Estimate:
-    """Addcmul or addcdiv for each item; the scale is shared, one per item, or a tensor of all."""
-    return itemwise(a, b, c, single=single, value=value)
-
-
-for name in ("addcmul", "addcdiv"):
-    rule(f"aten._foreach_{name}").derived(foreach_scaled, single=f"aten.{name}")
 
 
 def foreach_norm(a: Tensors, ord: Value = 2, dtype: Value = None, *, single: str) -> Estimate:
@@ -98,10 +81,7 @@ STEPPED = "* grad_scale? found_inf?"  # operands of every optimizer behind its l
 
 
 def update(work: Work, of: Operands, kept: Sequence[TensorType], *shared: Item) -> Estimate:
-    """Work per parameter; parameters and states are read and written, gradients read.
-
-    Where a scale is to be taken off the gradients, that is one division more, and they are written back.
-    """
+    """Work per parameter; parameters and states are read and written, gradients read, and written where they are scaled."""
     parameters, grads, grad_scale = of.named("parameters grads grad_scale")
     return Estimate(
         tuple(x.like() for x in (*parameters, *grads, *kept)),
@@ -126,10 +106,7 @@ def fused_sgd(of: Operands) -> Estimate:
     f"parameters? grads? exp_avgs? exp_avg_sqs? max_exp_avg_sqs? state_steps? {STEPPED}; lr weight_decay amsgrad maximize"
 )
 def adam(of: Operands, *, decoupled: bool = False) -> Estimate:
-    """Both moments and the step; one operation more for a largest moment, one for a negated gradient.
-
-    Weights decay by the gradient (two operations) or, decoupled, by a scale (one).
-    """
+    """Both moments and the step; one operation more for a largest moment, one for a negated gradient."""
     work = WORK["adam"]
     if of.weight_decay != 0:
         work = WORK["adamw"] if decoupled else work.more(WORK["l2_penalty"].flops)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from graphflops.cost import Estimate
-from graphflops.dims import Dim, differ, floor_div, prod
+from graphflops.dims import differ, floor_div, prod
 from graphflops.rules.elementwise import result_type
 from graphflops.rules.loss import MEAN, total_of
 from graphflops.rules.operands import Operands
@@ -128,16 +128,11 @@ def multi_margin_loss_backward(
     return Estimate((x.like(),), vector_flops=flops, reads=(grad_output, x, target, weight))
 
 
-def label_pairs(x: TensorType) -> Dim:
-    """Pairs of a label with a class, every class possibly being a label."""
-    return x.numel * prod(x.shape[-1:])
-
-
 @rule("aten.multilabel_margin_loss_forward")
 def multilabel_margin_loss_forward(x: TensorType, target: TensorType, reduction: int = MEAN) -> Estimate:
-    """Subtract, add, clamp, select and sum per pair of a possible label with a class; divide."""
-    rows = rows_of(x)
-    loss = total_of(rows, reduction, 5 * label_pairs(x) + rows.numel, 0, (x, target))
+    """Subtract, add, clamp, select and sum per pair of a possible label, any class, with a class; divide."""
+    rows, pairs = rows_of(x), x.numel * prod(x.shape[-1:])
+    loss = total_of(rows, reduction, 5 * pairs + rows.numel, 0, (x, target))
     return replace(loss, out=(*loss.out, x.like()))
 
 

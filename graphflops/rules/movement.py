@@ -156,10 +156,10 @@ def clone_backward(call: ForwardCall) -> Estimate:
     return free(call["x"].like())
 
 
-@backward("aten._to_copy chalf to type_as _autocast_to_reduced_precision _autocast_to_full_precision")
-def conversion_backward(call: ForwardCall) -> Estimate:
-    """The result's gradient converted back; the same tensor if nothing was converted."""
-    return clone_backward(call) if call.out.dtype == call["x"].dtype else copied_back(call)
+# The result's gradient converted back; the same tensor if nothing was converted.
+backward("aten._to_copy chalf to type_as _autocast_to_reduced_precision _autocast_to_full_precision")(
+    lambda call: (clone_backward if call.out.dtype == call["x"].dtype else copied_back)(call)
+)
 
 
 def joined(tensors: Sequence[TensorType], shape: Shape) -> Estimate:
@@ -195,18 +195,10 @@ def _stacked(
     return cat(rows, min(dim, rows[0].rank - 1))
 
 
-for _names, _says, _raised, _dim in (
-    ("hstack", "Vectors joined end to end, others along the second axis.", at_least_1d, 1),
-    ("vstack row_stack", "Rows, or matrices, joined along the first axis.", at_least_2d, 0),
-    ("dstack", "Matrices joined along a third axis.", at_least_3d, 2),
-    (
-        "column_stack",
-        "Vectors joined as columns of a matrix, matrices along the second axis.",
-        lambda x: x if x.rank > 1 else x.view((x.numel, 1)),
-        1,
-    ),
-):
-    rule(f"aten.{_names}").derived(_stacked, says=_says, raised=_raised, dim=_dim)
+rule("aten.hstack").derived(_stacked, raised=at_least_1d, dim=1)
+rule("aten.vstack row_stack").derived(_stacked, raised=at_least_2d, dim=0)
+rule("aten.dstack").derived(_stacked, raised=at_least_3d, dim=2)
+rule("aten.column_stack").derived(_stacked, raised=lambda x: x if x.rank > 1 else x.view((x.numel, 1)), dim=1)
 
 
 @rule("aten.block_diag")

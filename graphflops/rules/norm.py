@@ -58,23 +58,18 @@ def computed_in(dtype: DType) -> DType:
     return FLOAT32 if dtype in (FLOAT16, BFLOAT16) else dtype
 
 
-def outer_axes(x: TensorType, normalized_shape: Shape) -> Shape:
-    """The axes before the normalised ones."""
-    kept = x.rank - len(normalized_shape)
-    fits = kept >= 0 and not any(map(differ, x.shape[kept:], normalized_shape))
-    require(fits, f"normalized_shape {list(map(str, normalized_shape))} is not the end of {x}")
-    return x.shape[:kept]
-
-
 @takes("x normalized_shape= weight? bias?")
 def row_norm(of: Operands, *, statistics: int = STATISTICS, kept: int = 0) -> Estimate:
     """Seven operations per element with weight and bias, four by the root mean square with a weight; a root per row.
 
     kept: how many statistics are results, in the type used on a CPU.
     """
-    outer, x = outer_axes(of.x, of.normalized_shape), of.x
+    x, inner = of.x, of.normalized_shape
+    outer = x.shape[: max(x.rank - len(inner), 0)]
+    fits = len(inner) <= x.rank and not any(map(differ, x.shape[len(outer) :], inner))
+    require(fits, f"normalized_shape {list(map(str, inner))} is not the end of {x}")
     dtype = x.dtype if statistics == STATISTICS else computed_in(x.dtype)
-    statistic = x.like((*outer, *(1 for _ in of.normalized_shape)), dtype)
+    statistic = x.like((*outer, *(1 for _ in inner)), dtype)
     estimate = normalised(x, prod(outer), of.weight, of.bias, statistics)
     return replace(estimate, out=(*estimate.out, *(statistic,) * kept))
 
@@ -171,12 +166,6 @@ def native_batch_norm(of: Operands, *, training: bool = False) -> Estimate:
     return replace(estimate, out=(*estimate.out, kept, kept), writes=writes)
 
 
-@rule("aten._batch_norm_with_update").takes("x weight? bias? running_mean running_var")
-def batch_norm_with_update(of: Operands) -> Estimate:
-    """As `native_batch_norm` in training, with memory that cuDNN reserves."""
-    return with_reserved(native_batch_norm(*of, training=True))
-
-
 @rule("aten.miopen_batch_norm").takes("x weight bias? running_mean? running_var?")
 def miopen_batch_norm(of: Operands, *, training: bool) -> Estimate:
     """As `native_batch_norm`; in inference no statistics are returned."""
@@ -203,7 +192,8 @@ rule("aten._batch_norm_no_update").derived(native_batch_norm, with_reserved)
 rule("aten._batch_norm_impl_index").derived(
     native_batch_norm, lambda found: replace(found, out=(*with_reserved(found).out, 0))
 )
-rule("aten._batch_norm_with_update_functional").derived(batch_norm_with_update, with_statistics)
+with_update = rule("aten._batch_norm_with_update").derived(native_batch_norm, with_reserved, training=True)
+rule("aten._batch_norm_with_update_functional").derived(with_update, with_statistics)
 rule("aten._native_batch_norm_legit_functional").derived(native_batch_norm, with_statistics)
 
 

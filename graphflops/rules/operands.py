@@ -59,7 +59,7 @@ class Derived:
         self.known = (*given, *getattr(base, "known", ()))
         self.order = tuple(order.split()) or getattr(base, "order", None)
 
-    def __call__(self, *args: object, _: object = None, **kwargs: object) -> Estimate:
+    def __call__(self, /, *args: object, _: object = None, **kwargs: object) -> Estimate:
         estimate: Estimate = self.__wrapped__(*args, **{**self.usually, **kwargs}, **self.given)
         return estimate if self.change is None else self.change(estimate)
 
@@ -82,7 +82,7 @@ class Taking(Derived):
             name: "object | None" if default else "object" for name, _, default in stated
         }
 
-    def __call__(self, *operands: Any, **named: Any) -> Estimate:
+    def __call__(self, /, *operands: Any, **named: Any) -> Estimate:
         given = dict.fromkeys(self.operands) | dict(zip(self.operands, operands, strict=False))
         given |= {name: named.pop(name) for name in self.operands if name in named}
         for name, value in given.items():

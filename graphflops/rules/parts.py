@@ -56,9 +56,9 @@ def narrow(x: TensorType, dim: int, start: Dim | TensorType, length: Dim) -> Est
 _MOST_PIECES = 100_000  # no real call has more results; a damaged file may hold any size
 
 
-def require_few(pieces: Dim) -> None:
-    """Raises ShapeError for an absurd number of pieces."""
-    require(not isinstance(pieces, int) or pieces <= _MOST_PIECES, f"{pieces} pieces of one tensor")
+def require_few(number: Dim, what: str = "pieces") -> None:
+    """Raises ShapeError for an absurd number of results."""
+    require(not isinstance(number, int) or number <= _MOST_PIECES, f"{number} {what} are too many")
 
 
 def pieces(x: TensorType, sizes: Iterable[Dim], dim: int) -> Estimate:

@@ -1,7 +1,7 @@
 """Operators that a line describes: copies, gradients put back, so many operations for each element, bookkeeping.
 
-A line of `plain.txt` names the kind of some operators and the operators; their operands as `takes` does, `x~` for one that
-is not read; behind `->` the results, behind `;` the work; at last what is counted, in a sentence. A result is like an
+A line of `plain.txt` names the kind of some operators and the operators; operands and attributes as `takes` does, `x~` for
+what is not read; behind `->` the results, behind `;` the work; at last what is counted, in a sentence. A result is like an
 operand, of another element type in `x:bool` or `x:grad`, in `x:dtype|int8` of the one that is given, else int8; without an
 operand `new(n):dtype`; `=x` is the operand's own memory, `+x` memory that is not written, `-` nothing.
 
@@ -55,8 +55,9 @@ def plain(of: Operands, *, shapes: Mapping[str, str], results: str, work: str, r
 
 def _named(of: Operands, shapes: Mapping[str, str]) -> Sizes:
     """The sizes that operands name, and numbers and lists of the call; raises ShapeError for operands of another shape."""
-    sizes = {name: x for name, x in of.given.items() if isinstance(x, tuple)}
-    sizes |= {name: (x,) for name, x in of.given.items() if isinstance(x, (int, Expr))}
+    given = {**of.attributes, **of.given}
+    sizes = {name: x for name, x in given.items() if isinstance(x, tuple)}
+    sizes |= {name: (x,) for name, x in given.items() if isinstance(x, (int, Expr))}
     for operand, text in shapes.items():
         own: Shape = getattr(of, operand).shape
         names, mismatch = text.split(","), f"{operand} is {shown(own)}, not ({text})"
@@ -109,12 +110,12 @@ for _line in filter(lambda line: not line.startswith("#"), _TEXT.replace("\n  ",
     _operands, _, _made = _described.partition("->")
     _results, _, _work = _made.partition(";")
     _names = _SHAPE.sub(r"\1", _operands)
-    _reads = (name.rstrip("?=") for name in _names.split() if name != "*" and not name.endswith("~"))
+    _read = (name.rstrip("?=") for name in _names.partition(";")[0].split() if name[-1] not in "*~")
     rule(_keys, kind=_kind).derived(  # type: ignore[arg-type]
         Taking(_names.replace("~", ""), plain),
         says=_says,
         shapes=dict(_SHAPE.findall(_operands)),
         results=_results.strip(),
         work=_work.strip(),
-        reads=" ".join(_reads),
+        reads=" ".join(_read),
     )

@@ -37,7 +37,7 @@ from graphflops.rules.elementwise import (
     result_type,
     to_bool,
 )
-from graphflops.rules.registry import ForwardCall, backward, require, rule
+from graphflops.rules.registry import backward, require, rule
 from graphflops.rules.shapes import axis, shown
 from graphflops.rules.work import WORK, Work, first_gradient, power
 from graphflops.rules.work import gelu as gelu_work
@@ -141,10 +141,9 @@ def divide_rounding(a: TensorType, b: Value, *, rounding_mode: str | None = None
     return elementwise(WORK["floor_divide"], a, b, fold=floor_div)
 
 
-@backward(*ROUNDING)
-def divide_rounding_backward(call: ForwardCall) -> Estimate:
-    """Zero for a rounded division, else the gradient of a division."""
-    return differentiate(WORK["floor_divide" if call.get("rounding_mode") is not None else "div"])(call)
+backward(*ROUNDING)(
+    lambda call: differentiate(WORK["div" if call.get("rounding_mode") is None else "floor_divide"])(call)
+)
 
 
 @rule("aten.round", "aten.special_round")
@@ -156,7 +155,7 @@ def round_(a: TensorType, *, decimals: Value = 0) -> Estimate:
 backward("aten.round", "aten.special_round")(differentiate(WORK["round"]))
 
 
-def addcmul(a: TensorType, b: TensorType, c: TensorType, *, value: Value = 1, work: Work) -> Estimate:
+def addcmul(a: TensorType, b: TensorType, c: TensorType, value: Value = 1, *, work: Work) -> Estimate:
     """The product or the quotient, the sum, and the scaling where value is not one."""
     return elementwise(work.more(0 if value == 1 else 1), a, b, c)
 

@@ -27,6 +27,7 @@ KIND = "quantisation"
 # Operations per element.
 QUANTIZE = WORK["quantize"].flops
 DEQUANTIZE = WORK["dequantize"].flops
+TO_FLOAT = DEQUANTIZE - 1  # of a sum of integers: convert 1, multiply by the scales 1
 MIN_MAX = 2  # both extremes
 
 
@@ -135,16 +136,13 @@ def scaled_addmm(of: Operands) -> Estimate:
     return add_product(of.base, product, of.beta, of.alpha).plus(vector_flops=product.vector_flops)
 
 
-@rule("aten._scaled_grouped_mm", product=("a", "b")).takes(
+@rule("aten._scaled_grouped_mm _scaled_grouped_mm_v2", product=("a", "b")).takes(
     "a b scale_a? * scale_b? offs? bias? scale_result?"
 )
 def scaled_grouped_mm(of: Operands, *, out_dtype: DType | None = None) -> Estimate:
     """As _grouped_mm for narrow floats with one or several scales per operand; the result is bfloat16 by default."""
     product = grouped_mm(of.a, of.b, of.offs, None, out_dtype or BFLOAT16)
     return _scaled(product, tuple(flat((of.scale_a, of.scale_b))), of.bias, of.scale_result)
-
-
-rule("aten._scaled_grouped_mm_v2", product=("a", "b")).derived(scaled_grouped_mm)
 
 
 def _scaled(

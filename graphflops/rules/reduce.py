@@ -16,7 +16,7 @@ from graphflops.dims import Dim, Expr, dim_max, dim_min, prod, same, total
 from graphflops.rules.elementwise import DEFAULT_FLOAT, real_of
 from graphflops.rules.operands import Operands, takes
 from graphflops.rules.registry import Backward, ForwardCall, backward, require, rule
-from graphflops.rules.shapes import Axes, Shape, Tensors, axis, only_result, reduced
+from graphflops.rules.shapes import Axes, Shape, Tensors, axis, only_result, reduced, tensors_of
 from graphflops.tensor import BOOL, FLOAT32, INT64, UINT8, UINT64, DType, TensorType
 
 KIND = "reduction"
@@ -218,9 +218,7 @@ def amax_backward(call: ForwardCall) -> Estimate:
 
 def selected_indices(call: ForwardCall) -> Tensors:
     """The index tensor of the forward call."""
-    indices = call.estimate.out[1]
-    assert isinstance(indices, TensorType)
-    return (indices,)
+    return tensors_of(call.estimate.out[1:2])
 
 
 # Recomputes the mean; a difference and a product with the scaled gradient.
@@ -268,10 +266,7 @@ def core_softmax(x: TensorType, dim: int, half_to_float: bool) -> Estimate:
 
 @rule("aten.log_softmax", "aten.special_log_softmax", "aten._log_softmax")
 def log_softmax(x: TensorType, dim: int, dtype: DType | bool | None = None) -> Estimate:
-    """Maximum, difference, exponential, sum and difference per element, a logarithm per row.
-
-    dtype: of the result; True makes single precision of half.
-    """
+    """Maximum, difference, exponential, sum and difference per element, a logarithm per row."""
     wanted = (FLOAT32 if dtype else None) if isinstance(dtype, bool) else dtype
     return softmax_along(x, dim, wanted, per_element=LOG_SOFTMAX).plus(transcendentals=rows(x, dim))
 

@@ -154,7 +154,7 @@ class Rule(Record, frozen=True):
                 if any(means(keyword, name) for name in names):
                     yield keyword, value
 
-    def price(self, op: str, *args: Any, **kwargs: Any) -> Estimate:
+    def price(self, op: str, /, *args: Any, **kwargs: Any) -> Estimate:
         """What the rule says of a call of `op` with these arguments."""
         return self.call(self.bound(op, args, kwargs.items(), by_place=False))
 

@@ -54,15 +54,9 @@ def applied(*operands: Value, exact: Function, symbolic: Function) -> Estimate:
     return number(None if too_long or isinstance(result, complex) else result)
 
 
-# With names, which files of torch before 2.7 give the operands.
-def _of_one(a: Value, *, exact: Function, symbolic: Function) -> Estimate:
+def _function(a: Value, b: Value = None, *, exact: Function, symbolic: Function) -> Estimate:
     """The function's value."""
-    return applied(a, exact=exact, symbolic=symbolic)
-
-
-def _of_two(a: Value, b: Value, *, exact: Function, symbolic: Function) -> Estimate:
-    """The function's value."""
-    return applied(a, b, exact=exact, symbolic=symbolic)
+    return applied(*((a,) if b is None else (a, b)), exact=exact, symbolic=symbolic)
 
 
 def _power(a: float, b: float) -> float:
@@ -72,7 +66,7 @@ def _power(a: float, b: float) -> float:
 
 
 _CIRCULAR = ("sin", "cos", "tan", "sinh", "cosh", "tanh", "asin", "acos", "atan")
-_OF_ONE: tuple[tuple[str, Function, Function], ...] = (
+_FUNCTIONS: tuple[tuple[str, Function, Function], ...] = (
     ("math.trunc torch.sym_int builtins.int", int, lambda a: divided(a, 1)),
     ("math.floor", math.floor, lambda a: floor_div(a, 1)),
     ("math.ceil", math.ceil, lambda a: -floor_div(-a, 1)),
@@ -87,8 +81,6 @@ _OF_ONE: tuple[tuple[str, Function, Function], ...] = (
         (f"math.{name} torch.sym_{name} torch._sym_{name}", getattr(math, name), partial(call, name))
         for name in ("sqrt", "log", "log2", "exp", *_CIRCULAR)
     ),
-)
-_OF_TWO: tuple[tuple[str, Function, Function], ...] = (
     ("_operator.add", operator.add, operator.add),
     ("_operator.sub", operator.sub, operator.sub),
     ("_operator.mul", operator.mul, operator.mul),
@@ -110,9 +102,8 @@ _OF_TWO: tuple[tuple[str, Function, Function], ...] = (
         for name, sign in {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}.items()
     ),
 )
-for _base, _rows in ((_of_one, _OF_ONE), (_of_two, _OF_TWO)):
-    for _keys, _exact, _symbolic in _rows:
-        rule(*_keys.split()).derived(_base, exact=_exact, symbolic=_symbolic)
+for _keys, _exact, _symbolic in _FUNCTIONS:
+    rule(*_keys.split()).derived(_function, exact=_exact, symbolic=_symbolic)
 
 
 @rule("torch.sym_ite")
@@ -231,10 +222,11 @@ def functional_assert_async(x: TensorType, *, dep_token: TensorType) -> Estimate
 # Hints for profilers, debuggers and the caching allocator.
 
 
-@rule("profiler._record_function_exit", "aten.record_stream", "aten.retain_grad", "aten._propagate_xla_data")
+@rule(
+    "aten.record_stream retain_grad _propagate_xla_data _assert_tensor_metadata _print sym_constrain_range",
+    "aten.sym_constrain_range_for_size",
+    "profiler._record_function_exit",
+)
 def note(*unused: Value, **named: Value) -> Estimate:
     """Nothing."""
     return free(alias=False)
-
-
-rule("aten._assert_tensor_metadata _print sym_constrain_range sym_constrain_range_for_size").derived(note)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from graphflops.cost import Estimate, data_dependent
-from graphflops.dims import Dim, broadcast, dim_min, prod, total
-from graphflops.errors import ShapeError
+from graphflops.dims import broadcast, dim_min, prod, total
 from graphflops.rules.cumulative import comparisons
 from graphflops.rules.distance import of_vectors
 from graphflops.rules.elementwise import float_result
 from graphflops.rules.lapack import halvings
 from graphflops.rules.operands import Operands
+from graphflops.rules.parts import require_few
 from graphflops.rules.reduce import (
     accumulated,
     amax_backward,
@@ -59,12 +59,6 @@ def quantile(x: TensorType, q: TensorType | float, dim: int | None = None, keepd
     return Estimate((out,), vector_flops=comparisons(x, dim) + 3 * out.numel, reads=(x, queries))
 
 
-@rule("aten.histc")
-def histc(x: TensorType, bins: int = 100) -> Estimate:
-    """Each element shifted, scaled, rounded to its bin and added there: four operations."""
-    return Estimate((x.like((bins,)),), vector_flops=4 * x.numel, reads=(x,))
-
-
 @rule("aten.histogram").takes("x bins? * weight?")
 def histogram(of: Operands, *, density: bool = False) -> Estimate:
     """Each element shifted, scaled, rounded to its bin and added there, four operations; or a search among given edges."""
@@ -74,16 +68,6 @@ def histogram(of: Operands, *, density: bool = False) -> Estimate:
     work = each * x.numel + DENSITY * out.numel * density
     reads = (x, edges if edges is bins else None, weight)
     return Estimate((out, edges.like()), vector_flops=work, reads=reads)
-
-
-_MOST_RESULTS = 100_000
-
-
-def whole(size: Dim, of: str) -> int:
-    """The size as a number; raises ShapeError where it is not known or absurd, as it says how many results exist."""
-    if isinstance(size, int) and size <= _MOST_RESULTS:
-        return size
-    raise ShapeError(f"the number of {of} must be known and no more than {_MOST_RESULTS}, not {size}")
 
 
 @rule("aten._histogramdd_bin_edges").takes("x bins= * range? weight?")
@@ -111,7 +95,11 @@ def histogramdd_from_bins(
 def histogramdd(of: Operands) -> Estimate:
     """As `histogram` for points of several coordinates, which lie in the last axis."""
     x, bins, range, weight, density = of
-    counts = bins if isinstance(bins, tuple) else (bins,) * whole(x.shape[-1], "coordinates")
+    counts, coordinates = bins, x.shape[-1]
+    if not isinstance(bins, tuple):
+        require(isinstance(coordinates, int), f"the number of coordinates must be known, not {coordinates}")
+        require_few(coordinates, "coordinates")
+        counts = (bins,) * coordinates
     filled = histogramdd_from_bins(x, counts, weight=weight, density=bool(density))
     if tensors_of(counts):
         return replace(filled, out=(*filled.out, *(edges.like() for edges in counts)))

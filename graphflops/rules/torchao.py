@@ -103,18 +103,12 @@ def to_sparse(weight: TensorType) -> Estimate:
     return Estimate((weight.like((rows, floor_div(columns, 2))), places), reads=(weight,))
 
 
-@rule("float8_sparse.fp8_sparse_mm")
-def fp8_sparse_mm(
-    x: TensorType,
-    packed: TensorType,
-    bias: TensorType | None,
-    alpha: TensorType,
-    out_features: Dim,
-    *attributes: object,
-) -> Estimate:
+@rule("float8_sparse.fp8_sparse_mm").takes("x packed bias? alpha out_features=")
+def fp8_sparse_mm(of: Operands, *attributes: object) -> Estimate:
     """A product with the half of the weights that is kept; each result takes one scale."""
-    kept = floor_div(x.shape[-1] * out_features, 2)
-    return scaled_product(x, kept, out_features, FLOAT32, packed, alpha, bias=bias, per_result=1)
+    x, packed, bias, alpha, features = of
+    kept = floor_div(x.shape[-1] * features, 2)
+    return scaled_product(x, kept, features, FLOAT32, packed, alpha, bias=bias, per_result=1)
 
 
 @rule("blocksparse.int_addmm").takes("rows columns values a left right")
@@ -137,19 +131,13 @@ def dynamic_int4_linear(of: Operands) -> Estimate:
     return product.plus(vector_flops=more, matrix_dtype=INT8)
 
 
-@rule("torchao.qscaled_dot_product", kind="attention")
-def quantized_attention(
-    query: TensorType,
-    key: TensorType,
-    value: TensorType,
-    attn_mask: TensorType | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *attributes: object,
-) -> Estimate:
+@rule("torchao.qscaled_dot_product", kind="attention").takes(
+    "query key value attn_mask? dropout_p? is_causal?"
+)
+def quantized_attention(of: Operands, *attributes: object) -> Estimate:
     """Attention over quantised operands; probabilities and results are quantised again."""
-    problem = attend(query, key, value, attn_mask, right=0 if is_causal else None)
-    return problem.forward(query.like()).plus(vector_flops=QUANTIZE * (problem.scores + query.numel))
+    problem = attend(of.query, of.key, of.value, of.attn_mask, right=0 if of.is_causal else None)
+    return problem.forward(of.query.like()).plus(vector_flops=QUANTIZE * (problem.scores + of.query.numel))
 
 
 @rule("torchao._scaled_embedding_bag", kind="gather").takes(

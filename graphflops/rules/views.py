@@ -213,11 +213,11 @@ def split_dim(a: TensorType, dim: int, outer_length: Dim) -> Estimate:
 
 
 @rule("aten.unfold")
-def unfold(x: TensorType, dimension: int, size: Dim, step: Dim) -> Estimate:
+def unfold(x: TensorType, dim: int, size: Dim, step: Dim) -> Estimate:
     """Every window of an axis, the positions inside a window as a last axis."""
     if x.rank == 0:
         return free(overlapping(x, (size,)))
-    place = axis(dimension, x.rank)
+    place = axis(dim, x.rank)
     length = x.shape[place]
     require(not at_least(size, length + 1), f"a window of {size} does not fit {length} positions")
     windows = floor_div(x.shape[place] - size, step) + 1

@@ -28,6 +28,9 @@ PAIR = (t(8), t(2, 3))  # 14 elements
         ("aten._foreach_copy.default", (PAIR, PAIR), {}, 0, 0),
         ("aten._foreach_copy.default", (PAIR, (t(8, dtype="float16"), t(2, 3))), {}, 8, 0),
         ("aten._foreach_zero.default", (PAIR,), {}, 0, 0),
+        # as files of torch before 2.7 have them
+        ("aten._foreach_sub.List", (), {"self": PAIR, "other": PAIR, "alpha": 2}, 2 * 14, 0),
+        ("aten._foreach_addcmul.Scalar", (), {"self": PAIR, "tensor1": PAIR, "tensor2": PAIR}, 2 * 14, 0),
     ],
 )
 def test_each_item_is_priced_by_itself(op, operands, keywords, flops, evaluations) -> None:

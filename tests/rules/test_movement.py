@@ -357,7 +357,7 @@ def test_lengths_that_only_data_tells_are_named() -> None:
         ("aten.expand", "x", {"x": t(1, 4), "size": (8, 4)}, 32, 128, 16),
         ("aten.expand", "x", {"x": t(8, 4), "size": (8, 4)}, 0, 0, 0),
         ("aten.repeat", "x", {"x": t(4), "repeats": (8,)}, 32, 128, 16),
-        ("aten.unfold", "x", {"x": t(10), "dimension": 0, "size": 3, "step": 1}, 24, 96, 40),
+        ("aten.unfold", "x", {"x": t(10), "dim": 0, "size": 3, "step": 1}, 24, 96, 40),
         (
             "aten.im2col",
             "x",
@@ -394,7 +394,7 @@ def test_gradients(
     [("unbind", (0,)), ("split", (1,)), ("tensor_split", (10**9,)), ("chunk", (10**9,))],
 )
 def test_an_absurd_number_of_pieces_is_refused_at_once(op, arguments):
-    with pytest.raises(ShapeError, match="1000000000 pieces of one tensor"):
+    with pytest.raises(ShapeError, match="1000000000 pieces are too many"):
         price(f"aten.{op}", t(10**9), *arguments)
 
 

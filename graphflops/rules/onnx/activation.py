@@ -225,16 +225,11 @@ def rows_of(x: TensorType, axis: int) -> TensorType:
     return x.view((x.like(x.shape[:place]).numel, x.like(x.shape[place:]).numel))
 
 
-def softmax(x: TensorType, *, axis: int = -1, along: Callable[[TensorType, int], Estimate]) -> Estimate:
-    """As of ATen, along one axis."""
-    return along(x, axis)
-
-
-def softmax_of_rows(
-    x: TensorType, *, axis: int = 1, along: Callable[[TensorType, int], Estimate]
+def softmax(
+    x: TensorType, *, axis: int = -1, along: Callable[[TensorType, int], Estimate], of_rows: bool = False
 ) -> Estimate:
-    """As in later versions, over all axes from the one named on."""
-    return replace(along(rows_of(x, axis), 1), out=(x.like(),), reads=(x,))
+    """As of ATen, along one axis; in old versions over all axes from it on."""
+    return replace(along(rows_of(x, axis), 1), out=(x.like(),), reads=(x,)) if of_rows else along(x, axis)
 
 
 def hardmax(x: TensorType, axis: int) -> Estimate:
@@ -249,4 +244,6 @@ for _name, _says, _along in (
     ("Hardmax", "A comparison per element; zeros and ones are written without arithmetic.", hardmax),
 ):
     rule(f"onnx.{_name}").derived(softmax, says=_says, along=_along)
-    rule(f"onnx.{_name}.1", f"onnx.{_name}.11").derived(softmax_of_rows, along=_along)
+    rule(f"onnx.{_name}.1", f"onnx.{_name}.11").derived(
+        softmax, says=_says, usually={"axis": 1}, along=_along, of_rows=True
+    )

@@ -306,11 +306,16 @@ def _fitting(mask: TensorType | None, queries: Dim, keys: Dim) -> TensorType | N
 
 @rule("onnx.RotaryEmbedding", kind="elementwise").takes("x cos_cache sin_cache position_ids?")
 def rotary_embedding(of: Operands, *, num_heads: int = 0, rotary_embedding_dim: int = 0) -> Estimate:
-    """Two products and a sum per rotated element; of the caches, the rows of the positions given are read."""
-    x, cache, places = of.x, of.cos_cache, of.position_ids
+    """Two products and a sum per rotated element; of the caches, the rows of the positions given are read.
+
+    A single position is that of the first row; several per row are each for a section of the channels.
+    """
+    x, rows, places, width = of.x, of.cos_cache, of.position_ids, rotary_embedding_dim
     apart = _split(x, num_heads) if num_heads or x.rank == 4 else x
-    turned = rotary_embedding_dim or apart.shape[-1]
-    meet(2 * cache.shape[-1], turned, f"a table {cache} for {turned} numbers in pairs")
-    rotation = rotated(apart, width=rotary_embedding_dim)
-    rows = cache if places is None else cache.like((*places.shape, cache.shape[-1]))
+    if width or apart is not x or x.rank == 4:
+        turned = width or apart.shape[-1]
+        meet(2 * rows.shape[-1], turned, f"a table {rows} for {turned} numbers in pairs")
+    rotation = rotated(apart, width=width)
+    if places is not None:
+        rows = rows.like((*(places.shape[-2:] if places.rank > 1 else x.shape[-2:-1]), rows.shape[-1]))
     return fused((x.like(),), rotation, reads=(x, rows, rows, places))

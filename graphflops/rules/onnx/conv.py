@@ -14,7 +14,7 @@ from graphflops.cost import Estimate
 from graphflops.dims import Dim, at_least, ceil_div, differ, dim_min, prod
 from graphflops.rules import pool
 from graphflops.rules.conv import convolved, upsampled
-from graphflops.rules.onnx.entries import fused, in_32_bits, require_scales, sizes, unknown
+from graphflops.rules.onnx.entries import in_32_bits, require_scales, sizes, unknown
 from graphflops.rules.onnx.reduce import REDUCTIONS, Reduction
 from graphflops.rules.operands import Derived, Operands
 from graphflops.rules.pool import adaptive, outputs, windowed
@@ -22,7 +22,6 @@ from graphflops.rules.reduce import indexed
 from graphflops.rules.registry import require, rule
 from graphflops.rules.resample import deformed
 from graphflops.rules.shapes import shown
-from graphflops.rules.work import activation as activation_named
 from graphflops.tensor import TensorType
 
 KIND = "convolution"
@@ -147,18 +146,6 @@ def deformable_convolution(of: Operands, **geometry: Any) -> Estimate:
         fits = given is None or not any(map(differ, given.shape[1:], (each * taps, *sizes)))
         require(fits, f"{given} for {each * taps} numbers at each of {shown(sizes)} positions")
     return deformed(of.x, of.w, of.offset, of.mask, of.bias, sizes, of.group)
-
-
-@rule("onnx.CausalConvWithState", product=("x", "w")).takes("x w bias? past_state?")
-def causal_convolution(of: Operands, *, activation: str = "none") -> Estimate:
-    """A causal convolution of each channel, and an activation."""
-    x, w, past = of.x, of.w, of.past_state
-    require(x.rank == 3 and w.rank == 3, f"a weight {w} does not fit an input {x}")
-    kept = w.shape[2] - 1
-    require(past is None or not differ(past.shape[2], kept), f"a state {past} of {kept} steps")
-    product = convolved(x, w, of.bias, x.shape[2:], x.shape[1])
-    activated = activation_named(activation).on(x.numel)
-    return fused((x.like(), x.like((*x.shape[:2], kept))), product, activated, reads=(*of,))
 
 
 MAXIMUM, AVERAGE = REDUCTIONS["ReduceMax"], REDUCTIONS["ReduceMean"]

@@ -12,6 +12,7 @@ from graphflops.dims import Dim, at_least, ceil_div, differ, dim_min, floor_div,
 from graphflops.rules.indexing import combined, functional
 from graphflops.rules.onnx import values
 from graphflops.rules.onnx.entries import Numbers, Outputs, chosen_axes, many, size, sizes, unknown
+from graphflops.rules.parts import require_few
 from graphflops.rules.rearrange import bordered
 from graphflops.rules.registry import require, require_known, rule
 from graphflops.rules.shapes import Shape, kept_by_onnx_slice, replaced, shown, start_of_slice
@@ -208,20 +209,18 @@ def split_evenly(x: TensorType, split: Numbers = None, *, axis: int = 0, outputs
     return split_by(x, split, axis=axis, outputs=outputs)
 
 
-MOST_PIECES = 100_000
-
-
 def split_lengths(length: Dim, given: Numbers, count: int) -> tuple[Dim, ...]:
     """The lengths of the pieces: as given, else `count` equal ones."""
     if given is not None:
         said = many(given)
         said = count if said is None else said
         require(count in (0, said), f"{said} lengths are given for {count} pieces")
-        require(said <= MOST_PIECES, f"{said} pieces are too many")
+        require_few(said)
         lengths = sizes(given) or tuple(unknown("split", place) for place in range(said))
         meet(total(lengths), length, f"{shown(lengths)} do not add up to {length}")
         return lengths
-    require(0 < count <= MOST_PIECES, f"{count} is not a valid number of pieces")
+    require(count > 0, f"{count} is not a valid number of pieces")
+    require_few(count)
     step = ceil_div(length, count)
     if isinstance(length, int) and isinstance(step, int):
         require(length == 0 or step * (count - 1) <= length, f"{length} do not make {count} pieces of {step}")

@@ -17,7 +17,7 @@ from graphflops.rules.matmul import matmul
 from graphflops.rules.norm import MEAN_SQUARE, NORMALISE
 from graphflops.rules.onnx import attention
 from graphflops.rules.onnx.entries import Outputs, Touched, fused, said, size, work
-from graphflops.rules.operands import Operands, takes
+from graphflops.rules.operands import Operands
 from graphflops.rules.quantized import DEQUANTIZE, QUANTIZE
 from graphflops.rules.registry import require, rule
 from graphflops.tensor import TensorType
@@ -28,23 +28,8 @@ KIND = "attention"
 BUCKETED = 8  # a distance 1, its magnitude 1, a comparison 1, a ratio 1, a product 1, a sum 1, bounds 2; and a logarithm
 
 
-@takes("x positions cos_cache sin_cache")
-def rotary_embedding(of: Operands, *, num_heads: int = 0, rotary_embedding_dim: int = 0) -> Estimate:
-    """The rotation of `x`, which reads a row of each table per position: the last two axes of `positions`, or one."""
-    by_heads = by_head(of.x, num_heads) if of.x.rank == 3 and num_heads else of.x
-    places = of.positions.shape[-2:] if of.positions.rank > 1 else of.x.shape[-2:-1]
-    rows = of.cos_cache.like((*places, of.cos_cache.shape[-1]))
-    rotation = attention.rotated(by_heads, width=rotary_embedding_dim)
-    return fused((of.x.like(),), rotation, reads=(of.x, of.positions, rows, rows))
-
-
-rule("com.microsoft.RotaryEmbedding", kind="elementwise").derived(
-    rotary_embedding,
-    says="Two products and a sum per rotated element; a single position is that of the first row.",
-)
-rule("com.microsoft.MRotaryEmbedding", kind="elementwise").derived(
-    rotary_embedding,
-    says="As RotaryEmbedding with three positions per row, each for a section of the channels.",
+rule("com.microsoft.RotaryEmbedding", "com.microsoft.MRotaryEmbedding", kind="elementwise").derived(
+    attention.rotary_embedding, order="x position_ids cos_cache sin_cache"
 )
 
 
@@ -147,7 +132,6 @@ def decoder_attention(of: Operands, *, num_heads: int, outputs: Outputs = (True,
 
 
 NORMED = MEAN_SQUARE + NORMALISE + 1  # a root mean square norm with a weight, per element
-CAPPED = 2  # divide 1, multiply 1; and a tanh
 
 
 def prepared(of: Operands, query: TensorType, key: TensorType) -> tuple[Estimate, Estimate]:
@@ -168,7 +152,7 @@ def prepared(of: Operands, query: TensorType, key: TensorType) -> tuple[Estimate
 def reshaped_scores(problem: Attention, softcap: float, sink: bool) -> Estimate:
     """A tanh cap on the scores, and one more term in each row's sum."""
     capped = problem.scores * (softcap != 0)
-    return work(CAPPED * capped + problem.rows * sink, capped + problem.rows * sink)
+    return work(attention.SOFTCAP * capped + problem.rows * sink, capped + problem.rows * sink)
 
 
 @rule("com.microsoft.GroupQueryAttention", product=("query", "key")).takes(
@@ -198,22 +182,22 @@ def group_query_attention(of: Operands, *, outputs: Outputs = (True,), **others:
         ),
     )
     reads = of.but("past_key past_value cos_cache sin_cache q_norm_weight k_norm_weight query_seqlens")
-    scores = (q.like((*q.shape[:-1], keys)),)
-    return grouped(problem, (q, k, v), (of.past_key, of.past_value), keys, parts, reads, outputs, scores)
+    scores = q.like((*q.shape[:-1], keys))
+    return grouped(of, problem, (q, k, v), keys, parts, reads, outputs, scores)
 
 
 def grouped(
+    of: Operands,
     problem: Attention,
     given: tuple[TensorType, TensorType, TensorType],
-    pasts: tuple[TensorType | None, TensorType | None],
     keys: Dim,
     parts: tuple[Estimate, ...],
     reads: Touched,
     outputs: Outputs,
-    more: tuple[TensorType, ...] = (),
+    *more: TensorType,
 ) -> Estimate:
     """Attention of grouped heads over a cache, and the parts that go with it; `more` are further results."""
-    q, k, v = given
+    (q, k, v), pasts = given, of.named("past_key past_value")
     # In place where the past is provably long enough, else it grows.
     shared = [past is not None and at_least(past.shape[-2], keys) for past in pasts]
     return attention.attended(

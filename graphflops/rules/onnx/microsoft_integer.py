@@ -18,7 +18,7 @@ from graphflops.rules.onnx.entries import Outputs, fused, onnx_dtype, require_sc
 from graphflops.rules.onnx.microsoft_qlinear import quantized_product
 from graphflops.rules.onnx.reduce import gemm
 from graphflops.rules.operands import Operands, takes
-from graphflops.rules.quantized import DEQUANTIZE, MIN_MAX, QUANTIZE, convert
+from graphflops.rules.quantized import MIN_MAX, QUANTIZE, TO_FLOAT, convert
 from graphflops.rules.reduce import reduction
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import only_result
@@ -28,7 +28,6 @@ from graphflops.tensor import INT8, INT32, UINT8, UINT32, TensorType
 
 KIND = "product"
 
-TO_FLOAT = DEQUANTIZE - 1  # convert 1, multiply by both scales 1
 FROM_FLOAT = QUANTIZE - 1  # without a zero point
 
 

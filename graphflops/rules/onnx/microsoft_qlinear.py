@@ -39,7 +39,7 @@ from graphflops.rules.quantized import DEQUANTIZE, QUANTIZE, convert
 from graphflops.rules.reduce import SOFTMAX, reduction
 from graphflops.rules.registry import find, require, rule
 from graphflops.rules.shapes import axis as axis_of
-from graphflops.rules.shapes import only_result, replaced
+from graphflops.rules.shapes import only_result, replaced, results
 from graphflops.rules.work import WORK, Work
 from graphflops.rules.work import activation as activation_named
 from graphflops.tensor import UINT8, DType, TensorType
@@ -102,12 +102,6 @@ def transposed_convolution_with_pads(of: Operands, **geometry: Any) -> Estimate:
     return estimate.plus(reads=(of.pads,))
 
 
-@rule("com.microsoft.NhwcMaxPool", kind="pooling")
-def channels_last_max_pool(x: TensorType, **geometry: Any) -> Estimate:
-    """As MaxPool, channels at the end."""
-    return moved(conv.maxima(channels_first(x), **geometry))
-
-
 @rule("com.microsoft.MaxpoolWithMask", kind="pooling")
 def masked_max_pool(x: TensorType, mask: TensorType, **geometry: Any) -> Estimate:
     """As MaxPool, with a choice by the mask per window element."""
@@ -131,6 +125,7 @@ for _name in (
     *("GridSample", "QLinearConv", "QLinearAveragePool"),
 ):
     rule(f"com.ms.internal.nhwc.{_name}").derived(turned, called=_name)
+rule("com.microsoft.NhwcMaxPool", kind="pooling").derived(turned, results(0), called="MaxPool")
 
 
 # Channels in blocks, whose sizes depend on the machine.
@@ -154,10 +149,7 @@ def reorder_output(x: TensorType, *, channels: int = 0, channels_last: int = 0) 
     return Estimate((to_the_end(out).like() if channels_last else out,), reads=(out,))
 
 
-@rule("com.microsoft.nchwc.Upsample", kind="resampling")
-def upsample(x: TensorType, *, scales: conv.Ints, mode: str = "nearest") -> Estimate:
-    """Repeats every element, or in linear mode interpolates between neighbours."""
-    return resize_by_factors(x, tuple(map(float, scales)), mode=mode)
+rule("com.microsoft.nchwc.Upsample", kind="resampling").derived(resize_by_factors, order="x")
 
 
 NARROW = WORK["quantize_float"].flops
@@ -229,12 +221,12 @@ def qlinear_matmul(of: Operands) -> Estimate:
     return quantized_product(matmul(of.a, of.b), of.a, of.b, dtype=dtype, reads=of.but("a b"))
 
 
-@rule("onnx.QLinearConv", product=("x", "w")).takes(
-    "x x_scale x_zero_point w w_scale w_zero_point y_scale y_zero_point bias?"
+@rule("onnx.QLinearConv", "com.microsoft.QLinearConv", product=("x", "w")).takes(
+    "x x_scale x_zero_point w w_scale w_zero_point y_scale y_zero_point bias?; channels_last=0"
 )
 def qlinear_conv(of: Operands, **geometry: Any) -> Estimate:
     """A convolution of integers; zero points taken off both operands, six operations to quantize each result."""
-    product = conv.convolution(of.x, of.w, of.bias, **geometry)
+    product = either_way(lambda x: conv.convolution(x, of.w, of.bias, **geometry), of.x, of.channels_last)
     require_scales((), of.x_scale, of.x_zero_point, of.y_scale, of.y_zero_point)
     require_scales(of.w.shape[:1], of.w_scale, of.w_zero_point)
     return quantized_product(product, of.x, of.w, dtype=of.y_zero_point.dtype, reads=of.but("x w bias"))
@@ -296,24 +288,19 @@ def _reduce_mean(x: TensorType, *, axes: conv.Ints, keepdims: int) -> Estimate:
     return reduction(x, axes, bool(keepdims), final=1)
 
 
-def _average_pool(
-    x: TensorType, *, kernel_shape: conv.Ints, channels_last: int = 0, **geometry: Any
+def _pooled(
+    x: TensorType, *, pool: Callable[..., Estimate], channels_last: int = 0, **geometry: Any
 ) -> Estimate:
     """An addition per window element and a division per result."""
-    return either_way(partial(conv.average_pool, kernel_shape=kernel_shape, **geometry), x, channels_last)
-
-
-def _global_average_pool(x: TensorType, *, channels_last: int = 0) -> Estimate:
-    """An addition per element and a division per channel."""
-    return either_way(conv.global_average_pool, x, channels_last)
+    return either_way(partial(pool, **geometry), x, channels_last)
 
 
 rule("com.microsoft.QLinearSigmoid")(Between(_pointwise, function="sigmoid"))
 rule("com.microsoft.QLinearLeakyRelu")(Between(_pointwise, function="leaky_relu"))
 rule("com.microsoft.QLinearSoftmax", kind="softmax")(Between(_softmax))
 rule("com.microsoft.QLinearReduceMean", kind="reduction")(Between(_reduce_mean))
-rule("com.microsoft.QLinearAveragePool", kind="pooling")(Between(_average_pool))
-rule("com.microsoft.QLinearGlobalAveragePool")(Between(_global_average_pool))
+rule("com.microsoft.QLinearAveragePool", kind="pooling")(Between(_pooled, pool=conv.average_pool))
+rule("com.microsoft.QLinearGlobalAveragePool")(Between(_pooled, pool=conv.global_average_pool))
 
 
 @rule("com.microsoft.QLinearWhere", kind="elementwise").takes(
@@ -334,11 +321,3 @@ def qlinear_concat(y_scale: TensorType, y_zero_point: TensorType, *inputs: Tenso
     out = joined(inputs[::3], axis).like(dtype=y_zero_point.dtype)
     work = (DEQUANTIZE + QUANTIZE) * out.numel
     return Estimate((out,), vector_flops=work, reads=(y_scale, y_zero_point, *inputs))
-
-
-@rule("com.microsoft.QLinearConv", product=("x", "w")).takes(
-    "x x_scale x_zero_point w w_scale w_zero_point y_scale y_zero_point bias?"
-)
-def qlinear_conv_either_way(of: Operands, *, channels_last: int = 0, **geometry: Any) -> Estimate:
-    """As QLinearConv, with channels first or last."""
-    return either_way(lambda x: qlinear_conv(x, *of.but("x"), **geometry), of.x, channels_last)

@@ -170,8 +170,7 @@ def dynamic_sparse_attention(of: Operands, *, outputs: Outputs = (True,)) -> Est
     problem = to_places(q, v, prod(q.shape[:-1]) * met)
     reads = of.named("query key value auxiliary_key auxiliary_value selected_indices selected_counts")
     reads += of.named("seqlens_k total_sequence_length position_ids head_sink")
-    parts, pasts = prepared(of, q, k), (of.past_key, of.past_value)
-    return grouped(problem, (q, k, v), pasts, keys, parts, reads, outputs)
+    return grouped(of, problem, (q, k, v), keys, prepared(of, q, k), reads, outputs)
 
 
 @rule("com.microsoft.SparsePagedAttention", product=("query", "key")).takes(

@@ -18,12 +18,12 @@ from graphflops.rules.onnx.creation import range_ as onnx_range
 from graphflops.rules.onnx.indexing import slice_
 from graphflops.rules.onnx.norm import dropout
 from graphflops.rules.operands import Operands, takes
+from graphflops.rules.parts import copied_out
 from graphflops.rules.quantized import DEQUANTIZE, QUANTIZE
 from graphflops.rules.reduce import SOFTMAX
 from graphflops.rules.registry import require, rule
 from graphflops.rules.resample import suppression
-from graphflops.rules.shapes import axis as axis_of
-from graphflops.rules.shapes import replaced
+from graphflops.rules.views import unfold
 from graphflops.rules.work import WORK
 from graphflops.tensor import BOOL, FLOAT32, INT32, INT64, STRING, UINT8, UINT32, TensorType
 
@@ -45,17 +45,12 @@ def copied(x: TensorType) -> Estimate:
     return Estimate((replace(x.like(), value=x.value),), reads=(x,))
 
 
-rule("com.microsoft.TorchEmbedding", kind="gather").derived(
-    embedding, says="One row of the table per index.", order="weight indices _ _"
+rule("com.microsoft.TorchEmbedding", kind="gather").derived(embedding, order="weight indices _ _")
+
+
+rule("com.microsoft.UnfoldTensor", kind="movement").derived(
+    unfold, copied_out, order="x", usually={"dim": -1, "step": 1}
 )
-
-
-@rule("com.microsoft.UnfoldTensor", kind="movement")
-def unfold_tensor(x: TensorType, *, size: int, dim: int = -1, step: int = 1) -> Estimate:
-    """Every window along an axis, as a new last axis: a copy."""
-    place = axis_of(dim, x.rank)
-    count = floor_div(x.shape[place] - size, step) + 1
-    return Estimate((x.like((*replaced(x.shape, place, count), size)),), reads=(x,))
 
 
 rule("com.microsoft.Inverse", kind="linear_algebra").derived(

@@ -57,11 +57,7 @@ def instance_normalization(x: TensorType, scale: TensorType, bias: TensorType) -
     return normalised(x, prod(x.shape[:2]), scale, bias)
 
 
-rule("onnx.GroupNormalization").derived(
-    of_groups,
-    says="Seven operations per element, a reciprocal root per group of each sample; scales of groups or of channels.",
-    order="x weight bias",
-)
+rule("onnx.GroupNormalization").derived(of_groups, order="x weight bias")  # of groups or of channels
 
 
 @takes("x scale bias?; axis=-1 stash_type=1")
@@ -129,16 +125,14 @@ def dropout_unless_tested(
 def _dropped(
     x: TensorType, training: bool = False, outputs: Outputs = (True,), mask: DType | None = None
 ) -> Estimate:
-    """Free: this version is inference only; a mask is of the operand's own type."""
+    """Free: this version is inference only; a mask is of the operand's own type, or later of truth values."""
     if not training and not is_wanted(outputs, 1):
         return free(replace(x.view(x.shape), value=x.value))
     return masked(x, x.dtype if mask is None else mask, training)
 
 
 rule("onnx.Dropout.7").derived(_dropped, order="x", training=False)
-rule("onnx.Dropout.10").derived(
-    _dropped, says="Free: this version is inference only.", order="x", training=False, mask=BOOL
-)
+rule("onnx.Dropout.10").derived(_dropped, order="x", training=False, mask=BOOL)
 
 
 KIND = "normalisation"
@@ -154,20 +148,17 @@ def after_sum(x: TensorType, *added: TensorType | None, norm: Estimate, statisti
 
 @rule("com.microsoft.SkipLayerNormalization").takes("x skip gamma beta? bias?")
 def skip_layer_normalization(of: Operands, *, statistics: int = STATISTICS) -> Estimate:
-    """One addition per element for `skip` and one for a bias, then as LayerNormalization over the last axis."""
+    """One addition per element for `skip` and one for a bias, then a norm over the last axis, as LayerNormalization's."""
     norm = normalised(of.x, prod(of.x.shape[:-1]), of.gamma, of.beta, statistics)
     return after_sum(of.x, of.skip, of.bias, norm=norm)
 
 
 rule("com.microsoft.SkipSimplifiedLayerNormalization", "onnx.SkipSimplifiedLayerNormalization").derived(
-    skip_layer_normalization,
-    says="One addition per element for `skip` and one for a bias, then the root mean square over the last axis.",
-    order="x skip gamma bias",
-    statistics=MEAN_SQUARE,
+    skip_layer_normalization, order="x skip gamma bias", statistics=MEAN_SQUARE
 )
 
 
-@rule("com.microsoft.GroupNorm").takes("x gamma beta skip? bias?")
+@rule("com.microsoft.GroupNorm", "com.microsoft.SkipGroupNorm").takes("x gamma beta skip? bias?")
 def group_norm(of: Operands, *, activation: int, groups: int, channels_last: int = 1) -> Estimate:
     """Seven operations per element, of the sum with `skip` and a bias, a reciprocal root per group; and an optional silu."""
     channels = of.x.shape[-1 if channels_last else 1]
@@ -178,9 +169,6 @@ def group_norm(of: Operands, *, activation: int, groups: int, channels_last: int
     if of.skip is None:
         return done
     return after_sum(of.x, of.skip, of.bias, norm=done, statistics=False)
-
-
-rule("com.microsoft.SkipGroupNorm").derived(group_norm)
 
 
 @rule("com.microsoft.BranchwiseRMSNorm")
@@ -283,10 +271,7 @@ def optimized(
     norm_coefficient: float = 0.0,
     norm_coefficient_post: float = 0.0,
 ) -> Estimate:
-    """New tensors and states; `tensors` holds all tensors, then all gradients, then `states` states of each.
-
-    Two operations more for a norm's gradient, one for shrinking afterwards.
-    """
+    """New tensors and states; `tensors` holds all tensors, then all gradients, then `states` states of each."""
     groups = 2 + states
     require(len(tensors) % groups == 0, f"{len(tensors)} operands do not make {groups} for each tensor")
     many = len(tensors) // groups

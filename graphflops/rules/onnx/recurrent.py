@@ -159,43 +159,29 @@ def recurrence(rows: Dim, heads: Dim, width: Dim, depth: Dim, update_rule: str, 
     )
 
 
-@rule("com.microsoft.LinearAttention").takes(
+@rule("onnx.LinearAttention", "com.microsoft.LinearAttention").takes(
     "query key value past_state? decay? beta?; q_num_heads kv_num_heads state_window=0 update_rule='gated_delta'"
-)
-def linear_attention_of_rows(of: Operands) -> Estimate:
-    """One state per key head, for every row or the last few; several query heads may share a state."""
-    q_num_heads, kv_num_heads = of.q_num_heads, of.kv_num_heads
-    q, k, v = by_head(of.query, q_num_heads), by_head(of.key, kv_num_heads), by_head(of.value, kv_num_heads)
-    (batch, _, rows, width), depth = k.shape, v.shape[-1]
-    heads = max(q_num_heads, kv_num_heads)
-    more_reading = 2 * batch * rows * (heads - kv_num_heads) * width * depth
-    kept = (of.state_window,) if of.state_window else ()
-    state = (of.past_state or of.query).like((*kept, batch, kv_num_heads, width, depth))
-    decays = of.decay.numel if of.decay else 0
-    part = recurrence(batch * rows, kv_num_heads, width, depth, of.update_rule, decays)
-    out = q.like((batch, rows, heads * depth))
-    return fused((out, state), part, Estimate(matrix_flops=more_reading), reads=(*of,))
-
-
-@rule("onnx.LinearAttention", kind="other").takes(
-    "query key value past_state? decay? beta?; q_num_heads kv_num_heads update_rule='gated_delta'"
 )
 def linear_attention(of: Operands) -> Estimate:
     """Per row a product of key and value into the state and a product of the query with the state.
 
-    A decay scales the state, by an exponential for each of its numbers; a delta rule first takes out what the state holds
-    for the key: one product more, a difference and a scaling of the value.
+    There is one state per key head, for every row or the last few; query heads that share it scale their results apart.
     """
     q_num_heads, kv_num_heads = of.q_num_heads, of.kv_num_heads
     q, k, v = by_head(of.query, q_num_heads), by_head(of.key, kv_num_heads), by_head(of.value, kv_num_heads)
-    batch, _, rows, width = k.shape
+    (batch, _, rows, width), depth = k.shape, v.shape[-1]
     meet(q.shape[-1], width, f"query and key widths differ: {q.shape[-1]} and {width}")
     for given, numbers in ((of.decay, (kv_num_heads, kv_num_heads * width)), (of.beta, (1, kv_num_heads))):
         fits = given is None or not all(differ(given.shape[-1], number) for number in numbers)
         require(fits, f"{given} for {kv_num_heads} heads of {width}")
-    estimate = linear_attention_of_rows(*of, **of.attributes)
-    sharing = batch * rows * (q_num_heads - kv_num_heads) * v.shape[-1]  # query heads that share a state
-    return estimate.plus(vector_flops=sharing)
+    heads = max(q_num_heads, kv_num_heads)
+    kept = (of.state_window,) if of.state_window else ()
+    state = (of.past_state or of.query).like((*kept, batch, kv_num_heads, width, depth))
+    decays = of.decay.numel if of.decay else 0
+    part = recurrence(batch * rows, kv_num_heads, width, depth, of.update_rule, decays)
+    sharing = batch * rows * (heads - kv_num_heads) * depth
+    more = Estimate(matrix_flops=2 * width * sharing, vector_flops=sharing)
+    return fused((q.like((batch, rows, heads * depth)), state), part, more, reads=(*of,))
 
 
 @rule("com.microsoft.GatedDeltaNet").takes(
@@ -233,12 +219,15 @@ def convolved(x: TensorType, weight: TensorType, bias: TensorType | None, activa
     return replace(after.on(x.numel), matrix_flops=2 * prod(weight.shape[2:]) * x.numel)
 
 
-@rule("com.microsoft.CausalConvWithState", product=("x", "weight")).takes(
+@rule("onnx.CausalConvWithState", "com.microsoft.CausalConvWithState", product=("x", "weight")).takes(
     "x weight bias? past_state?; activation='none' channels_last=0 dilation=1 state_window=0"
 )
 def causal_convolution(of: Operands) -> Estimate:
     """A causal depthwise convolution along the last spatial axis; its last inputs are returned as a state."""
-    x, length = of.x, (of.weight.shape[-1] - 1) * of.dilation
+    x, past, length = of.x, of.past_state, (of.weight.shape[-1] - 1) * of.dilation
+    require(x.rank > 2 and of.weight.rank == x.rank, f"a weight {of.weight} does not fit an input {x}")
+    held = past and past.shape[1 - x.rank if of.channels_last else -1]
+    require(past is None or not differ(held, length), f"a state {past} of {length} steps")
     rest = (x.shape[0], length, *x.shape[2:]) if of.channels_last else (*x.shape[:-1], length)
     state = x.like((*(of.state_window,) * (of.state_window > 0), *rest))
     return fused((x.like(), state), convolved(x, of.weight, of.bias, of.activation), reads=(*of,))

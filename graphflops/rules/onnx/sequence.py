@@ -11,7 +11,8 @@ from graphflops.rules.onnx.indexing import pieces, split_lengths
 from graphflops.rules.onnx.movement import joined
 from graphflops.rules.registry import require, rule
 from graphflops.rules.shapes import axis as place_of
-from graphflops.rules.shapes import replaced, same_elements, tensors_of
+from graphflops.rules.shapes import only_result, replaced, same_elements, tensors_of
+from graphflops.rules.views import unsqueeze
 from graphflops.tensor import BOOL, INT64, ElementType, OptionalType, SequenceType, TensorType, UnknownType
 
 KIND = "sequence"
@@ -158,21 +159,16 @@ def concat_from_sequence(x: SequenceType, *, axis: int, new_axis: int = 0) -> Es
     """Concatenates all elements along an axis, or stacks them along a new one."""
     items = tensors_of(listed(x) or ())
     if items:
-        rows = [_with_axis(item, axis) for item in items] if new_axis else items
+        rows = [only_result(unsqueeze(item, axis)) for item in items] if new_axis else items
         return Estimate((joined(rows, axis),), reads=items)
     if not isinstance(x.element, TensorType):
         return Estimate((UnknownType(),), unknown="nothing is known of the tensors that are joined")
-    whole = _with_axis(x.element, axis) if new_axis else x.element
+    whole = only_result(unsqueeze(x.element, axis)) if new_axis else x.element
     place = place_of(axis, whole.rank)
     each = whole.shape[place]
     length = VARIES if x.length is None or each is VARIES else each * x.length
     out = one_of(whole.like(replaced(whole.shape, place, length)))
     return Estimate((out,), reads=(out,) if isinstance(out, TensorType) else ())
-
-
-def _with_axis(x: TensorType, axis: int) -> TensorType:
-    place = place_of(axis, x.rank + 1)
-    return same_elements(x, (*x.shape[:place], 1, *x.shape[place:]))
 
 
 # Optional values.
