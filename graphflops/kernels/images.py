@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from math import prod
 
+from msgspec.structs import replace
+
 from graphflops.kernels.beside import is_mean, largest_power
 from graphflops.kernels.call import ConcreteCall, Tensor
 from graphflops.kernels.choices import constants, limits
@@ -17,6 +19,9 @@ from graphflops.kernels.moved import copied, copy_to, fill, is_last, of_rows, re
 
 _VOLUME_RANK = 5
 _PLANE_BLOCK = (32, 8)  # threads across and down a plane of results
+_WARP = 32  # threads
+_CHANNELS, _MOST_THREADS = limits("aten_2", "adaptive_avg_pool", "channels", "threads")
+(_PLACE,) = constants("aten_2", "adaptive_avg_pool", "place")
 _MOST_DOWN = 16  # blocks down the planes of an image, all together
 
 
@@ -36,6 +41,12 @@ def pooling(call: ConcreteCall, *, is_backward: bool = False) -> list[Kernel]:
     if is_backward:
         cover = Windows(x.numel, positions * out.numel / max(x.numel, 1))
         kernel = Kernel("pool", x.dtype, 0, 0, *moved[::-1], cover, variant=f"{variant}_backward")
+        if (
+            variant == "max_pool_volume"
+        ):  # a thread for each gradient adds it, beside others of the same element
+            kernel = replace(
+                kernel, family="scatter", sizes=Windows(out.numel, cover.positions), variant=variant
+            )
         return [*copied(call, again=True), *([] if name == "avg_pool" else [fill(x)]), kernel]
     window = Windows(out.numel, positions)
     if name == "adaptive_max_pool" and out.rank == IMAGE_RANK:
@@ -44,7 +55,23 @@ def pooling(call: ConcreteCall, *, is_backward: bool = False) -> list[Kernel]:
         blocks = max(_MOST_DOWN // max(channels, 1), 1)
         turns = -(-width // _PLANE_BLOCK[0]) * -(-height // (_PLANE_BLOCK[1] * blocks))
         window = Windows(out.numel // (height * width), window.positions * turns)
+    if variant == "adaptive_avg_pool_last":
+        window = Windows(out.numel, window.positions * _turns_of_last(out))
     return [*copied(call), Kernel("pool", x.dtype, 0, 0, *moved, window, variant=variant)]
+
+
+def _turns_of_last(out: Tensor) -> float:
+    """Channels of results that a thread takes one after the other, and the places of their windows in such."""
+    _, channels, *sides = out.shape
+    across = largest_power(channels, _WARP)
+    pieces = -(-channels // (across * _CHANNELS))
+    turns, threads = -(-channels // (across * pieces)) + _PLACE, _MOST_THREADS // across
+    for side in reversed(sides):
+        down = largest_power(side, threads)
+        threads //= down
+        results = -(-side // -(-side // (2 * down)))  # of a block
+        turns *= -(-results // down)
+    return turns
 
 
 def _window_positions(call: ConcreteCall, x: Tensor, out: Tensor) -> float:
@@ -56,7 +83,6 @@ def _window_positions(call: ConcreteCall, x: Tensor, out: Tensor) -> float:
     return call.cost.vector_flops / out.numel
 
 
-_WARP = 32  # threads
 _LINE = 256 * 8  # bits that are loaded together
 _TAPS = 4  # of a cubic interpolation, along an axis
 _CORNERS, _CORNERS_OF_CUBIC = 4, 16

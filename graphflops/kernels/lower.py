@@ -95,6 +95,8 @@ def _filled(call: ConcreteCall) -> list[Kernel]:
 def _pad(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     """The result filled with the padding, then the operand copied into it; one kernel without, or where elements repeat."""
     if call.arguments.get("mode") in moved.REPEATING:
+        if call.arguments.get("mode") == moved.REPEATING[0] and out.rank == IMAGE_RANK:
+            return [moved.reflected(out, x, "pool")]
         return [moved.elementwise(out, x.nbytes, out.full_bytes)]
     if out.numel == x.numel:
         return [moved.copy(x)]
@@ -236,6 +238,22 @@ def _dropout(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     return [*before, mask]
 
 
+def _drawn(call: ConcreteCall) -> list[Kernel]:
+    """One kernel. Weights of places are checked first: extremes and sums, which small kernels compare.
+
+    Without replacement the quotients of weights by random numbers are compared (Distributions.cpp of ATen).
+    """
+    kernels, x, out = moved.of_rows("random", call), call.operand("x"), call.out
+    if call.operator.name != "multinomial" or x is None or out is None or call.own.get("replacement"):
+        return kernels
+    rows = out.numel // max(out.shape[-1], 1)
+    whole, sums, small = moved.reduction(x, 1), moved.reduction(x, rows), moved.elementwise(out, 0, 0)
+    checks = [whole, small, whole, small, small, small, sums, small, small, small, small]
+    size = x.full_bytes
+    picked = replace(moved.reduction(x, rows), variant=_PAIRS[""]) if out.numel == rows else kernels[0]
+    return [*checks, *kernels, moved.elementwise(x, 2 * size, size), picked]
+
+
 _SORTING = frozenset({"sort", "argsort"})
 _SORTED_BY_WARP, _LEAST_SORTED, _SORTED_BY_BLOCK, _SORTED_ALONE, _RADIX = limits(
     *("aten_2", "sort", "warp", "least", "block", "alone", "radix")
@@ -284,7 +302,7 @@ _FORWARD: Mapping[str, moved.Lowering] = {
     "softmax": _softmax,
     "attention": attention.attention,
     "recurrent": products.recurrent,
-    "random": partial(moved.of_rows, "random"),
+    "random": _drawn,
     "dropout": _dropout,
     "collective": moved.collective,
     "foreach": foreach.foreach,
