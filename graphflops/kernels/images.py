@@ -20,7 +20,7 @@ from graphflops.kernels.moved import copied, copy_to, fill, is_last, of_rows, re
 _VOLUME_RANK = 5
 _PLANE_BLOCK = (32, 8)  # threads across and down a plane of results
 _WARP = 32  # threads
-_CHANNELS, _MOST_THREADS = limits("aten_2", "adaptive_avg_pool", "channels", "threads")
+(_CHANNELS,) = limits("aten_2", "adaptive_avg_pool", "channels")
 (_PLACE,) = constants("aten_2", "adaptive_avg_pool", "place")
 _MOST_DOWN = 16  # blocks down the planes of an image, all together
 
@@ -64,14 +64,8 @@ def _turns_of_last(out: Tensor) -> float:
     """Channels of results that a thread takes one after the other, and the places of their windows in such."""
     _, channels, *sides = out.shape
     across = largest_power(channels, _WARP)
-    pieces = -(-channels // (across * _CHANNELS))
-    turns, threads = -(-channels // (across * pieces)) + _PLACE, _MOST_THREADS // across
-    for side in reversed(sides):
-        down = largest_power(side, threads)
-        threads //= down
-        results = -(-side // -(-side // (2 * down)))  # of a block
-        turns *= -(-results // down)
-    return turns
+    taken = -(-channels // (across * -(-channels // (across * _CHANNELS))))
+    return (taken + _PLACE) * prod(-(-side // largest_power(side, _WARP)) for side in sides)
 
 
 def _window_positions(call: ConcreteCall, x: Tensor, out: Tensor) -> float:

@@ -239,19 +239,15 @@ def _dropout(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
 
 
 def _drawn(call: ConcreteCall) -> list[Kernel]:
-    """One kernel. Weights of places are checked first: extremes and sums, which small kernels compare.
-
-    Without replacement the quotients of weights by random numbers are compared (Distributions.cpp of ATen).
-    """
+    """One kernel. Weights by which places are drawn are checked first, then their quotients compared (Distributions.cpp)."""
     kernels, x, out = moved.of_rows("random", call), call.operand("x"), call.out
     if call.operator.name != "multinomial" or x is None or out is None or call.own.get("replacement"):
         return kernels
-    rows = out.numel // max(out.shape[-1], 1)
-    whole, sums, small = moved.reduction(x, 1), moved.reduction(x, rows), moved.elementwise(out, 0, 0)
-    checks = [whole, small, whole, small, small, small, sums, small, small, small, small]
-    size = x.full_bytes
-    picked = replace(moved.reduction(x, rows), variant=_PAIRS[""]) if out.numel == rows else kernels[0]
-    return [*checks, *kernels, moved.elementwise(x, 2 * size, size), picked]
+    rows, small = out.numel // max(out.shape[-1], 1), moved.elementwise(out, 0, 0)
+    whole, sums = moved.reduction(x, 1), moved.reduction(x, rows)
+    picked = replace(sums, variant=_PAIRS[""]) if out.numel == rows else kernels[0]
+    divided = moved.elementwise(x, 2 * x.full_bytes, x.full_bytes)
+    return [*[whole, small] * 2, *[small] * 2, sums, *[small] * 4, *kernels, divided, picked]
 
 
 _SORTING = frozenset({"sort", "argsort"})

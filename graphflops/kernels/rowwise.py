@@ -140,8 +140,8 @@ def rows_of(call: ConcreteCall, x: Tensor) -> Rows:
 
 # Batch norms as PyTorch and cuDNN compute them (Normalization.cuh of ATen)
 
-_ON_CHIP, _BLOCKS, _FEWEST_TURNS, _MOST_TURNS = limits(
-    *("cudnn_9", "batch_norm", "on_chip", "blocks", "fewest_turns", "most_turns")
+_ON_CHIP, _BLOCKS, *_TURNS = limits(
+    "cudnn_9", "batch_norm", "on_chip", "blocks", "fewest_turns", "most_turns"
 )
 _WARP = 32  # pixels
 (_LONE,) = limits("aten_2", "group_norm", "lone")
@@ -227,16 +227,13 @@ def _threads(pixels: int) -> int:
 
 
 def _applied(call: ConcreteCall, x: Tensor) -> list[Kernel]:
-    """One kernel with a block for each channel of each image; PyTorch's makes factors in half precision first, by two.
-
-    Where channels are last, cuDNN's has few blocks for an image, of which each takes a piece by turns.
-    """
+    """One kernel with a block for each channel of each image; PyTorch's makes factors in half precision first, by two."""
     channels, is_of_cudnn = _count(x), _is_of_cudnn(call, x)
     read, written = call.cost.moved
     factors = []
-    if is_of_cudnn and is_last(x):
+    if is_of_cudnn and is_last(x):  # few blocks of an image, each of which takes a piece of it by turns
         image = x.numel // max(x.shape[0], 1)
-        turns = max(largest_power(max(image // (_THREADS[-1] * _BLOCKS), 1), _MOST_TURNS), _FEWEST_TURNS)
+        turns = max(largest_power(max(image // (_THREADS[-1] * _BLOCKS), 1), _TURNS[1]), _TURNS[0])
         pieces = Rows(x.shape[0] * -(-image // (_THREADS[-1] * turns)), min(turns, -(-image // _THREADS[-1])))
         return [_of(call, x, read, written, pieces, "batch_norm_pieces")]
     if x.bits == HALF and not is_of_cudnn:  # the variance in float32, and the inverse of its root
