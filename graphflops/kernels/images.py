@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from math import prod
 
-from msgspec.structs import replace
-
 from graphflops.kernels.beside import is_mean, largest_power
 from graphflops.kernels.call import ConcreteCall, Tensor
 from graphflops.kernels.choices import constants, limits
@@ -39,14 +37,10 @@ def pooling(call: ConcreteCall, *, is_backward: bool = False) -> list[Kernel]:
     variant = f"{name}{'_volume' if x.rank >= _VOLUME_RANK else '_last' if is_last(x) else ''}"
     moved = (x.full_bytes, out.full_bytes + indices)
     if is_backward:
-        cover = Windows(x.numel, positions * out.numel / max(x.numel, 1))
+        # A thread for each gradient adds it where maxima are of volumes, else one for each element.
+        threads = out.numel if variant == "max_pool_volume" else x.numel
+        cover = Windows(threads, positions * out.numel / max(x.numel, 1))
         kernel = Kernel("pool", x.dtype, 0, 0, *moved[::-1], cover, variant=f"{variant}_backward")
-        if (
-            variant == "max_pool_volume"
-        ):  # a thread for each gradient adds it, beside others of the same element
-            kernel = replace(
-                kernel, family="scatter", sizes=Windows(out.numel, cover.positions), variant=variant
-            )
         return [*copied(call, again=True), *([] if name == "avg_pool" else [fill(x)]), kernel]
     window = Windows(out.numel, positions)
     if name == "adaptive_max_pool" and out.rank == IMAGE_RANK:
