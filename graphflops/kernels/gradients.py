@@ -22,7 +22,7 @@ from graphflops.kernels.call import ConcreteCall, Tensor, Work
 from graphflops.kernels.choices import limits
 from graphflops.kernels.gathered import added_sorted, rows_taken
 from graphflops.kernels.gradient_formulas import GradientKernels, axes_of, gradient_kernels
-from graphflops.kernels.kernel import IMAGE_RANK, Family, Kernel, Rows
+from graphflops.kernels.kernel import Family, Kernel, Rows
 from graphflops.kernels.lower import forward_kernels, kernels_inside
 from graphflops.ops.operator import Op, by_name, operator, orders
 from graphflops.passes.program import Backward
@@ -285,13 +285,9 @@ def _movement_backward(call: ConcreteCall) -> list[Kernel]:
         return [_converted(x, out) for x in wanted if out is not None and x.dtype != out.dtype]
     if name == "repeat" and out is not None:
         return [_summed(call, out, x) for x in wanted]
-    if (
-        name == "pad"
-        and out is not None
-        and out.rank == IMAGE_RANK
-        and call.arguments.get("mode") == "reflect"
-    ):
-        return [each for x in wanted for each in (moved.fill(x), moved.reflected(out, x, "scatter"))]
+    added = [] if out is None else [each for x in wanted for each in moved.reflected(call, x, out, "scatter")]
+    if added:
+        return [*map(moved.fill, wanted), *added]
     is_filled = name == "pad" and call.arguments.get("mode") in (None, "constant")
     copied = [call.operands[place] for place, has_memory in call.gradients if has_memory]
     return [*(map(moved.fill, wanted) if is_filled else ()), *map(moved.copy, copied)]

@@ -94,9 +94,9 @@ def _filled(call: ConcreteCall) -> list[Kernel]:
 @moved.on_operand
 def _pad(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     """The result filled with the padding, then the operand copied into it; one kernel without, or where elements repeat."""
+    if reflected := moved.reflected(call, x, out, "pool"):
+        return reflected
     if call.arguments.get("mode") in moved.REPEATING:
-        if call.arguments.get("mode") == moved.REPEATING[0] and out.rank == IMAGE_RANK:
-            return [moved.reflected(out, x, "pool")]
         return [moved.elementwise(out, x.nbytes, out.full_bytes)]
     if out.numel == x.numel:
         return [moved.copy(x)]
@@ -185,6 +185,8 @@ def _sorted(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
 @moved.on_operand
 def _moved(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     """One kernel; of joined parts with more axes than it takes one for each. Stacked parts have an axis less."""
+    if reflected := moved.reflected(call, x, out, "pool"):
+        return reflected
     parts, joins, axis = [*call.operands], call.operator.name in _JOINING, moved.axis_of(call, out.rank)
     is_inside = x.rank < out.rank and axis < x.rank  # stacked parts get a new axis only if it is the last
     if joins and (x.rank if is_inside else out.rank) > _MOST_AXES:

@@ -20,7 +20,17 @@ from graphflops.kernels.beside import merged, operand_copies
 from graphflops.kernels.call import ConcreteCall, Tensor
 from graphflops.kernels.choices import limits
 from graphflops.kernels.convolution import power_of_two, up
-from graphflops.kernels.kernel import HALF, INDEX_BYTES, Exchange, Family, Kernel, Rows, Strided, Windows
+from graphflops.kernels.kernel import (
+    HALF,
+    IMAGE_RANK,
+    INDEX_BYTES,
+    Exchange,
+    Family,
+    Kernel,
+    Rows,
+    Strided,
+    Windows,
+)
 from graphflops.passes.program import PricedCall
 from graphflops.tensor import TensorType
 
@@ -228,10 +238,13 @@ def _waste(axes: Sequence[tuple[int, Sequence[int]]], place: int, width: float) 
     return float(max(min(_SECTOR / users, steps[place] * width) - width, 0.0))
 
 
-def reflected(out: Tensor, x: Tensor, family: Family) -> Kernel:
-    """A thread for each element of a plane that a reflection pads, in blocks (ReflectionPad.cu of ATen)."""
+def reflected(call: ConcreteCall, x: Tensor, out: Tensor, family: Family) -> list[Kernel]:
+    """A thread for each element of a plane that a reflection pads, in blocks (ReflectionPad.cu of ATen); else none."""
+    is_reflection = call.operator.word == "reflection_pad2d" or call.arguments.get("mode") == REPEATING[0]
+    if not is_reflection or out.rank != IMAGE_RANK:
+        return []
     threads = Windows(prod(out.shape[:2]) * up(prod(out.shape[2:]), _PLANE), 0)
-    return Kernel(family, x.dtype, 0, 0, x.full_bytes, out.full_bytes, threads, variant="reflect")
+    return [Kernel(family, x.dtype, 0, 0, x.full_bytes, out.full_bytes, threads, variant="reflect")]
 
 
 _BY_ELEMENT = frozenset({"scatter", "scatter_add", "scatter_reduce"})
