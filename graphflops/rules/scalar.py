@@ -54,6 +54,7 @@ def applied(*operands: Value, exact: Function, symbolic: Function) -> Estimate:
     return number(None if too_long or isinstance(result, complex) else result)
 
 
+# With names, which files of torch before 2.7 give the operands.
 def _of_one(a: Value, *, exact: Function, symbolic: Function) -> Estimate:
     """The function's value."""
     return applied(a, exact=exact, symbolic=symbolic)
@@ -186,18 +187,12 @@ def is_same_size(a: TensorType, b: TensorType) -> Estimate:
     return number(True if all(map(same, a.shape, b.shape)) else None)
 
 
-@rule("aten.item", "aten._local_scalar_dense")
+@rule("aten.item _local_scalar_dense", "prims.item")
 def item(x: TensorType) -> Estimate:
     """Reads the only element, unless its value is known."""
     if isinstance(x.value, (int, Expr)):
         return number(x.value)
     return Estimate((data_dependent("item"),), reads=(x,), writes=())
-
-
-@rule("prims.item")
-def item_as_number(a: TensorType) -> Estimate:
-    """Reads the only element as a number."""
-    return Estimate((a.value if isinstance(a.value, (int, Expr)) else data_dependent("item"),), reads=(a,))
 
 
 @rule("aten.is_nonzero")
