@@ -56,12 +56,13 @@ for kernels, names in {
     "simple simple": "mse_loss_backward smooth_l1_loss_backward huber_loss_backward binary_cross_entropy_backward "
     "nll_loss_backward embedding_dense_backward slice_backward select_backward diagonal_backward unfold_backward "
     "upsample_linear1d_backward upsample_bilinear2d_backward upsample_bicubic2d_backward upsample_trilinear3d_backward "
-    "_upsample_bilinear2d_aa_backward nll_loss2d_backward constant_pad_nd slice_scatter select_scatter diagonal_scatter",
+    "_upsample_bilinear2d_aa_backward nll_loss2d_backward constant_pad_nd slice_scatter select_scatter diagonal_scatter "
+    "reflection_pad2d_backward",
     "pool": "max_pool2d_with_indices max_pool3d_with_indices avg_pool2d avg_pool3d _adaptive_avg_pool2d adaptive_max_pool2d "
     "_adaptive_avg_pool3d adaptive_max_pool3d avg_pool2d_backward avg_pool3d_backward upsample_nearest1d upsample_nearest2d "
     "upsample_nearest3d _upsample_nearest_exact2d upsample_linear1d upsample_bilinear2d upsample_bicubic2d "
     "upsample_trilinear3d _upsample_bilinear2d_aa upsample_nearest1d_backward upsample_nearest2d_backward "
-    "upsample_nearest3d_backward _upsample_nearest_exact2d_backward grid_sampler_2d grid_sampler_3d",
+    "upsample_nearest3d_backward _upsample_nearest_exact2d_backward grid_sampler_2d grid_sampler_3d reflection_pad2d",
     "simple pool": "max_pool2d_with_indices_backward max_pool3d_with_indices_backward _adaptive_avg_pool2d_backward "
     "_adaptive_avg_pool3d_backward adaptive_max_pool2d_backward "
     "adaptive_max_pool3d_backward",  # DilatedMaxPool2d.cu, AdaptiveAveragePooling.cu

@@ -27,7 +27,7 @@ from graphflops.passes.program import PricedCall
 from graphflops.tensor import TensorType
 
 _ALIGNED_BYTES, _FEWEST_PACKED = limits("cudnn_9", "convolution", "aligned", "fewest_packed")
-(_LONG_WINDOW,) = limits("cudnn_9", "convolution", "long_kernel")
+_LONG_WINDOW, _LONG_SUM = limits("cudnn_9", "convolution", "long_kernel", "long_sum")
 _LEAST_AXES = 3  # batch, channels and at least one more
 _MOST_ALIGNED = 8  # elements
 _OPEN = 64  # taken for any open size where a kernel is chosen
@@ -88,7 +88,8 @@ class Convolution(Struct, eq=False, dict=True):
         self.is_patch = self.stride == self.weight.shape[2:] and not any(self.padding) and not self.transposed
         self.is_power = power_of_two(self.wide) == self.wide
         # Whether groups do without matrix units, as those of long windows of sequences in half precision.
-        self.is_long = self.axes == 1 and self.taps > _LONG_WINDOW and self.is_half and not self.is_power
+        is_long = self.axes == 1 and self.taps > _LONG_WINDOW and self.steps > _LONG_SUM
+        self.is_long = is_long and self.is_half and not self.is_power
         self.packed = max(_FEWEST_PACKED, power_of_two(self.wide))  # channels where groups share a kernel
         sizes = (self.positions, self.channels, self.results)
         self.positions_align, self.channels_align, self.results_align = map(alignment_of, sizes)

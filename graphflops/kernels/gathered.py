@@ -46,12 +46,16 @@ def gathered(call: ConcreteCall, _: Tensor, out: Tensor) -> list[Kernel]:
     if name == "embedding_bag":  # a thread adds the entries of its bag one after the other
         bags, count = call.results[0].numel // max(table.shape[-1], 1), indices[0].numel
         return [replace(kernel, sizes=Rows(bags, -(-count // max(bags, 1))))]
+    rows = call.operand("index")
+    is_by_rows = name == "gather" and rows is not None and rows.rank > 1 and not any(rows.strides[1:])
+    if is_by_rows and axis_of(call, out.rank) == 0 and table.is_contiguous:
+        return [rows_taken(kernel, out.shape[0], prod(out.shape[1:]), out.bits)]
     if name not in _ROWS or not out.rank or (name == "index_select" and axis_of(call, out.rank)):
         return [kernel]
     copies, is_in_order = _listed(call.operand("index", "indices"))
-    rows = prod(out.shape[:-1]) if name == "embedding" else out.shape[0]
-    columns = out.numel // max(rows, 1)
-    return [*copies, rows_taken(kernel, rows, columns, out.bits, name, is_in_order=is_in_order)]
+    count = prod(out.shape[:-1]) if name == "embedding" else out.shape[0]
+    columns = out.numel // max(count, 1)
+    return [*copies, rows_taken(kernel, count, columns, out.bits, name, is_in_order=is_in_order)]
 
 
 def rows_taken(

@@ -249,7 +249,7 @@ def _gather_backward(call: ConcreteCall) -> list[Kernel]:
     elif name in ("embedding", "embedding_bag", "index"):
         added = added_sorted(call, table, out)
     elif name == "gather":
-        added = [moved.scattered(table, out.numel, "scatter_add")]
+        added = [moved.scattered_along(call, table, out.numel, "scatter_add")]
     else:
         added = [moved.added_rows(table, out.numel)]
     return [moved.fill(table), *added]
@@ -285,6 +285,9 @@ def _movement_backward(call: ConcreteCall) -> list[Kernel]:
         return [_converted(x, out) for x in wanted if out is not None and x.dtype != out.dtype]
     if name == "repeat" and out is not None:
         return [_summed(call, out, x) for x in wanted]
+    added = [] if out is None else [each for x in wanted for each in moved.reflected(call, x, out, "scatter")]
+    if added:
+        return [*map(moved.fill, wanted), *added]
     is_filled = name == "pad" and call.arguments.get("mode") in (None, "constant")
     copied = [call.operands[place] for place, has_memory in call.gradients if has_memory]
     return [*(map(moved.fill, wanted) if is_filled else ()), *map(moved.copy, copied)]

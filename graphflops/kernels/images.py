@@ -17,6 +17,9 @@ from graphflops.kernels.moved import copied, copy_to, fill, is_last, of_rows, re
 
 _VOLUME_RANK = 5
 _PLANE_BLOCK = (32, 8)  # threads across and down a plane of results
+_WARP = 32  # threads
+(_CHANNELS,) = limits("aten_2", "adaptive_avg_pool", "channels")
+(_PLACE,) = constants("aten_2", "adaptive_avg_pool", "place")
 _MOST_DOWN = 16  # blocks down the planes of an image, all together
 
 
@@ -34,7 +37,9 @@ def pooling(call: ConcreteCall, *, is_backward: bool = False) -> list[Kernel]:
     variant = f"{name}{'_volume' if x.rank >= _VOLUME_RANK else '_last' if is_last(x) else ''}"
     moved = (x.full_bytes, out.full_bytes + indices)
     if is_backward:
-        cover = Windows(x.numel, positions * out.numel / max(x.numel, 1))
+        # A thread for each gradient adds it where maxima are of volumes, else one for each element.
+        threads = out.numel if variant == "max_pool_volume" else x.numel
+        cover = Windows(threads, positions * out.numel / max(x.numel, 1))
         kernel = Kernel("pool", x.dtype, 0, 0, *moved[::-1], cover, variant=f"{variant}_backward")
         return [*copied(call, again=True), *([] if name == "avg_pool" else [fill(x)]), kernel]
     window = Windows(out.numel, positions)
@@ -44,7 +49,17 @@ def pooling(call: ConcreteCall, *, is_backward: bool = False) -> list[Kernel]:
         blocks = max(_MOST_DOWN // max(channels, 1), 1)
         turns = -(-width // _PLANE_BLOCK[0]) * -(-height // (_PLANE_BLOCK[1] * blocks))
         window = Windows(out.numel // (height * width), window.positions * turns)
+    if variant == "adaptive_avg_pool_last":
+        window = Windows(out.numel, window.positions * _turns_of_last(out))
     return [*copied(call), Kernel("pool", x.dtype, 0, 0, *moved, window, variant=variant)]
+
+
+def _turns_of_last(out: Tensor) -> float:
+    """Channels of results that a thread takes one after the other, and the places of their windows in such."""
+    _, channels, *sides = out.shape
+    across = largest_power(channels, _WARP)
+    taken = -(-channels // (across * -(-channels // (across * _CHANNELS))))
+    return (taken + _PLACE) * prod(-(-side // largest_power(side, _WARP)) for side in sides)
 
 
 def _window_positions(call: ConcreteCall, x: Tensor, out: Tensor) -> float:
@@ -56,7 +71,6 @@ def _window_positions(call: ConcreteCall, x: Tensor, out: Tensor) -> float:
     return call.cost.vector_flops / out.numel
 
 
-_WARP = 32  # threads
 _LINE = 256 * 8  # bits that are loaded together
 _TAPS = 4  # of a cubic interpolation, along an axis
 _CORNERS, _CORNERS_OF_CUBIC = 4, 16

@@ -94,6 +94,8 @@ def _filled(call: ConcreteCall) -> list[Kernel]:
 @moved.on_operand
 def _pad(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     """The result filled with the padding, then the operand copied into it; one kernel without, or where elements repeat."""
+    if reflected := moved.reflected(call, x, out, "pool"):
+        return reflected
     if call.arguments.get("mode") in moved.REPEATING:
         return [moved.elementwise(out, x.nbytes, out.full_bytes)]
     if out.numel == x.numel:
@@ -183,6 +185,8 @@ def _sorted(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
 @moved.on_operand
 def _moved(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     """One kernel; of joined parts with more axes than it takes one for each. Stacked parts have an axis less."""
+    if reflected := moved.reflected(call, x, out, "pool"):
+        return reflected
     parts, joins, axis = [*call.operands], call.operator.name in _JOINING, moved.axis_of(call, out.rank)
     is_inside = x.rank < out.rank and axis < x.rank  # stacked parts get a new axis only if it is the last
     if joins and (x.rank if is_inside else out.rank) > _MOST_AXES:
@@ -236,6 +240,18 @@ def _dropout(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     return [*before, mask]
 
 
+def _drawn(call: ConcreteCall) -> list[Kernel]:
+    """One kernel. Weights by which places are drawn are checked first, then their quotients compared (Distributions.cpp)."""
+    kernels, x, out = moved.of_rows("random", call), call.operand("x"), call.out
+    if call.operator.name != "multinomial" or x is None or out is None or call.own.get("replacement"):
+        return kernels
+    rows, small = out.numel // max(out.shape[-1], 1), moved.elementwise(out, 0, 0)
+    whole, sums = moved.reduction(x, 1), moved.reduction(x, rows)
+    picked = replace(sums, variant=_PAIRS[""]) if out.numel == rows else kernels[0]
+    divided = moved.elementwise(x, 2 * x.full_bytes, x.full_bytes)
+    return [*[whole, small] * 2, *[small] * 2, sums, *[small] * 4, *kernels, divided, picked]
+
+
 _SORTING = frozenset({"sort", "argsort"})
 _SORTED_BY_WARP, _LEAST_SORTED, _SORTED_BY_BLOCK, _SORTED_ALONE, _RADIX = limits(
     *("aten_2", "sort", "warp", "least", "block", "alone", "radix")
@@ -284,7 +300,7 @@ _FORWARD: Mapping[str, moved.Lowering] = {
     "softmax": _softmax,
     "attention": attention.attention,
     "recurrent": products.recurrent,
-    "random": partial(moved.of_rows, "random"),
+    "random": _drawn,
     "dropout": _dropout,
     "collective": moved.collective,
     "foreach": foreach.foreach,

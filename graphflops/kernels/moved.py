@@ -19,14 +19,25 @@ from graphflops.graph import StorageKind
 from graphflops.kernels.beside import merged, operand_copies
 from graphflops.kernels.call import ConcreteCall, Tensor
 from graphflops.kernels.choices import limits
-from graphflops.kernels.convolution import power_of_two
-from graphflops.kernels.kernel import HALF, INDEX_BYTES, Exchange, Family, Kernel, Rows, Strided
+from graphflops.kernels.convolution import power_of_two, up
+from graphflops.kernels.kernel import (
+    HALF,
+    IMAGE_RANK,
+    INDEX_BYTES,
+    Exchange,
+    Family,
+    Kernel,
+    Rows,
+    Strided,
+    Windows,
+)
 from graphflops.passes.program import PricedCall
 from graphflops.tensor import TensorType
 
 Lowering = Callable[[ConcreteCall], list[Kernel]]
 OnOperand = Callable[[ConcreteCall, Tensor, Tensor], list[Kernel]]
 
+_PLANE = 256  # threads of a block
 REPEATING = ("reflect", "replicate")  # modes of padding that repeat elements
 PLANES = "planes"  # variant: channels of images, whose pixels and images are added up
 _SOFTMAX_THREADS, _FEW = limits("aten_2", "softmax", "threads", "few")
@@ -227,6 +238,15 @@ def _waste(axes: Sequence[tuple[int, Sequence[int]]], place: int, width: float) 
     return float(max(min(_SECTOR / users, steps[place] * width) - width, 0.0))
 
 
+def reflected(call: ConcreteCall, x: Tensor, out: Tensor, family: Family) -> list[Kernel]:
+    """A thread for each element of a plane that a reflection pads, in blocks (ReflectionPad.cu of ATen); else none."""
+    is_reflection = call.operator.word == "reflection_pad2d" or call.arguments.get("mode") == REPEATING[0]
+    if not is_reflection or out.rank != IMAGE_RANK:
+        return []
+    threads = Windows(prod(out.shape[:2]) * up(prod(out.shape[2:]), _PLANE), 0)
+    return [Kernel(family, x.dtype, 0, 0, x.full_bytes, out.full_bytes, threads, variant="reflect")]
+
+
 _BY_ELEMENT = frozenset({"scatter", "scatter_add", "scatter_reduce"})
 _BY_ROW = frozenset({"index_add", "index_copy", "index_reduce"})
 _ROW_VARIANT, _ELEMENT_VARIANT = "index_add", "elements"
@@ -245,11 +265,8 @@ def scatter(call: ConcreteCall) -> list[Kernel]:
             return [*kernels, *(elementwise(x, 0, 0) for x in call.operands[:1])]
         return [replace(kernel, sizes=_written_rows(kernel, call.operands[0])) for kernel in kernels]
     x = call.operands[0]
-    is_along_rows = name in _BY_ELEMENT and axis_of(call, x.rank) == x.rank - 1
     elements = index.numel if name in _BY_ELEMENT else source.numel
-    kernel = scattered(x, elements, name) if is_along_rows else added_rows(x, elements)
-    if name in _BY_ELEMENT and not is_along_rows:
-        kernel = replace(kernel, variant=_ELEMENT_VARIANT)
+    kernel = scattered_along(call, x, elements, name) if name in _BY_ELEMENT else added_rows(x, elements)
     if name == "index_copy":  # what it writes over is not read
         kernel = replace(kernel, read_bytes=kernel.written_bytes)
     if name == "scatter_reduce":
@@ -289,6 +306,13 @@ def added_rows(x: Tensor, elements: int) -> Kernel:
     size = elements * x.bits // 8
     repeated = Rows(elements, elements // max(x.numel, 1))  # additions to one element follow one another
     return Kernel("scatter", x.dtype, 0, 0, 2 * size, size, repeated, variant=_ROW_VARIANT)
+
+
+def scattered_along(call: ConcreteCall, x: Tensor, elements: int, name: str) -> Kernel:
+    """What writes or adds elements along the axis of a call, each to a place of its own index."""
+    if axis_of(call, x.rank) == x.rank - 1:
+        return scattered(x, elements, name)
+    return replace(added_rows(x, elements), variant=_ELEMENT_VARIANT)
 
 
 _ON_A_COPY = ("all_reduce", "broadcast")  # they work in place, on a copy of the operand

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from graphflops.dims import Dim
 from graphflops.execution.strides import HasStrides, row_major
 from graphflops.graph import Ref
+from graphflops.kernels.beside import largest_power
 from graphflops.kernels.call import ConcreteCall, Sizes, Tensor
 from graphflops.kernels.choices import limits
 from graphflops.kernels.kernel import HALF, Family, Kernel, Rows, Strided
@@ -139,7 +140,9 @@ def rows_of(call: ConcreteCall, x: Tensor) -> Rows:
 
 # Batch norms as PyTorch and cuDNN compute them (Normalization.cuh of ATen)
 
-(_ON_CHIP,) = limits("cudnn_9", "batch_norm", "on_chip")
+_ON_CHIP, _BLOCKS, *_TURNS = limits(
+    "cudnn_9", "batch_norm", "on_chip", "blocks", "fewest_turns", "most_turns"
+)
 _WARP = 32  # pixels
 (_LONE,) = limits("aten_2", "group_norm", "lone")
 _SHARED = 2  # images of a block
@@ -224,11 +227,16 @@ def _threads(pixels: int) -> int:
 
 
 def _applied(call: ConcreteCall, x: Tensor) -> list[Kernel]:
-    """One kernel with a block for each channel of each image; in half precision the factors are made first, by two."""
-    channels = _count(x)
+    """One kernel with a block for each channel of each image; PyTorch's makes factors in half precision first, by two."""
+    channels, is_of_cudnn = _count(x), _is_of_cudnn(call, x)
     read, written = call.cost.moved
     factors = []
-    if x.bits == HALF:  # the variance in float32, and the inverse of its root
+    if is_of_cudnn and is_last(x):  # few blocks of an image, each of which takes a piece of it by turns
+        image = x.numel // max(x.shape[0], 1)
+        turns = max(largest_power(max(image // (_THREADS[-1] * _BLOCKS), 1), _TURNS[1]), _TURNS[0])
+        pieces = Rows(x.shape[0] * -(-image // (_THREADS[-1] * turns)), min(turns, -(-image // _THREADS[-1])))
+        return [_of(call, x, read, written, pieces, "batch_norm_pieces")]
+    if x.bits == HALF and not is_of_cudnn:  # the variance in float32, and the inverse of its root
         sizes = Strided(channels, 1, 2, has_casts=True)
         cast = Kernel("copy", x.dtype, 0, 0, 2 * channels, 4 * channels, sizes, variant="cast")
         factors = [cast, elementwise(x, 4 * channels, 4 * channels)]

@@ -31,7 +31,7 @@ _LARGE = 28  # positions along each axis of an image: of 31 weight gradients of 
 # Kernels whose blocks wait for memory one load after the other, or to add to an element, while others go on.
 _LATENCY_BESIDE = frozenset(
     {
-        *("batch_norm", "batch_norm_moments", "batch_norm_backward"),
+        *("batch_norm", "batch_norm_moments", "batch_norm_backward", "batch_norm_pieces"),
         *("batch_norm_moments_last", "batch_norm_sums_last"),
         *("batch_norm_training", "batch_norm_training_once"),
         *("batch_norm_training_backward", "batch_norm_training_backward_once"),
@@ -122,7 +122,7 @@ def _rows_and_wait(kernel: Kernel, rates: Rates, device: Device) -> tuple[float,
         each = min(1.0, columns / _WARP)
     elif is_reduction:  # along an outer axis each thread has a result
         each = 1 / _WARP
-    if is_reduction and not kernel.variant:
+    if is_reduction and kernel.variant in ("", "pairs"):
         columns = in_turn(kernel.sizes) if is_inner else min(columns, _LONGEST)
     if kernel.family == "softmax" and not is_inner:  # blocks that no multiprocessor has room for wait
         columns *= max(1.0, kernel.sizes.rows / (_AT_ONCE * (device.multiprocessors or 1)))

@@ -55,8 +55,8 @@ def test_what_is_added_to_a_batch_is_copied_into_the_result_first() -> None:
 
 def test_products_of_integers_write_wider_ones() -> None:
     (kernel,) = forward("aten._int_mm.default", t(32, 64, dtype="int8"), t(64, 16, dtype="int8"))
-    sizes = Product(32, 16, 64, layout="nn")
-    assert kernel == Kernel("matmul", "int8", 2 * 32 * 16 * 64, 0, 32 * 64 + 64 * 16, 4 * 32 * 16, sizes)
+    sizes, read, written = Product(32, 16, 64, layout="nn"), 32 * 64 + 64 * 16, 4 * 32 * 16
+    assert kernel == Kernel("matmul", "int8", 2 * 32 * 16 * 64, 0, read, written, sizes, "int8_across")
 
 
 def test_a_product_without_elements_is_no_kernel() -> None:
