@@ -306,7 +306,7 @@ class Problem(Struct, frozen=True, dict=True):
         reads, writes = self.operands
         moved = (sum(tensor.full_bytes for tensor in reads), writes.full_bytes)
         kernel = Kernel("convolution", self.x.dtype, flops, 0, *moved, self.sizes, variant=self.variant)
-        if self.variant or self.way in ("one_by_one", "direct"):
+        if self.way in ("one_by_one", "direct"):
             return [kernel]
         return [*self.converted(*reads), kernel, *self.converted(writes)]
 

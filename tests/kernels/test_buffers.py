@@ -103,6 +103,9 @@ def test_bytes_of_forwards(op: str, given: tuple[Any, ...], outputs: int, expect
         # Of a factor that is repeated: its gradient for each repeat.
         ("mul.Tensor", (t(4, 8), g(8)), 4 * 4 * 8),
         ("mul.Tensor", (g(4, 8), t(8)), 0),
+        # Six lists of two indices of 8 bytes; none of no indices.
+        ("index.Tensor", (g(10, 8), (t(2, dtype="int64"),)), 6 * 8 * 2),
+        ("index.Tensor", (g(10, 8), (t(0, dtype="int64"),)), 0),
         # Along an axis of one nothing is repeated.
         ("mul.Tensor", (g(1, 8), g(8)), 0),
         ("mul.Tensor", (g(1, 8), g(1, 1)), 4 * 8),
