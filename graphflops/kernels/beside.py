@@ -12,9 +12,6 @@ A reduction gives every result to one block while that keeps the GPU busy. With 
 reduced elements among several blocks, each of which writes one partial result for each of its threads. The sizes are
 those of `setReduceConfig` and `global_memory_size` in aten/src/ATen/native/cuda/Reduce.cuh, and those of 16,000 reductions
 that an H200 ran (PyTorch 2.11). A size that is open counts as large.
-
-A gradient lies as its value does, except behind the gradients of views: that of a part or of several parts is made in order,
-and passes through transposed axes as they are. That of a sum or mean repeats one element.
 """
 
 from __future__ import annotations
@@ -28,12 +25,11 @@ from msgspec.structs import replace
 from graphflops.base.record import Record
 from graphflops.devices import Platform
 from graphflops.dims import Dim, broadcast, ceil_div, dim_max, dim_min, prod, total
-from graphflops.execution.layouts import Layouts, is_normed_in_order
+from graphflops.execution.layouts import is_normed_in_order
 from graphflops.execution.strides import (
     HasStrides,
     Shape,
     Strides,
-    by_form,
     has_channels_last,
     is_contiguous,
     regrouped,
@@ -43,10 +39,9 @@ from graphflops.execution.strides import (
 )
 from graphflops.graph import Ref, tensor_type
 from graphflops.kernels.choices import limits
-from graphflops.kernels.gradient_formulas import gradient_kernels
 from graphflops.ops import Op
 from graphflops.passes.program import PricedCall
-from graphflops.tensor import DType, TensorType
+from graphflops.tensor import DType
 
 _OF_ROWS = ("normalisation", "softmax", "pooling")  # kinds
 _MERGING = ("linear", "matmul")
@@ -260,97 +255,3 @@ def largest_power(size: Dim, most: int) -> int:
 
 def _is_at_most(size: Dim, limit: int, unknown: bool = False) -> bool:
     return size <= limit if isinstance(size, int) else unknown
-
-
-_MADE_IN_ORDER = (
-    *("slice", "select", "narrow", "index_select", "unbind", "split", "chunk"),
-    *("pad", "roll", "layer_norm", "linear"),
-)
-_SAME_AXES = frozenset({"reshape", "flatten", "unflatten", "ravel", "squeeze", "unsqueeze"})
-_PASSES_ON = frozenset({"add", "sub", "identity"})
-_ONE_BY_ONE = frozenset({"elementwise", "cast", "dropout"})
-_ORDERED = frozenset({"layer_norm", "rms_norm", "group_norm"})
-
-
-class GradientLayouts:
-    """The strides of gradients, from the last call to the first. repeated: values whose gradient repeats one element."""
-
-    def __init__(self, layouts: Layouts, repeated: Iterable[str]) -> None:
-        self.layouts = layouts
-        self.values = layouts.values
-        self.known: dict[str, Strides] = {}
-        self.forms, self.found = layouts.forms, dict[tuple[Any, ...], Any]()
-        for name in repeated:
-            if (value := tensor_type(name, self.values)) is not None:
-                self.known[name] = (0,) * value.rank
-
-    def copies(self, call: PricedCall) -> Sequence[Strides]:
-        """The layouts from which the gradient of a call's result is copied; notes how those of its operands lie."""
-        name = next((name for name in call.node.outputs if name is not None), "")
-        operands = call.tensors(self.values)
-        if not operands or tensor_type(name, self.values) is None:
-            return ()
-        copied, known = self._traced(call, self.known.get(name))
-        for place, strides in known.items():
-            self.known[operands[place]] = strides
-        return copied
-
-    @by_form
-    def _traced(self, call: PricedCall, strides: Strides | None) -> tuple[list[Strides], dict[int, Strides]]:
-        """What is copied where the result's gradient lies so, and how the gradients of operands lie, by their places."""
-        operator, operands = call.node.operator, call.tensors(self.values)
-        x, name, known = self.layouts.typed(operands[0]), operator.name, dict[int, Strides]()
-        results = (tensor_type(name, self.values) for name in call.node.outputs)
-        out = next(value for value in results if value is not None)
-        if name in _MADE_IN_ORDER:
-            known[0] = row_major(x.shape)
-        copies = name in _SAME_AXES and call.node.outputs[0] in self.layouts.copies
-        is_alike = operator.kind in _ONE_BY_ONE or operator.kind == "identity"
-        if strides is None and (copies or is_alike):
-            strides = self.layouts.of(call.node.outputs[0] or "")
-        if strides is None:
-            return [], known
-        if (order := operator.turned(call.node.arguments(), x.rank)) is not None:
-            back = dict(zip(order, strides, strict=True))
-            known[0] = tuple([back[axis] for axis in range(x.rank)])
-        elif name in _SAME_AXES:
-            split = regrouped(out.shape, strides, x.shape)
-            known[0] = row_major(x.shape) if split is None else split
-            return [strides] if split is None else [], known
-        elif is_alike:
-            if all(step != 0 for step in strides) or name in _PASSES_ON:
-                for place, use in enumerate(operands):
-                    if self.layouts.typed(use).shape == out.shape:
-                        known[place] = strides if self._is_alike(call, place) else self.layouts.of(use)
-        elif operator.kind == "product" and call.gradient is not None:
-            return self._of_product(call, out, strides), known
-        elif name in _ORDERED and not is_contiguous(out.shape, strides):
-            return [strides], known
-        return [], known
-
-    @by_form
-    def _is_alike(self, call: PricedCall, place: int) -> bool:
-        """Whether the gradient of an operand lies in memory as that of the result does, else as the operand.
-
-        A kernel's result lies as the first tensor that it reads; a masked copy is made in row-major order.
-        """
-        found = gradient_kernels(call, place, self.values)
-        if found is None or found.formula.is_fused or not found.launches:
-            return found is None or not found.formula.is_like_operand
-        name: str | int = len(found.launches) - 1
-        while isinstance(name, int):
-            launch = found.launches[name]
-            if not launch.operands or (launch.function == "masked_fill" and not launch.is_in_place):
-                return False
-            name = launch.operands[0]
-        return name == "g"
-
-    def _of_product(self, call: PricedCall, out: TensorType, strides: Strides) -> list[Strides]:
-        """BLAS reads no repeated operand: each product copies it; rows that do not lie evenly apart are copied once."""
-        assert call.gradient is not None
-        if any(step == 0 for step in strides):
-            return [strides] * min(len(call.gradient.gradients), 2)
-        if out.rank and call.node.operator.name == "linear":
-            merged = regrouped(out.shape, strides, (prod(out.shape[:-1]), out.shape[-1]))
-            return [strides] if merged is None else []
-        return []

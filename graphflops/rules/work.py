@@ -11,9 +11,8 @@ analysis imports them: a class of two costs 0.1 ms, a frozen dataclass five time
 The rows are the lines of `work.txt`; after an empty line those of activations, and after another the gradients of reductions
 and scans. A row has names, how many operands, FLOPs and function evaluations, and both for a complex element where they are
 not twice those of a real one; then the gradient of each operand as a formula, where the function has a gradient rule of its
-own: `g` passes the result's on, `fused` is computed by one kernel, of which `like` says that its result lies in memory as
-the operand, not as `g`; behind `=>` stands what PyTorch computes instead, with what guards against special values
-(tools/autograd/derivatives.yaml).
+own: `g` passes the result's on, `fused` is computed by one kernel; behind `=>` stands what PyTorch computes instead, with
+what guards against special values (tools/autograd/derivatives.yaml).
 """
 
 from __future__ import annotations
@@ -49,7 +48,6 @@ class Formula(Record, frozen=True):
     text: str
     launched: str = ""  # what PyTorch computes instead
     is_fused: bool = False  # `fused` of the table
-    is_like_operand: bool = False  # `like` of the table
 
 
 ZERO = Gradient()
@@ -94,9 +92,8 @@ def _rows(table: str) -> Iterator[Work]:
         operands, flops, transcendentals, *both = map(int, counts.split())
         formulas: list[Formula | None] = []
         for text, _, launched in (each.partition(" => ") for each in gradients):
-            plain = text.removeprefix("fused ")
-            formula = plain.removeprefix("like ")
-            found = Formula(formula, launched, plain != text, is_like_operand=formula != plain)
+            formula = text.removeprefix("fused ")
+            found = Formula(formula, launched, formula != text)
             formulas.append(PASS if text == "g" else found)
         for name in names.split():
             pair = (both[0], both[1]) if both else None

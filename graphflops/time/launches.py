@@ -11,16 +11,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from graphflops.attention.kernel import attention_kernel
-from graphflops.cost import free
+from graphflops.cost import Value, free
 from graphflops.execution.composed_gradients import kernel_calls
 from graphflops.execution.layouts import Layouts, attention_problem
 from graphflops.execution.runs import Runs
 from graphflops.graph import Node, Step
-from graphflops.kernels.beside import GradientLayouts
 from graphflops.kernels.buffers import saved_input_bytes
 from graphflops.kernels.call import ConcreteCall, OpenSizeError, Sizes
 from graphflops.kernels.gradients import backward_kernels, call_kernels
-from graphflops.kernels.kernel import AttentionKernel, Exchange, Kernel, Product
+from graphflops.kernels.kernel import AttentionKernel, Exchange, Kernel
 from graphflops.kernels.lower import inside_operator
 from graphflops.kernels.moved import Transfer, copy, elementwise, transfer
 from graphflops.kernels.rowwise import loss_kernels
@@ -216,10 +215,6 @@ class Launcher:
         run = self.runs.of(graph, records=True)
         calls, layouts = run.calls, run.layouts
         contributions = Counter(graph.graph.seeds)
-        training = self.program.training
-        is_summed = training is not None and training.loss in ("sum", "mean") and graph is self.program.main
-        # The gradients of results that are summed to a loss repeat one element.
-        gradients = GradientLayouts(layouts, graph.graph.seeds if is_summed else ())
         again = {found.last: found for found in gradient_checkpoints(calls, run.recomputed)}
         for index in range(len(calls) - 1, -1, -1):
             call = calls[index]
@@ -232,12 +227,7 @@ class Launcher:
             if call.gradient is None:
                 continue
             kernels = self._lowered(call, layouts, is_backward=True)
-            if kernels is not None and (copied := gradients.copies(call)):  # it cannot be read as it lies
-                out = next(value for value in call.estimate.out if isinstance(value, TensorType))
-                tensors = (self.sizes.known(out, strides) for strides in copied)
-                copies = [copy(tensor) for tensor in tensors if tensor is not None]
-                kernels = (*copies, *map(_of_copies, kernels))
-            launched = (*(kernels or ()), *self._sums(call, contributions, gradients))
+            launched = (*(kernels or ()), *self._sums(call, contributions, layouts.values))
             launched = self.joined.setdefault(launched, launched)  # equal ones are timed once
             own = self._host_inside(call, run.expanded.outer.get(call.node.name), "backward", launched)
             parameters = 0  # whose gradients are among those of the call
@@ -249,20 +239,18 @@ class Launcher:
             yield Launches(row, None if kernels is None else launched, host, times)
 
     def _sums(
-        self, call: PricedCall, contributions: Counter[str], gradients: GradientLayouts
+        self, call: PricedCall, contributions: Counter[str], values: Mapping[str, Value]
     ) -> list[Kernel]:
         """Additions of further gradients of a value to the first; none where a size is open."""
         assert call.gradient is not None
-        operands = call.tensors(gradients.values)
+        operands = call.tensors(values)
         sums: list[Kernel] = []
         for place, _ in call.gradient.gradients:
             name = operands[place] if place < len(operands) else ""
             contributions[name] += 1
-            value = gradients.values.get(name)
-            if contributions[name] > 1 and isinstance(value, TensorType):
-                gradients.known.pop(name, None)  # a sum lies as the value does
-                if (x := self.sizes.known(value)) is not None:
-                    sums.append(elementwise(x, 2 * x.full_bytes, x.full_bytes, x.numel))
+            value = values.get(name) if contributions[name] > 1 else None
+            if isinstance(value, TensorType) and (x := self.sizes.known(value)) is not None:
+                sums.append(elementwise(x, 2 * x.full_bytes, x.full_bytes, x.numel))
         return sums
 
     def _dispatched(self, step: Step, row: int) -> float:
@@ -334,14 +322,6 @@ class Launcher:
             return kernels
         stride = max(1, abs(group.ranks[1] - group.ranks[0]))
         return (*copies, replace(last, sizes=replace(last.sizes, stride=stride)))
-
-
-def _of_copies(kernel: Kernel) -> Kernel:
-    """The kernel where the gradient was copied: a transposed one then lies in order."""
-    sizes = kernel.sizes
-    if not isinstance(sizes, Product) or sizes.layout != "nt":
-        return kernel
-    return replace(kernel, sizes=replace(sizes, layout="nn"))
 
 
 def _entered(before: str, now: str) -> list[str]:

@@ -69,41 +69,6 @@ def test_gradients_of_special_functions_launch_what_torch_launches(name: str) ->
     assert [kernel.family for kernel in backward_kernels(call)] == ["elementwise"] * len(launches.calls)
 
 
-class Heads(torch.nn.Module):
-    """The queries, keys and values of one linear layer, as in a vision transformer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.qkv = torch.nn.Linear(64, 192)
-        self.out = torch.nn.Linear(64, 64)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Attention of four heads."""
-        q, k, v = self.qkv(x).reshape(8, 32, 3, 4, 16).permute(2, 0, 3, 1, 4).unbind(0)
-        y = torch.nn.functional.scaled_dot_product_attention(q, k, v)
-        return self.out(y.transpose(1, 2).reshape(8, 32, 64))
-
-
-def kernels(model: torch.nn.Module, *args: torch.Tensor, loss: str = "given") -> list[tuple[str, str]]:
-    """Operators, and families of their backward's kernels."""
-    program = graphflops.capture(model, args)
-    training = graphflops.Training(loss=loss)  # type: ignore[arg-type]
-    report = graphflops.analyze(program, training=training, device="h200", execution="graph")
-    return [(row.op, row.backward_time.kernel) for row in report.rows if row.backward_time is not None]
-
-
-def test_gradients_of_parts_are_copied_where_axes_were_transposed() -> None:
-    found = kernels(Heads(), torch.rand(8, 32, 64))
-    copied = [op for op, families in found if families == "copy" and "unbind" not in op]
-    assert copied == ["aten.reshape.default"], found
-
-
-@pytest.mark.parametrize(("loss", "expected"), [("given", False), ("sum", True)])
-def test_the_gradient_of_a_sum_is_copied_for_products(loss: str, expected: bool) -> None:
-    ((_, families),) = kernels(torch.nn.Linear(16, 8), torch.rand(4, 16), loss=loss)
-    assert ("copy" in families.split(", ")) is expected
-
-
 class Mixed(torch.nn.Module):
     """A linear layer over the second axis of a batch of sequences."""
 

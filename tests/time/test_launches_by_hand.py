@@ -11,13 +11,13 @@ from graphflops import Training
 from graphflops.devices import HOPPER
 from graphflops.execution.runs import Runs
 from graphflops.graph import Graph, Input, Node, Output, Ref
-from graphflops.kernels.kernel import Exchange, Kernel, Product
+from graphflops.kernels.kernel import Exchange, Kernel
 from graphflops.ops import operator
 from graphflops.passes.attention import facts_of
 from graphflops.passes.bind import bind
 from graphflops.passes.price import price
 from graphflops.time.exchanges import Launches
-from graphflops.time.launches import Launcher, _of_copies
+from graphflops.time.launches import Launcher
 from graphflops.time.schedule import phase_seconds, recorded_seconds
 from tests.one_call import g, program_of
 from tests.support import t
@@ -185,28 +185,6 @@ def test_gradients_of_results_are_given_once_more() -> None:
     alone = program(*calls, given={"x": g(4, 8)}, outputs=("b",))
     _, second, _ = launcher(alone).backward()
     assert len(second.kernels or ()) == 1
-
-
-@pytest.mark.parametrize(
-    ("loss", "copies"),
-    [("sum", 2), ("mean", 2), ("given", 0)],
-)
-def test_the_gradient_of_a_sum_repeats_one_number(loss: str, copies: int) -> None:
-    """A product reads no repeated operand: it is copied for each gradient."""
-    calls = (node("a", "mm.default", "x", "z"),)
-    _, only = launcher(program(*calls, given={"x": g(4, 8), "z": g(8, 8)}, loss=loss)).backward()
-    assert only.kernels is not None
-    assert [kernel.family for kernel in only.kernels] == ["copy"] * copies + ["matmul"] * 2
-    layouts = [kernel.sizes.layout for kernel in only.kernels if isinstance(kernel.sizes, Product)]
-    assert layouts == ["tn", "nn" if copies else "nt"]
-
-
-def test_a_copied_gradient_lies_in_order() -> None:
-    product = Kernel("matmul", "float32", sizes=Product(4, 8, 6, 2, "nt"))
-    assert _of_copies(product).sizes == Product(4, 8, 6, 2, "nn")
-    for sizes in (Product(4, 8, 6, 2, "tn"), Product(4, 8, 6, 2, "tt"), None):
-        other = Kernel("matmul", "float32", sizes=sizes)
-        assert _of_copies(other) is other
 
 
 def test_other_sizes_are_lowered_anew() -> None:
