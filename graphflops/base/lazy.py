@@ -22,6 +22,8 @@ class LazyModule(ModuleType):
 
 
 if TYPE_CHECKING:
+    import fractions as fractions
+
     import numpy as numpy
 else:
-    numpy = LazyModule("numpy")
+    fractions, numpy = LazyModule("fractions"), LazyModule("numpy")

@@ -128,12 +128,11 @@ def to_json(baseline: Baseline) -> str:
 def from_json(data: bytes, path: str) -> Baseline:
     """Reads what `to_json` wrote; FileError names the place where it is not a baseline."""
     try:
-        models = msgspec.json.decode(data, type=_Wire).models
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        found = msgspec.json.decode(data, type=_Wire).models.items()
+        return {model: {sizes: one.before() for sizes, one in by_sizes.items()} for model, by_sizes in found}
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OverflowError) as error:
         what = f"no baseline of schema {SCHEMA}: {error}: make it again with graphflops check --update"
         raise FileError(f"{shown(path)}: {shown(what, 500)}") from None
-    found = models.items()
-    return {model: {sizes: one.before() for sizes, one in by_sizes.items()} for model, by_sizes in found}
 
 
 def read(path: str) -> Baseline:

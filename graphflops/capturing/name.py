@@ -5,7 +5,6 @@ exported of them: a module with example inputs, and which axes stay open; of tim
 from __future__ import annotations
 
 import ast
-import difflib
 import importlib
 import inspect
 import os
@@ -176,7 +175,9 @@ def library(name: Name) -> Any:
 
 def unknown(name: Name, there: Iterable[str]) -> ModelError:
     """The error for a model that a library does not have, with those that are called nearly so."""
-    near = difflib.get_close_matches(name.target, [*there], 3)
+    from difflib import get_close_matches  # no other command needs it
+
+    near = get_close_matches(name.target, [*there], 3)
     advice = f"; it has {', '.join(near)}" if near else ""
     return ModelError(f"{name}: {LIBRARIES[name.library]} has no model of that name{advice}")
 

@@ -17,6 +17,7 @@ _LONGEST = 2**27  # bytes of a header; that of the largest published checkpoint 
 _SAFETENSORS_BITS = {
     "F64": 64, "F32": 32, "F16": 16, "BF16": 16, "I64": 64, "I32": 32, "I16": 16, "I8": 8, "U8": 8, "BOOL": 8,
     "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F4": 4, "U16": 16, "U32": 32, "U64": 64,
+    "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8, "F6_E2M3": 6, "F6_E3M2": 6, "C64": 64,
 }  # fmt: skip
 # ggml's types by number: name, elements of a block, bytes of a block (ggml.c, type_traits, as of 2025-10).
 _GGML = {
@@ -26,7 +27,7 @@ _GGML = {
     16: ("IQ2_XXS", 256, 66), 17: ("IQ2_XS", 256, 74), 18: ("IQ3_XXS", 256, 98), 19: ("IQ1_S", 256, 50),
     20: ("IQ4_NL", 32, 18), 21: ("IQ3_S", 256, 110), 22: ("IQ2_S", 256, 82), 23: ("IQ4_XS", 256, 136),
     24: ("I8", 1, 1), 25: ("I16", 1, 2), 26: ("I32", 1, 4), 27: ("I64", 1, 8), 28: ("F64", 1, 8),
-    29: ("IQ1_M", 256, 56), 30: ("BF16", 1, 2), 39: ("MXFP4", 32, 17),
+    29: ("IQ1_M", 256, 56), 30: ("BF16", 1, 2), 34: ("TQ1_0", 256, 54), 35: ("TQ2_0", 256, 66), 39: ("MXFP4", 32, 17),
 }  # fmt: skip
 _GGUF_SIZES = (1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8)  # bytes of a value by type; 8 is text, 9 an array
 _TEXT, _ARRAY = 8, 9
@@ -53,7 +54,14 @@ def stored(path: str) -> Mapping[str, int]:
             return _gguf(file) if head[:4] == b"GGUF" else _safetensors(file, head)
     except OSError as error:
         raise FileError(f"{place}: {error.strerror}") from None
-    except (msgspec.DecodeError, struct.error, ValueError, KeyError, OverflowError, RecursionError) as error:
+    except (
+        msgspec.DecodeError,
+        struct.error,
+        ValueError,
+        LookupError,
+        OverflowError,
+        RecursionError,
+    ) as error:
         advice = "give a .safetensors or .gguf file"
         raise FileError(
             f"{place}: no header of weights that can be read ({shown(str(error), 100)}): {advice}"
@@ -63,6 +71,7 @@ def stored(path: str) -> Mapping[str, int]:
 class _Tensor(msgspec.Struct):
     dtype: str
     shape: list[int]
+    data_offsets: tuple[int, int]
 
 
 def _safetensors(file: IO[bytes], head: bytes) -> Counter[str]:
@@ -74,7 +83,11 @@ def _safetensors(file: IO[bytes], head: bytes) -> Counter[str]:
     found: Counter[str] = Counter()
     for raw in entries.values():
         tensor = msgspec.json.decode(raw, type=_Tensor)
-        found[tensor.dtype] += _elements(tensor.shape) * _SAFETENSORS_BITS[tensor.dtype] // 8
+        size = _elements(tensor.shape) * _SAFETENSORS_BITS[tensor.dtype] // 8
+        begin, end = tensor.data_offsets
+        if end - begin != size:
+            raise ValueError(f"a tensor of {size:,} bytes in {end - begin:,}")
+        found[tensor.dtype] += size
     return found
 
 

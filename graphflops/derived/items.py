@@ -118,10 +118,10 @@ def _uses(report: Report, inputs: Mapping[str, Named]) -> Iterator[tuple[Use, st
     """How calls use values of inputs, changed element by element at most: use, input, and the operand that holds them."""
     computed = {*inputs}  # values that depend on an input
     holds = {name: name for name in inputs}  # by value: the input whose values it holds
-    reading = {op for op in {row.op for row in report.rows} if operator(op).kind in _READING}
-    last = max([place for place, row in enumerate(report.rows) if row.op in reading], default=-1)
+    kinds = {op: operator(op).kind for op in {row.op for row in report.rows}}
+    last = max([place for place, row in enumerate(report.rows) if kinds[row.op] in _READING], default=-1)
     for row in report.rows[: last + 1]:
-        kind = operator(row.op).kind
+        kind = kinds[row.op]
         changing = [named.name for named in row.inputs if named.name in computed]
         found = list[tuple[Use, Named]]()
         for index in row.inputs[1:] if kind in _READING else ():

@@ -6,8 +6,6 @@ whose kernels are known. Profiles are found by name, or read from a user's own f
 kernels read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -21,6 +19,7 @@ from graphflops.base.files import content
 from graphflops.errors import FileError, OptionError, shown
 from graphflops.kernels.choices import library
 
+# No `annotations` of `__future__`: msgspec would compile the text of each annotation again.
 # Bounds that no device comes near, within which no formula overflows.
 Factor = Annotated[float, msgspec.Meta(ge=1, le=1e6)]
 Positive = Annotated[float, msgspec.Meta(ge=1e-18, le=1e24)]
@@ -306,8 +305,7 @@ def with_rates(known: Device) -> Device:
         return replace(known, rates=other.rates)
     own = {(one.family, one.variant, one.dtype) for one in known.calibration}
     further = [one for one in other.calibration if (one.family, one.variant, one.dtype) not in own]
-    points = (*known.calibration, *further)
-    return replace(known, rates=other.rates, calibration=points)
+    return replace(known, rates=other.rates, calibration=(*known.calibration, *further))
 
 
 def _files() -> list[Path]:

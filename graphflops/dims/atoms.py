@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, TypeAlias
 
+from graphflops.base.lazy import fractions
 from graphflops.errors import DimError
 
 MAX_POWER_BITS = 4_096  # bits of a number made by a power or a shift
@@ -25,9 +26,7 @@ RESERVED_WORDS = frozenset({"true", "false", "oo", "int_oo", "zoo", "nan"})
 def _truediv(a: Any, b: Any) -> Any:
     if isinstance(a, float) or isinstance(b, float):
         return a / b
-    from fractions import Fraction
-
-    return Fraction(a) / Fraction(b)
+    return fractions.Fraction(a) / fractions.Fraction(b)
 
 
 def _power(a: Any, b: Any) -> Any:
@@ -53,10 +52,8 @@ def _square_root(a: Any) -> Any:
         return root
     if a < _EXACT_FLOAT:
         return math.sqrt(a)
-    from fractions import Fraction
-
     places = math.isqrt(a << 2 * _ROOT_BITS)
-    return Fraction(2 * places + 1, 2 << _ROOT_BITS)  # half a place more, and so never an integer
+    return fractions.Fraction(2 * places + 1, 2 << _ROOT_BITS)  # half a place more, and so never an integer
 
 
 def _log2(a: Any) -> Any:

@@ -14,9 +14,9 @@ from __future__ import annotations
 import ast
 import warnings
 from collections.abc import Callable, Sequence
-from fractions import Fraction
 from functools import partial, reduce
 
+from graphflops.base.lazy import fractions
 from graphflops.dims.atoms import FUNCTIONS, REAL_FUNCTIONS, RESERVED_WORDS
 from graphflops.dims.expr import Dim, symbol
 from graphflops.dims.ratios import MAX_BITS, Ratio, RatioArithmetic, nearest_double, simplest
@@ -217,7 +217,7 @@ def _decimal(text: str) -> Ratio:
         raise DimError("a decimal number that is not finite or too long")
     if exponent and abs(int(exponent)) > 80:
         raise DimError("a decimal number that is too large or too small")
-    number = Fraction(text)
+    number = fractions.Fraction(text)
     if number.denominator > 1:
         number = simplest(float(text))
     if max(number.numerator.bit_length(), number.denominator.bit_length()) > MAX_BITS:

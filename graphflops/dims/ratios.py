@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from fractions import Fraction
 from functools import reduce
 
+from graphflops.base.lazy import fractions
 from graphflops.dims.atoms import is_real
 from graphflops.dims.division import ceil_div, floor_div, mod
 from graphflops.dims.evaluation import evaluate
@@ -22,16 +22,16 @@ SIMPLE = 1000  # largest denominator of a fraction that replaces a floating cons
 Ratio = tuple[Dim, Dim]  # numerator and nonzero denominator; an integer denominator is positive
 
 
-def simplest(number: float) -> Fraction:
+def simplest(number: float) -> fractions.Fraction:
     """What a floating constant stands for: the simplest fraction that rounds to it, else its shortest decimals.
 
     A file that has 0.69999999999999996 means 0.7.
     """
-    simple = Fraction(number).limit_denominator(SIMPLE)
-    return simple if float(simple) == number else Fraction(repr(number))
+    simple = fractions.Fraction(number).limit_denominator(SIMPLE)
+    return simple if float(simple) == number else fractions.Fraction(repr(number))
 
 
-def nearest_double(number: Fraction) -> Ratio:
+def nearest_double(number: fractions.Fraction) -> Ratio:
     """A constant whose products are rounded as computers round them: 0.7 * 10 is 7, 0.7 * 90 a little less than 63.
 
     A fraction of a power of two stays one: its products with sizes are exact.
@@ -113,7 +113,7 @@ class RatioArithmetic:
         above, below = self.divided(a, b)
         if isinstance(above, Expr) or isinstance(below, Expr):
             raise DimError("double takes two integers")
-        return nearest_double(Fraction(above, below))
+        return nearest_double(fractions.Fraction(above, below))
 
     def argument(self, value: Ratio) -> Dim:
         above, below = value
@@ -187,7 +187,7 @@ class RatioArithmetic:
 
     def truncate(self, value: Ratio) -> Ratio:
         if isinstance(value[0], int) and isinstance(value[1], int):
-            return math.trunc(Fraction(value[0], value[1])), 1
+            return math.trunc(fractions.Fraction(value[0], value[1])), 1
         down = self.floor(value)
         if at_least(down[0], 0):
             return down
@@ -195,7 +195,7 @@ class RatioArithmetic:
 
     def round(self, value: Ratio) -> Ratio:
         if isinstance(value[0], int) and isinstance(value[1], int):
-            return round(Fraction(value[0], value[1])), 1
+            return round(fractions.Fraction(value[0], value[1])), 1
         argument = self.argument(value)
         return (call("round", argument) if is_real(argument) else argument), 1
 

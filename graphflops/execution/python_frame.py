@@ -29,6 +29,7 @@ class Frame(Struct):
     first: int = 0  # position of the first call of the statement
     parts: Sequence[Statement] = (Statement(),)  # the statements of the line
     part: int = 0  # the one that runs
+    statement: Statement = Statement()
     opened: int = 0  # the number of the line at which the statement began
     ran: int = 0  # how often the statement has run what it runs last
     called: str = ""  # the module that the statement called last
@@ -45,18 +46,15 @@ class Frame(Struct):
     # The variables that it returns beside its own result; False for those of a loop, of which it returns no turn's alone.
     returned: dict[str, bool] = {}
 
-    @property
-    def statement(self) -> Statement:
-        return self.parts[self.part]
-
     def start(self, line: CodeLine, place: int) -> None:
         """Begin a line."""
-        self.parts, self.part, self.opened = statements(line.text, self.own), 0, line.number
-        self.line, self.first, self.ran, self.called, self.inside = line, place, 0, "", ""
+        self.parts, self.part, self.opened, self.line = statements(line.text, self.own), -1, line.number, line
+        self.start_next(place)
 
     def start_next(self, place: int) -> None:
         """Begin the next statement of a line, after the last one the first, as in a loop."""
         self.part = (self.part + 1) % len(self.parts)
+        self.statement = self.parts[self.part]
         self.first, self.ran, self.called, self.inside = place, 0, "", ""
 
     def count(self, node: Node, child: str) -> None:

@@ -187,6 +187,7 @@ def statements(text: str, own: str = "") -> tuple[Statement, ...]:
     return tuple(found) or (Statement(),)
 
 
+@lru_cache(maxsize=4096)
 def module_variable(text: str, path: str) -> str:
     """The variable that holds a module, where a line calls the one inside of it at a path: `self` of `self.a(x)`."""
     words = path.split(".")

@@ -7,8 +7,6 @@ raw text: a large model repeats a few dozen descriptions thousands of times, so 
 distinct one once.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Annotated, TypeVar, Union
 
@@ -17,6 +15,7 @@ from msgspec import Raw, Struct
 
 from graphflops.errors import FileError, shown
 
+# No `annotations` of `__future__`: msgspec would compile the text of each annotation again.
 OLDEST_MAJOR = 5
 NEWEST_MAJOR = 8
 
@@ -42,7 +41,7 @@ class Scalar(Struct, gc=False):
     as_float: Float | None = None
     as_bool: bool | None = None
     as_string: str | None = None
-    as_expr: SymExpr | None = None
+    as_expr: "SymExpr | None" = None
 
 
 class SymExpr(Struct, gc=False):
@@ -106,8 +105,8 @@ class Argument(Struct, gc=False):
     as_scalar_type: int | None = None
     as_string: str | None = None
     as_device: Device | None = None
-    as_optional_tensors: list[Argument] | None = None
-    as_optional_tensor: Argument | None = None
+    as_optional_tensors: "list[Argument] | None" = None
+    as_optional_tensor: "Argument | None" = None
     as_graph: GraphArgument | None = None
     as_floats: list[Float] | None = None
     as_bools: list[bool] | None = None
@@ -124,7 +123,7 @@ class Argument(Struct, gc=False):
     as_nested_tensors: list[list[Named]] | None = None
     as_int_lists: list[list[Int]] | None = None
     as_float_lists: list[list[Float]] | None = None
-    as_string_to_argument: dict[str, Argument] | None = None
+    as_string_to_argument: "dict[str, Argument] | None" = None
 
 
 class NamedArgument(Struct, gc=False):

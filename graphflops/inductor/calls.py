@@ -114,14 +114,12 @@ class ForwardLowering(Lowering):
             more: dict[str, Any] = {
                 "recomputable": again or operator.has("computed_again"),
                 "reads_twice": twice,
-                "is_join": operator.name in ("cat", "stack"),
                 "views": dict(zip(of.operands, of.names, strict=True)) if operator.name == "stack" else {},
-                "is_sum": operator.name == "add" and of.call.node.arguments().get("alpha", 1) == 1,
             }
-            self.add(of, "pointwise", of.made, of.operands, is_random=operator.kind == "random", **more)
+            self.add(of, "pointwise", of.made, of.operands, **more)
             value = of.call.node.arguments().get("value")
             if operator.name == "masked_fill" and not isinstance(value, Ref):
-                self.joint.constants.setdefault(f"{value} {dtype.name}", []).append(self.joint.ops[-1])
+                self.joint.constants.setdefault(f"{value} {dtype.name}", []).append(len(self.joint.ops) - 1)
 
     def resampling(self, of: Lowered) -> None:
         """An interpolation; of half precision it is one in float32, of which operand and result are converted."""
@@ -142,13 +140,13 @@ class ForwardLowering(Lowering):
     def scatter(self, of: Lowered) -> None:
         """What is added, or put there, goes to a copy of the operand by the kernel that computes it."""
         copied, out, elements = f"{of.call.node.name} operand", of.made[0], self.elements(of.names[-1])
-        base: dict[str, Any] = {"instructions": 1, "recomputable": False, "is_added_to": True}
+        base: dict[str, Any] = {"instructions": 1, "recomputable": False, "role": "base"}
         self.add(of, "pointwise", {copied: self.nbytes(out)}, of.operands[:1], **base)
         self.joint.lies_in[copied] = out
         each = FLOAT_BYTES if of.call.node.operator.has("adds") else self.typed(out).dtype.bits // 8
         reads, parts = (*of.operands[1:], copied), {copied: {out: elements * each}}
         more: dict[str, Any] = {
-            "adds": True,
+            "role": "adding",
             "recomputable": False,
             "parts": parts,
             "moved": frozenset(reads),
@@ -162,7 +160,7 @@ class ForwardLowering(Lowering):
         keeps_last = bool(given) and {*range(x.rank - 1), *range(-x.rank, -1)}.issuperset(given)
         if out.rank == x.rank:
             keeps_last = bool(x.rank) and out.shape[-1] == x.shape[-1] and x.shape[-1] != 1
-        is_inner = not (keeps_last or (x.rank >= IMAGE_RANK and self.channels_last))
+        is_inner = not (keeps_last or (x.rank >= IMAGE_RANK and self.joint.channels_last))
         space, kept = max(map(self.elements, of.names)), self.elements(of.made[0])
         self.add(of, "reduction", of.made, of.operands, space, kept=kept, is_inner=is_inner)
 
@@ -171,14 +169,14 @@ class ForwardLowering(Lowering):
         x = self.typed(of.names[0])
         axis, space = rowwise.axis_of(of.call, x.rank), self.joint.number(prod(x.shape))
         rows = space // max(self.joint.number(1 if axis is None else x.shape[axis]), 1)
-        more = {"kept": max(rows, 1), "is_inner": axis == x.rank - 1, "is_scan": True, "recomputable": False}
+        more = {"kept": max(rows, 1), "is_inner": axis == x.rank - 1, "role": "scan", "recomputable": False}
         self.add(of, "reduction", of.made, of.operands, space, **more)
 
     def dropout(self, of: Lowered) -> None:
         """The mask, a truth value for each element, and the result."""
         count, random = self.typed(of.made[0]).numel, f"{of.call.node.name} random"
         mask = self.save(of, "mask", f"{of.call.node.name} mask")
-        self.add(of, "pointwise", {random: count * FLOAT_BYTES}, (), recomputable=False, is_random=True)
+        self.add(of, "pointwise", {random: count * FLOAT_BYTES}, (), recomputable=False, role="random")
         self.add(of, "pointwise", {mask: count}, (random,))
         self.add(of, "pointwise", of.made[:1], (mask, *of.operands))
 
@@ -269,7 +267,7 @@ class BackwardLowering(GradientLowering):
         before = self.gradient.get(name)
         if before is not None:
             both = self.new(name, self.joint.sizes[before])
-            self.add(of, "pointwise", (both,), (before, tensor), self.forward.elements(name), is_sum=True)
+            self.add(of, "pointwise", (both,), (before, tensor), self.forward.elements(name), role="sum")
             tensor = both
         self.gradient[name] = tensor
 
@@ -289,8 +287,8 @@ class BackwardLowering(GradientLowering):
     def extern(self, of: Lowered) -> None:
         """A kernel of a library, or one that fuses with nothing."""
         operator, reads = of.call.node.operator, (*of.incoming, *self.read(of), *of.beside.values())
-        is_over, is_exchange = operator.name == "all_reduce", operator.kind == "collective"
-        more = {"is_over": is_over, "is_exchange": is_exchange, "allocates": not is_over}
+        is_over, role = operator.name == "all_reduce", "exchange" if operator.kind == "collective" else ""
+        more: dict[str, Any] = {"is_over": is_over, "role": role, "allocates": not is_over}
         self.add(of, "extern", of.fresh.values(), reads, workspace=self.workspace(of), **more)
 
     def scatter(self, of: Lowered) -> None:
@@ -366,12 +364,12 @@ class BackwardLowering(GradientLowering):
             same = self.forward.known.get((0, self.forward.typed(name).shape, dtype if is_own else FLOAT32))
             for table in zeros:
                 zero = same.made if same else ()
-                self.add(of, "pointwise", (table,), zero, count, is_added_to=True, is_alone=True)
+                self.add(of, "pointwise", (table,), zero, count, role="base", is_alone=True)
             if is_own:
                 self.joint.lies_in[zeros[0]] = tensor
             parts = {table: {summed: rows * each} for table in zeros}
             reads = (*of.incoming, *indices, *zeros)
-            more: dict[str, Any] = {"adds": True, "recomputable": False, "moved": frozenset(reads)}
+            more: dict[str, Any] = {"role": "adding", "recomputable": False, "moved": frozenset(reads)}
             self.add(of, "pointwise", (summed,), reads, rows, parts=parts, **more)
             if not is_own:
                 self.add(of, "pointwise", (tensor,), (*zeros, summed), count)

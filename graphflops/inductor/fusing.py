@@ -110,7 +110,7 @@ class _Groups:
         self.of.update(dict.fromkeys(op.outputs, self.all[-1]))
         for other in near:
             self.join(other, self.of[op.outputs[0]])
-        self.added.update(op.outputs if op.adds or op.is_added_to or op.part_bytes != 0 else ())
+        self.added.update(op.outputs if op.role in ("adding", "base") or op.part_bytes != 0 else ())
         # Others of its depth that read the same tensors, or the same parts of them, are joined with it.
         for key in ((name, part) for name in op.reads for part in op.parts.get(name, ("",))):
             readers = self.readers.setdefault(key, [])
@@ -238,10 +238,12 @@ def _each(results: int, length: int, threads: int, platform: Platform, *, is_inn
 
 def in_steps(op: Op, joint: JointGraph) -> list[Op]:
     """The operators that a reduction is split into; another operator as it is. What a step leaves gets a size."""
-    if not op.kept or op.is_scan:
+    if not op.kept or op.role == "scan":
         return [op]
     length = op.elements // op.kept
-    lengths = split_lengths(op.kept, length, joint.platform, is_inner=op.is_inner, of_moments=op.of_moments)
+    lengths = split_lengths(
+        op.kept, length, joint.platform, is_inner=op.is_inner, of_moments=op.role == "moments"
+    )
     found: list[Op] = []
     for place, (results, _) in enumerate(lengths[:-1]):
         made = tuple([f"{name}, step {place + 1}" for name in op.outputs])

@@ -15,7 +15,7 @@ from graphflops.inductor.lowering import GradientLowering, Lowered, Lowering
 from graphflops.kernels import buffers as kernels
 from graphflops.kernels import cudnn
 from graphflops.kernels.beside import operand_copies
-from graphflops.kernels.convolution import Convolution, Layout, up
+from graphflops.kernels.convolution import Convolution, Layout, known, up
 from graphflops.kernels.kernel import HALF, IMAGE_RANK, SINGLE
 from graphflops.passes.program import PricedCall
 from graphflops.tensor import TensorType
@@ -41,10 +41,10 @@ def product(low: Lowering, of: Lowered) -> None:
     if has_bias and copies:  # added in the kernels that read the result
         made = low.joint.without_bias(out)
         *reads, bias = reads
-    is_wide = has_bias and not copies and low.typed(of.names[1]).dtype.bits == SINGLE
     is_matrix = not has_bias and low.typed(out).rank == 2
     more: dict[str, Any] = {"workspace": call.estimate.workspace, "views": views}
-    more |= {"is_adding": has_bias and not copies, "is_biased": is_wide, "is_matrix": is_matrix}
+    adding = "product and bias" if low.typed(of.names[1]).dtype.bits == SINGLE else "product and sum"
+    more["role"] = adding if has_bias and not copies else "product" if is_matrix else ""
     padded = padded_columns(call, low.values, adds_bias=has_bias and made == out)
     if padded is not None:
         reads, size = _padded(low, of, reads, low.typed(of.names[0]).shape[-1], padded)
@@ -77,7 +77,7 @@ def product_gradient(back: GradientLowering, of: Lowered) -> None:
                 reads[1:] = [_padded_copy(back, of, x, low.nbytes(of.names[1])) for x in others]
         more: dict[str, Any] = {
             "is_padded": padded is not None,
-            "is_matrix": low.typed(of.names[place]).rank == 2,
+            "role": "product" if low.typed(of.names[place]).rank == 2 else "",
         }
         more |= {"workspace": back.workspace(of), "views": views}
         back.add(of, "extern", (tensor,), reads, **more)
@@ -133,12 +133,12 @@ def patches(low: Lowering, of: Lowered) -> None:
 def convolution(low: Lowering, of: Lowered) -> None:
     """A convolution; its weight, and an image, are copied with their channels last. The bias is added after."""
     call, out = of.call, of.made[0]
-    if image_and_weight(call, low.values) is None:
+    if convolution_of(call, low.values) is None:
         low.extern(of)
         return
     reads = list(of.operands[:2])
     bias = of.operands[2:] if isinstance(call.node.arguments().get("bias"), Ref) else ()
-    is_last = low.channels_last and is_turned(call, low.values, is_copied=low.training)
+    is_last = low.joint.channels_last and is_turned(call, low.values, is_copied=low.training)
     if is_last:
         workspace = _workspace(low, call, "forward")
         for place, (name, use) in enumerate(zip(of.names, ("input", "weight"), strict=False)):
@@ -158,7 +158,7 @@ def convolution(low: Lowering, of: Lowered) -> None:
     made = low.joint.without_bias(out) if bias else out
     low.add(of, "extern", {made: low.nbytes(out)}, reads, workspace=workspace, allocates=True)
     if bias:
-        is_other = low.channels_last and not is_last and is_of_images(call, low.values)
+        is_other = low.joint.channels_last and not is_last and is_of_images(call, low.values)
         low.add(of, "pointwise", (out,), (made, *bias), moved=frozenset((made,) if is_other else ()))
     of.beside = {f"operand {place}": tensor for place, tensor in enumerate(reads)}
 
@@ -168,18 +168,19 @@ def convolution_gradient(back: GradientLowering, of: Lowered) -> None:
     call, low = of.call, back.forward
     operands = [of.beside.get(f"operand {place}", tensor) for place, tensor in enumerate(of.operands[:2])]
     workspace = back.workspace(of)
-    if low.channels_last and is_turned(call, low.values, is_copied=False):
+    if low.joint.channels_last and is_turned(call, low.values, is_copied=False):
         places = {"input_gradient": 0, "weight_gradient": 1}
         phases = [name for name, place in places.items() if place in of.fresh]
         workspace = dim_max(workspace, *(_workspace(low, call, phase) for phase in phases))
     else:
-        is_other = low.channels_last and is_of_images(call, low.values)
-        workspace = dim_max(workspace, kernels.backward_bytes(call, low.execution.layouts, is_other))
+        is_last = low.joint.channels_last and is_of_images(call, low.values)
+        copied = low.nbytes(call.node.outputs[0] or "") if is_last else 0  # the result's gradient, in order
+        workspace = dim_max(workspace, copied + kernels.backward_bytes(call, low.execution.layouts))
     own = [tensor for place, tensor in of.fresh.items() if place < 2]
     if own:
         back.add(of, "extern", own, (*of.incoming, *operands), workspace=workspace, allocates=True)
     wide = low.elements(call.node.outputs[0])
-    order = {"is_inner": not low.channels_last, "in_order": False}
+    order = {"is_inner": not low.joint.channels_last, "in_order": False}
     for place, tensor in of.fresh.items():
         if place >= 2:
             kept = low.elements(of.names[place])
@@ -188,7 +189,7 @@ def convolution_gradient(back: GradientLowering, of: Lowered) -> None:
 
 def _workspace(low: Lowering, call: PricedCall, phase: str) -> Dim:
     """Bytes beside the tensors of a convolution that runs with its channels last."""
-    conv, layout = Convolution.of(call, low.values), Layout(operand=True, weight=True, gradient=True)
+    conv, layout = convolution_of(call, low.values), Layout(operand=True, weight=True)
     return 0 if conv is None else cudnn.workspace(conv, phase, layout, low.execution.layouts.platform)
 
 
@@ -201,7 +202,7 @@ def exchange(low: Lowering, of: Lowered) -> None:
     if is_over and (owner not in low.root or is_read):
         bits = low.typed(name).dtype.bits
         operands = (low.copied(of, operands[0], low.nbytes(of.made[0]), "copy", bits, value=name),)
-    low.add(of, "extern", of.made, operands, allocates=not is_over, is_over=is_over, is_exchange=True)
+    low.add(of, "extern", of.made, operands, allocates=not is_over, is_over=is_over, role="exchange")
 
 
 # Time with channels last relative to without, by class of convolution, and calls of a program with few convolutions:
@@ -216,20 +217,18 @@ _SMALL_CHANNELS = 64
 
 def prefers_channels_last(calls: Sequence[PricedCall], values: Values, given: int, *, training: bool) -> bool:
     """Whether the convolutions of a program run with channels last. given: inputs of it, weights too."""
-    found = [(call, *pair) for call in calls if (pair := image_and_weight(call, values)) is not None]
-    kinds = [_class(*each) for each in found]
-    if not any(weight.rank == IMAGE_RANK for _, _, weight in found):
-        return False
+    found = [(call, conv) for call in calls if (conv := convolution_of(call, values)) is not None]
+    sizes = [size for _, conv in found for size in (*conv.x.shape, *conv.weight.shape)]
     nodes = given + sum(map(_nodes, calls))
-    if nodes >= _MOST_OPS * len(found) or "open" in kinds:
+    is_open = nodes >= _MOST_OPS * len(found) or not all(isinstance(size, int) for size in sizes)
+    if is_open or not any(conv.x.rank == IMAGE_RANK for _, conv in found):
         return False
+    times = [_time_channels_last(conv) for _, conv in found]
     if training:
-        is_slow = "grouped" in kinds or any(_is_narrowing(weight) for _, _, weight in found)
-        return not is_slow and any(kind != "small" for kind in kinds)
-    work = [call.estimate.matrix_flops for call, _, _ in found]
-    times = {"grouped": _GROUPED, "small": _SMALL, "narrowing": _NARROWING, "default": _DEFAULT}
-    numbers = [flops if isinstance(flops, int) else 0 for flops in work]
-    return sum(flops * times[kind] for flops, kind in zip(numbers, kinds, strict=True)) <= sum(numbers)
+        is_slow = _GROUPED in times or any(_is_narrowing(conv) for _, conv in found)
+        return not is_slow and any(time != _SMALL for time in times)
+    work = [flops if isinstance(flops := call.estimate.matrix_flops, int) else 0 for call, _ in found]
+    return sum(flops * time for flops, time in zip(work, times, strict=True)) <= sum(work)
 
 
 def _nodes(call: PricedCall) -> int:
@@ -242,8 +241,8 @@ def _nodes(call: PricedCall) -> int:
 
 def is_of_images(call: PricedCall, values: Values) -> bool:
     """Whether a convolution has two spatial axes: those of sequences and volumes are never turned."""
-    found = image_and_weight(call, values)
-    return found is not None and found[1].rank == IMAGE_RANK
+    found = convolution_of(call, values)
+    return found is not None and found.x.rank == IMAGE_RANK
 
 
 def is_turned(call: PricedCall, values: Values, *, is_copied: bool) -> bool:
@@ -252,41 +251,29 @@ def is_turned(call: PricedCall, values: Values, *, is_copied: bool) -> bool:
     is_copied: whether its weight is a copy with channels last, as in the forward of a training step. A single channel lies
     alike either way; then the weight decides, and else the channels of the result come first.
     """
-    found = image_and_weight(call, values)
-    return found is not None and found[1].rank == IMAGE_RANK and (is_copied or found[0].shape[1] != 1)
+    found = convolution_of(call, values)
+    return found is not None and found.x.rank == IMAGE_RANK and (is_copied or found.x.shape[1] != 1)
 
 
-def image_and_weight(call: PricedCall, values: Values) -> tuple[TensorType, TensorType] | None:
-    """The operands of a convolution that PyTorch runs; None for other calls."""
-    if call.node.operator.kind != "convolution" or call.estimate.unknown:
-        return None
-    arguments, names = call.node.arguments(), call.tensors(values)[:2]
-    given = [argument.name for key in ("x", "weight") if isinstance(argument := arguments.get(key), Ref)]
-    x, weight = (values.get(name) for name in given) if given == names and len(given) == 2 else (None, None)
-    if not isinstance(x, TensorType) or not isinstance(weight, TensorType) or min(x.rank, weight.rank) < 3:
-        return None
-    return x, weight
+def convolution_of(call: PricedCall, values: Values) -> Convolution | None:
+    """A convolution that PyTorch runs; None for other calls, and for one of gradients."""
+    is_known = call.node.operator.kind == "convolution" and not call.estimate.unknown
+    return Convolution.of(call, values) if is_known and "grad" not in call.node.arguments() else None
 
 
-def _class(call: PricedCall, x: TensorType, weight: TensorType) -> str:
-    """The class of a convolution that the constants are given for; `open` where a size is."""
-    if not all(isinstance(size, int) for size in (*x.shape, *weight.shape)):
-        return "open"
-    groups = call.node.arguments().get("groups", 1)
-    results, channels = weight.shape[:2]
-    if isinstance(groups, int) and groups > 1 and channels != 1:
-        return "grouped"
-    if all(isinstance(size, int) and size <= _SMALL_CHANNELS for size in (results, channels)):
-        return "small"
-    return "narrowing" if _is_narrowing(weight) else "default"
+def _time_channels_last(conv: Convolution) -> float:
+    """The time of a convolution of its class."""
+    if conv.groups > 1 and conv.weight.shape[1] != 1:
+        return _GROUPED
+    if max(map(known, conv.weight.shape[:2])) <= _SMALL_CHANNELS:
+        return _SMALL
+    return _NARROWING if _is_narrowing(conv) else _DEFAULT
 
 
-def _is_narrowing(weight: TensorType) -> bool:
+def _is_narrowing(conv: Convolution) -> bool:
     """Whether a convolution of several positions has at most half as many results as channels."""
-    results, channels, positions = weight.shape[:3]
-    if not isinstance(results, int) or not isinstance(channels, int):
-        return False
-    return 2 * results <= channels and positions != 1
+    results, channels = map(known, conv.weight.shape[:2])
+    return 2 * results <= channels and conv.kernel[0] != 1
 
 
 # Multiply-adds of an element read or written: half of what an H200 does while it loads one.

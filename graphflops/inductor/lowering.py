@@ -21,6 +21,23 @@ from graphflops.report import HeldKind
 from graphflops.tensor import TensorType
 
 OpKind = Literal["pointwise", "reduction", "extern"]
+# What an operator does that others of its kind do not.
+Role = Literal[
+    "",
+    "random",  # its numbers are random
+    "placing",  # it reads elements at places that it computes
+    "join",  # it puts tensors side by side into one
+    "joined",  # no kernel is left of such a one: others wrote the parts that it reads
+    "base",  # its result is stored, and something is then added to it in place
+    "adding",  # to what it reads, at places that indices tell: nothing that reads it is part of its kernel
+    "moments",  # a reduction that computes means and variances
+    "scan",  # it leaves all elements of its rows, which one kernel goes along
+    "sum",  # of what it reads
+    "product",  # of matrices, which adds nothing yet
+    "product and sum",  # it adds the last tensor that it reads
+    "product and bias",  # the same: kernels that read the result may add it instead
+    "exchange",  # a collective: nothing is written over its result
+]
 Names = Iterable[str]  # of tensors
 Made = Sequence[str] | Mapping[str, Dim]
 _UNROLLED = 8  # elements (inductor's unroll_reductions_threshold)
@@ -42,21 +59,10 @@ class Op(Record, frozen=True):
     # The partitioner may compute it again; what it may not is a kernel of its own there, unless its numbers are random.
     recomputable: bool = True
     must_recompute: bool = False  # a checkpoint asks to compute it again
-    is_random: bool = False
+    role: Role = ""
     is_alone: bool = False  # a kernel that fuses with nothing
-    # To what it reads, at places that indices tell: nothing that reads it is part of its kernel.
-    adds: bool = False
-    is_added_to: bool = False  # its result is stored, and something is then added to it in place
     allocates: bool = False  # a library allocates the results, so that they take no memory that is free
     is_over: bool = False  # a library writes its result over what it reads
-    is_exchange: bool = False  # a collective: nothing is written over its result
-    is_matrix: bool = False  # a product of matrices that adds nothing yet
-    is_adding: bool = False  # a product that adds the last tensor that it reads
-    is_biased: bool = False  # what it adds is a bias, which kernels that read the result may add instead
-    is_sum: bool = False  # it adds what it reads
-    is_join: bool = False  # it puts tensors side by side into one
-    is_done: bool = False  # no kernel is left of it: others wrote the parts that it reads
-    is_placing: bool = False  # it reads elements at places that it computes, or joins tensors
     is_padded: bool = False  # a product runs with its sizes rounded up to what tensor cores load
     reads_twice: bool = False  # its formula has what it reads more than once
     window: int = 1  # from how many elements of what it reads each element is computed
@@ -67,11 +73,11 @@ class Op(Record, frozen=True):
     views: Mapping[str, str] = {}  # by tensor that it reads in another shape or in part: by way of which view
     is_inner: bool = True  # what a reduction adds up is along the last axis
     in_order: bool = True  # a loop over what a reduction reads visits one row after the other
-    of_moments: bool = False  # a reduction computes means and variances
-    is_scan: bool = False  # it leaves all elements of its rows, which one kernel goes along
     instructions: int = 2  # for each element, as inductor counts them
     numbers: tuple[float, ...] = ()  # constants in them, which a kernel has once
-    computes: tuple[str, ...] = ()  # what it reads that is not stored, and so computed inside of its kernel
+    computes: tuple[
+        Op, ...
+    ] = ()  # what makes results that it reads which are not stored: parts of its kernel
 
     @property
     def is_fusible(self) -> bool:
@@ -89,7 +95,7 @@ class JointGraph(Struct):
     inputs: dict[str, Dim] = {}  # bytes of what the program is given, weights included
     # Name and kind of a tensor in a timeline, where they differ from its name and a value.
     labels: dict[str, tuple[str, HeldKind]] = {}
-    results: set[str] = set()  # what the forward returns
+    results: dict[str, None] = {}  # what the forward returns
     gradients: dict[str, None] = {}  # tensors that the backward returns
     tangents: dict[str, None] = {}  # gradients of the results, which come from outside
     # By part of a tensor that is written by itself, or by what a tensor is before something is added to it, the tensor.
@@ -97,8 +103,8 @@ class JointGraph(Struct):
     channels_last: bool = False  # its images lie so
     items: set[str] = set()  # views that are, or are of, one of several that a call returns
     numbers: dict[Dim, int] = {}
-    # By number that calls fill in, with its type: one operator makes it for all of them.
-    constants: dict[str, list[Op]] = {}
+    # By number that calls fill in, with its type, the places of what does: one operator makes it for all of them.
+    constants: dict[str, list[int]] = {}
 
     def number(self, size: Dim) -> int:
         """A size as a number: open sizes are taken at their example, or at some size."""
@@ -119,21 +125,28 @@ class JointGraph(Struct):
         self.labels[inner] = (out, "value")
         return inner
 
-    def add(self, op: Op, sizes: Mapping[str, Dim]) -> None:
-        """Append an operator with the sizes of what it makes; a sum of a few elements is computed without a loop."""
+    def add(self, op: Op) -> None:
+        """Append an operator; a sum of a few elements is computed without a loop."""
         if op.kept and op.elements < _UNROLLED * op.kept:
             op = replace(op, kind="pointwise", elements=op.kept, kept=0)
         self.ops.append(op)
-        self.sizes.update(sizes)
 
 
 def users_of(ops: Iterable[Op]) -> dict[str, list[Op]]:
     """By tensor, the operators that read it, in order."""
-    users: dict[str, list[Op]] = {}
-    for op in ops:
+    ops = [*ops]
+    return {name: [ops[place] for place in places] for name, places in places_of(ops)[1].items()}
+
+
+def places_of(ops: Iterable[Op]) -> tuple[dict[str, int], dict[str, list[int]]]:
+    """By tensor, the place of the operator that makes it, and by tensor those of the ones that read it, in order."""
+    makers: dict[str, int] = {}
+    users: dict[str, list[int]] = {}
+    for place, op in enumerate(ops):
+        makers.update(dict.fromkeys(op.outputs, place))
         for name in op.reads:
-            users.setdefault(name, []).append(op)
-    return users
+            users.setdefault(name, []).append(place)
+    return makers, users
 
 
 # Kinds of calls that read their operands at other places than they write to.
@@ -162,11 +175,13 @@ class Lowered(Struct):
     incoming: Sequence[str] = ()  # gradients of its results
     fresh: dict[int, str] = {}  # those of operands that it computes, by place
 
-    def op(self, kind: OpKind, outputs: Iterable[str], reads: Sequence[str], count: int, **more: Any) -> Op:
-        more.setdefault("parts", {name: self.parts[name] for name in reads if name in self.parts})
-        views = {name: self.views[name] for name in reads if name in self.views}
+    def op(self, kind: OpKind, outputs: Names, reads: Names, count: int, **more: Any) -> Op:
+        """One operator of the call."""
+        given = tuple(dict.fromkeys(reads))
+        more.setdefault("parts", {name: self.parts[name] for name in given if name in self.parts})
+        views = {name: self.views[name] for name in given if name in self.views}
         more["views"] = more.get("views", {}) | views
-        return Op(kind, tuple(outputs), tuple(reads), count, self.call.row, self.call.node.name, **more)
+        return Op(kind, tuple(outputs), given, count, self.call.row, self.call.node.name, **more)
 
 
 def instructions(call: PricedCall) -> int:
@@ -182,10 +197,22 @@ def filled_with(call: PricedCall) -> int | float | None:
     return value if isinstance(value, (int, float)) else None
 
 
+def _role(call: PricedCall) -> Role:
+    """What the pointwise operator does that makes the result of a call."""
+    operator = call.node.operator
+    if operator.name in ("cat", "stack"):
+        return "join"
+    if operator.name == "add" and call.node.arguments().get("alpha", 1) == 1:
+        return "sum"
+    if operator.kind in _MOVING:
+        return "" if operator.kind in _COPYING else "placing"
+    return "random" if operator.kind == "random" else ""
+
+
 class Lowering:
     """Appends the operators of a graph's forward to a joint graph. execution: the calls with their layouts."""
 
-    def __init__(self, execution: OnGpu, joint: JointGraph, *, channels_last: bool) -> None:
+    def __init__(self, execution: OnGpu, joint: JointGraph) -> None:
         self.joint, self.execution = joint, execution
         self.values, self.training, self.typed = execution.values, execution.training, execution.layouts.typed
         self.root = execution.owners()
@@ -196,7 +223,6 @@ class Lowering:
         self.view: dict[str, str] = {}  # by value that is a view, the first one that is the same
         # By operator, attributes and operands: the first such call.
         self.known: dict[tuple[Any, ...], Lowered] = {}
-        self.channels_last = channels_last  # whether the convolutions of the program run so
         self.readers: dict[str, list[PricedCall]] = {}
         self.maker: dict[str | None, str] = {}  # by result, the call
         # What convolutions read, also by way of other calls than reductions: its rows are never lined up in memory
@@ -255,26 +281,27 @@ class Lowering:
         self, of: Lowered, kind: OpKind, outputs: Made, reads: Names, elements: int | None = None, **more: Any
     ) -> None:
         """Append one operator of a call. outputs: with their sizes, or values whose sizes are known."""
-        call = of.call
-        sizes = outputs if isinstance(outputs, dict) else {name: self.nbytes(name) for name in outputs}
-        given = [*dict.fromkeys(reads)]
-        if kind == "extern" and call.node.operator.kind == "attention" and of.parts and not self.training:
-            given = [one for name in given for one in self.taken(of, name)]
+        call, operator = of.call, of.call.node.operator
+        self.joint.sizes.update(
+            outputs if isinstance(outputs, dict) else {x: self.nbytes(x) for x in outputs}
+        )
+        if kind == "extern" and operator.kind == "attention" and of.parts and not self.training:
+            reads = [one for name in dict.fromkeys(reads) for one in self.taken(of, name)]
         elif kind == "pointwise":
             self.pointwise.update(outputs)
         if elements is None:
             elements = max(map(self.elements, call.node.outputs), default=0)
-        if call.node.operator.kind in _MOVING and call.node.outputs[0] in outputs:
-            more.setdefault("moved", frozenset(given))
-            more["is_placing"] = call.node.operator.kind not in _COPYING
-        given_numbers = call.node.arguments().values() if call.node.operator.kind in _WITH_NUMBERS else ()
         own: dict[str, Any] = {
             "recomputable": kind != "extern",
             "must_recompute": call.node.name in self.recomputed,
             "instructions": instructions(call),
-            "numbers": tuple([x for x in given_numbers if type(x) in (int, float)]),
         }
-        self.joint.add(of.op(kind, outputs, given, elements, **(own | more)), sizes)
+        if operator.kind in _WITH_NUMBERS:
+            own["numbers"] = tuple([x for x in call.node.arguments().values() if type(x) in (int, float)])
+        if call.node.outputs[0] in outputs:
+            own["moved"] = frozenset(reads if operator.kind in _MOVING else ())
+            own["role"] = _role(call) if kind == "pointwise" else ""
+        self.joint.add(of.op(kind, outputs, reads, elements, **(own | more)))
 
     def save(self, of: Lowered, use: str, tensor: str) -> str:
         """Note a tensor that the gradient of a call reads beside operands and results; its name."""
@@ -351,7 +378,7 @@ class GradientLowering:
         if count is None:
             count = max(map(self.forward.elements, (*of.call.node.outputs, *of.names)), default=0)
         own = {"is_gradient": True, "instructions": 2 * instructions(of.call)}
-        self.joint.add(of.op(kind, outputs, [*dict.fromkeys(reads)], count, **(own | more)), {})
+        self.joint.add(of.op(kind, outputs, reads, count, **(own | more)))
 
     def workspace(self, of: Lowered) -> Dim:
         """Bytes that a kernel of the gradients needs beside what it reads and writes."""

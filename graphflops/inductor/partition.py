@@ -12,7 +12,7 @@ import heapq
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from math import inf
 
-from graphflops.inductor.lowering import JointGraph, Op, users_of
+from graphflops.inductor.lowering import JointGraph, Op, places_of
 
 # Of a tensor: before (0) and behind (1) the edge that is cut where it is saved, and behind that of its view (2).
 Node = tuple[str, int]
@@ -30,9 +30,7 @@ class Partition:
 
     def __init__(self, joint: JointGraph) -> None:
         self.joint, self.ops = joint, joint.ops
-        self.maker = {name: op for op in self.ops for name in op.outputs}
-        self.place = {id(op): index for index, op in enumerate(self.ops)}
-        self.users = users_of(self.ops)
+        self.maker, self.users = places_of(self.ops)
         self.left = _MOST_VISITED
         self.forward: set[int] = set()  # places of the operators that the results are computed by
         needed = set(self.joint.results)
@@ -41,13 +39,16 @@ class Partition:
                 self.forward.add(place)
                 needed.update(op.reads)
         # By place, those of the operators of the forward that read its results, and whether they fuse with it.
-        self.after = [[*self._readers(op)] for op in self.ops]
+        self.after = [
+            [(user, _fuses(op, self.ops[user])) for _, user in self._readers(op) if user in self.forward]
+            for op in self.ops
+        ]
         self.banned = self._not_computed_again()
         # By place of an operator, the operators between it and the backward.
         self.distances = dict.fromkeys(range(len(self.ops)), 0)
         for place in sorted(self.forward, reverse=True):
-            users = [(name, user) for name in self.ops[place].outputs for user in self.users.get(name, ())]
-            steps = [self.distances[self.place[id(user)]] + 1 + (name in user.views) for name, user in users]
+            readers = self._readers(self.ops[place])
+            steps = [self.distances[user] + 1 + (name in self.ops[user].views) for name, user in readers]
             self.distances[place] = min(steps, default=_FARTHEST)
 
     def saved(self) -> dict[str, None]:
@@ -57,12 +58,11 @@ class Partition:
         beyond = beyond_cut(edges)
         crossing = {tail[0] for tail, head, _ in edges if tail not in beyond and head in beyond}
         cut = [name for name in names if name in crossing]
-        return dict.fromkeys(sorted(cut, key=lambda name: self.place.get(id(self.maker.get(name)), -1)))
+        return dict.fromkeys(sorted(cut, key=lambda name: self.maker.get(name, -1)))
 
-    def _readers(self, op: Op) -> Iterator[tuple[int, bool]]:
-        for user in (user for name in op.outputs for user in self.users.get(name, ())):
-            if (place := self.place[id(user)]) in self.forward:
-                yield place, _fuses(op, user)
+    def _readers(self, op: Op) -> list[tuple[str, int]]:
+        """The results of an operator, each with the places of those that read it."""
+        return [(name, user) for name in op.outputs for user in self.users.get(name, ())]
 
     def _not_computed_again(self) -> set[str]:
         """Names of tensors that the backward does not compute again."""
@@ -73,8 +73,8 @@ class Partition:
             read = sum(self.joint.bytes(name) for name in op.reads)
             is_smaller = self.joint.bytes(op.outputs[0]) * _SMALLER < read
             # Whether an operator of the backward that does not fuse reads a result.
-            users = [user for name in op.outputs for user in self.users.get(name, ())]
-            is_stored = any(self.place[id(x)] not in self.forward and not _fuses(op, x) for x in users)
+            users = {user for _, user in self._readers(op)} - self.forward
+            is_stored = not all(_fuses(op, self.ops[user]) for user in users)
             if not op.recomputable or is_smaller or is_stored:
                 banned.update(op.outputs)
         self._ban_far_apart(banned)
@@ -83,27 +83,21 @@ class Partition:
 
     def _ban_far_apart(self, banned: set[str]) -> None:
         """Not computed again: what reads a tensor behind the first kernel of its own that follows other readers."""
-        groups = [(True, users, users) for users in self.joint.constants.values()]
+        groups = [(users, users) for users in self.joint.constants.values()]
         for name, users in self.users.items():
-            maker = self.maker.get(name)
-            for view in dict.fromkeys(user.views.get(name) for user in users):
+            views = [self.ops[user].views.get(name) for user in users]
+            for view in dict.fromkeys(views):
                 # An input fuses with nothing, but views of it do; what reads a tensor by way of a view is not kept from it.
-                own = [user for user in users if user.views.get(name) == view]
-                is_fused = view is not None or (maker is not None and _is_fusible(maker))
-                groups.append((is_fused, own, own if view else users))
-        for is_fused, users, start in groups:
-            inside = [place for user in start if (place := self.place[id(user)]) in self.forward]
-            if not is_fused or len(inside) < 2:
-                continue
-            first = self._first_unfusible(inside)
-            far = (
-                user
-                for user in users
-                if first < self.place[id(user)] and self.place[id(user)] in self.forward
-            )
-            banned.update(
-                name for user in far if _is_fusible(user) and not user.must_recompute for name in user.outputs
-            )
+                own = [user for user, by in zip(users, views, strict=True) if by == view]
+                if view is not None or (name in self.maker and _is_fusible(self.ops[self.maker[name]])):
+                    groups.append((own, own if view else users))
+        for users, start in groups:
+            inside = [user for user in start if user in self.forward]
+            if len(inside) > 1:
+                first = self._first_unfusible(inside)
+                far = [self.ops[user] for user in users if user > first and user in self.forward]
+                again = (op for op in far if _is_fusible(op) and not op.must_recompute)
+                banned.update(name for op in again for name in op.outputs)
 
     def _first_unfusible(self, start: Sequence[int]) -> int:
         """The place of the first operator after these that does not fuse with what it reads, at most the last of them."""
@@ -148,8 +142,7 @@ class Partition:
         read = {(name, name in op.views) for op in gradients for name in op.reads}
         read |= {(name, False) for name in self.joint.gradients}
         for name, is_view in sorted(read):
-            op = self.maker.get(name)
-            if name in self.joint.tangents or (op is not None and op.is_gradient):
+            if name in self.joint.tangents or (name in self.maker and self.ops[self.maker[name]].is_gradient):
                 continue
             names[name] = None
             if is_view:
@@ -158,11 +151,12 @@ class Partition:
         todo = [*names]
         while todo:
             name = todo.pop()
-            entry, made = (name, 0), self.maker.get(name)
+            entry = (name, 0)
             yield entry, (name, 1), self._cost(name)
-            if name in self.banned or made is None:
+            if name in self.banned or name not in self.maker:
                 yield SOURCE, entry, inf
                 continue
+            made = self.ops[self.maker[name]]
             if made.must_recompute:
                 yield entry, SINK, inf
             for source in made.reads:
@@ -173,11 +167,11 @@ class Partition:
 
     def _cost(self, name: str) -> int:
         """What it costs to save a tensor: its bytes, more the farther from the backward, twice where nobody stores it."""
-        size, op = self.joint.bytes(name), self.maker.get(name)
-        if op is None:
+        size, place = self.joint.bytes(name), self.maker.get(name)
+        if place is None:
             return size
-        far = max(min(self.distances[self.place[id(op)]], _FARTHEST), 1)
-        users = self.users.get(name, ())
+        op, far = self.ops[place], max(min(self.distances[place], _FARTHEST), 1)
+        users = [self.ops[user] for user in self.users.get(name, ())]
         # A view fuses with what it is of.
         is_fused = all(_fuses(op, op if name in user.views else user) for user in users)
         return int(size * _NEARER**far) * (2 if is_fused else 1)
@@ -185,12 +179,12 @@ class Partition:
 
 def _is_fusible(op: Op) -> bool:
     """Whether the partitioner takes an operator to be part of kernels with others."""
-    return op.is_fusible and (op.recomputable or op.is_random)
+    return op.is_fusible and (op.recomputable or op.role == "random")
 
 
 def _fuses(op: Op, user: Op) -> bool:
     """Whether the partitioner takes two operators to be one kernel; what joins tensors is one with all of these."""
-    return user.is_join or (_is_fusible(op) and _is_fusible(user))
+    return user.role == "join" or (_is_fusible(op) and _is_fusible(user))
 
 
 SOURCE, SINK = ("source", 0), ("sink", 0)

@@ -20,26 +20,30 @@ from graphflops.execution.runs import Runs
 from graphflops.inductor.calls import BackwardLowering, ForwardLowering
 from graphflops.inductor.fusing import Kernel, fused, in_steps
 from graphflops.inductor.library_calls import prefers_channels_last
-from graphflops.inductor.lowering import JointGraph, Op, users_of
+from graphflops.inductor.lowering import JointGraph, Op, places_of
 from graphflops.inductor.partition import Partition
 from graphflops.inductor.storing import realized
 from graphflops.inductor.sums import with_sums
 from graphflops.memory.on_gpu import OnGpu
 from graphflops.passes.program import PricedGraph, PricedProgram
-from graphflops.tensor import TensorType
 
 Size = Callable[[str], int]  # bytes of a tensor
 Names = Container[str]
 Tensors = Mapping[str, None]  # by name, in order
 
 
-def lowest_peak(kernels: Sequence[Kernel], size: Size, given: Names, outputs: Names) -> list[Kernel]:
-    """The kernels in inductor's order. given: tensors there before, that may be freed. outputs: that outlive the graph."""
+def lowest_peak(
+    kernels: Sequence[Kernel], size: Size, given: Names, outputs: Names
+) -> list[tuple[Kernel, int]]:
+    """The kernels in inductor's order, each with the bytes that are alive then by its estimate.
+
+    given: tensors there before, that may be freed. outputs: that outlive the graph.
+    """
     order = _Order(kernels, size, given, outputs).as_written()
     plan = _Order([kernels[index] for index in order], size, given, outputs)
     orders = ([*range(len(kernels))], plan.least_memory(), plan.smallest_first())
-    best = min(orders, key=plan.peak)
-    return [plan.kernels[index] for index in best]
+    best = min(orders, key=lambda order: max(0, *plan.live(order)))
+    return [(plan.kernels[index], amount) for index, amount in zip(best, plan.live(best), strict=False)]
 
 
 class _Order:
@@ -51,7 +55,9 @@ class _Order:
         self.maker = {name: index for index, names in enumerate(self.results) for name in names}
         known = self.maker
         # What is added to in place: inductor's estimate knows the memory by that name, which does not outlive the graph.
-        base = {op.outputs[0]: op.reads[-1] for kernel in kernels for op in kernel.members if op.adds}
+        base = {
+            op.outputs[0]: op.reads[-1] for kernel in kernels for op in kernel.members if op.role == "adding"
+        }
         found = [
             dict.fromkeys((*each.reads, *[base[name] for name in each.reads if name in base]))
             for each in kernels
@@ -109,10 +115,10 @@ class _Order:
 
         return _depth_first(smallest(range(len(moved))), lambda index: smallest(self.before[index]))
 
-    def peak(self, order: Sequence[int]) -> int:
-        """The most bytes alive if the kernels run in this order and no memory is used again, as inductor estimates it.
+    def live(self, order: Sequence[int]) -> list[int]:
+        """Bytes alive if the kernels run in this order and no memory is used again, as inductor estimates them.
 
-        Release 2.11 takes what outlives the graph off from the start; less than nothing counts as nothing.
+        Those of each kernel, and then at the end. Release 2.11 takes what outlives the graph off from the start.
         """
         step = {index: turn for turn, index in enumerate(order)}
         change = [0] * (len(order) + 1)
@@ -123,16 +129,16 @@ class _Order:
                 change[step[made]] += self.size[name]
             last = max((step[reader] for reader in readers), default=0 if made is None else step[made])
             change[0 if name in self.outputs else last + 1] -= self.size[name]
-        return max(0, *accumulate(change))
+        return [*accumulate(change)]
 
 
 class CompiledGraph(Record, frozen=True):
     """The forward or the backward."""
 
     kernels: Sequence[Kernel]  # in the order in which they run
+    live: Sequence[int]  # bytes alive as each of them runs, by inductor's estimate
     given: Tensors  # that are there before and are freed after their last use
     outputs: Tensors  # that outlive the graph
-    computed_again: Mapping[str, Op]  # by tensor that is not stored but computed wherever it is read
     lies_in: Mapping[str, str]  # by part of a tensor that is written by itself, the tensor
 
 
@@ -141,7 +147,6 @@ class Plan(Record, frozen=True):
 
     execution: OnGpu
     joint: JointGraph
-    channels_last: bool  # its convolutions run so
     forward: CompiledGraph
     backward: CompiledGraph | None = None  # None where no gradients are computed
 
@@ -163,14 +168,13 @@ class Plans(Runs):
         calls, values = execution.calls, execution.values
         is_last = prefers_channels_last(calls, values, len(graph.graph.inputs), training=training)
         joint = JointGraph(self.sizes, execution.layouts.platform, channels_last=is_last)
+        forward = ForwardLowering(execution, joint)
         for entry in graph.graph.inputs:
-            value = values.get(entry.name)
-            nbytes = value.nbytes if isinstance(value, TensorType) else 0
-            joint.inputs[entry.name] = nbytes
-            joint.sizes[entry.name] = nbytes if entry.role == "user" else 0
-        forward = ForwardLowering(execution, joint, channels_last=is_last)
+            joint.inputs[entry.name] = forward.nbytes(entry.name)
+            joint.sizes[entry.name] = joint.inputs[entry.name] if entry.role == "user" else 0
         lowered = [forward.lower(call) for call in calls]
-        joint.results.update(forward.tensor(name) for name in (*graph.graph.returned, *graph.graph.lasting))
+        returned = (*graph.graph.returned, *graph.graph.lasting)
+        joint.results.update(dict.fromkeys(map(forward.tensor, returned)))
         saved: Tensors = {}
         if training:
             backward = BackwardLowering(graph.graph, forward, joint, graph.graph.seeds)
@@ -185,7 +189,7 @@ class Plans(Runs):
         ops = _computing(joint.ops, kept, joint.inputs)
         if not training:
             ops = _near_readers(ops, joint)
-        plan = Plan(execution, joint, forward.channels_last, _compiled(joint, ops, {}, dict.fromkeys(kept)))
+        plan = Plan(execution, joint, _compiled(joint, ops, {}, dict.fromkeys(kept)))
         if training:
             given = {name: None for name in (*saved, *joint.tangents) if name not in joint.inputs}
             ops = _computing(joint.ops, joint.gradients, {*joint.inputs, *given})
@@ -197,33 +201,30 @@ class Plans(Runs):
 
 def _compiled(joint: JointGraph, ops: Sequence[Op], given: Tensors, outputs: Tensors) -> CompiledGraph:
     joint = replace(joint, lies_in={**joint.lies_in})  # and what this graph joins
-    stored, computed_again = realized(with_sums(ops, outputs, joint), outputs, joint)
+    stored = realized(with_sums(ops, outputs, joint), outputs, joint)
     steps = [step for op in stored for step in in_steps(op, joint)]
     kernels = fused(
         steps, outputs, lambda name: joint.number(joint.inputs.get(name, joint.sizes.get(name, 0)))
     )
     order = lowest_peak(kernels, joint.bytes, given, outputs)
-    return CompiledGraph(order, given, outputs, computed_again, joint.lies_in)
+    run = [(kernel, live) for kernel, live in order if kernel.last.role != "joined"]
+    return CompiledGraph(
+        [kernel for kernel, _ in run], [live for _, live in run], given, outputs, joint.lies_in
+    )
 
 
 def _computing(ops: Sequence[Op], wanted: Iterable[str], given: Iterable[str]) -> list[Op]:
     """The operators that compute tensors from given ones; what does not depend on gradients just before its first reader."""
-    maker = {name: op for op in ops for name in op.outputs}
-    place = {id(op): index for index, op in enumerate(ops)}
-    there = set(given)
-    needed: set[int] = set()
-    todo = [name for name in wanted if name not in there]
-    while todo:
-        op = maker.get(todo.pop())
-        if op is not None and place[id(op)] not in needed:
-            needed.add(place[id(op)])
-            todo += [name for name in op.reads if name not in there]
-    has_gradients = any(ops[index].is_gradient for index in needed)
-    starts = [index for index in sorted(needed) if ops[index].is_gradient or not has_gradients]
+    makers, _ = places_of(ops)
+    for name in given:
+        makers.pop(name, None)
 
     def before(index: int) -> list[int]:
-        return sorted(needed & {place[id(maker[name])] for name in ops[index].reads if name in maker})
+        return sorted({makers[name] for name in ops[index].reads if name in makers})
 
+    needed = sorted(_depth_first([makers[name] for name in wanted if name in makers], before))
+    has_gradients = any(ops[index].is_gradient for index in needed)
+    starts = [index for index in needed if ops[index].is_gradient or not has_gradients]
     return [ops[index] for index in _depth_first(starts, before)]
 
 
@@ -232,8 +233,7 @@ def _near_readers(ops: Sequence[Op], joint: JointGraph) -> list[Op]:
 
     What is read by way of one of several views that a call returns stays.
     """
-    users, maker = users_of(ops), {name: index for index, op in enumerate(ops) for name in op.outputs}
-    place = {id(op): index for index, op in enumerate(ops)}
+    maker, users = places_of(ops)
     left = dict.fromkeys(range(len(ops)))
     order: list[Op] = []
     seen: set[int] = set()
@@ -247,8 +247,10 @@ def _near_readers(ops: Sequence[Op], joint: JointGraph) -> list[Op]:
         seen.update(node)
         for made in [maker[name] for index in reversed(node) for name in ops[index].reads if name in maker]:
             readers = [(name, user) for name in ops[made].outputs for user in users.get(name, ())]
-            stays = made not in left or any(user.views.get(name) in joint.items for name, user in readers)
-            if not stays and seen.issuperset(place[id(user)] for _, user in readers):
+            stays = made not in left or any(
+                ops[user].views.get(name) in joint.items for name, user in readers
+            )
+            if not stays and seen.issuperset(user for _, user in readers):
                 del left[made]
                 left[made] = None
     return order[::-1]

@@ -23,8 +23,8 @@ def _statistics(low: Lowering, of: Lowered, rows: Dim, *, is_inner: bool) -> str
         "group" in operator.name and rows != prod(low.typed(of.names[0]).shape[:2])
     )
     order = {"is_inner": is_inner, "in_order": not is_apart}
-    order["of_moments"] = operator.kind == "normalisation"
-    low.add(of, "reduction", {name: size}, of.operands[:1], space, kept=low.joint.number(rows), **order)
+    role, kept = "moments" if operator.kind == "normalisation" else "", low.joint.number(rows)
+    low.add(of, "reduction", {name: size}, of.operands[:1], space, kept=kept, role=role, **order)
     return name
 
 
@@ -46,7 +46,7 @@ def normalisation(low: Lowering, of: Lowered) -> None:
         rows = shape[0] * groups
     else:
         rows = prod(shape[: -len(given)] if isinstance(given, tuple) else shape[:-1])
-    is_inner = not (low.channels_last and (operator.has("images") or "group" in operator.name))
+    is_inner = not (low.joint.channels_last and (operator.has("images") or "group" in operator.name))
     statistics = _statistics(low, of, rows, is_inner=is_inner)
     low.add(of, "pointwise", normed, (*of.operands, statistics))
     for name in moments:  # that the call itself returns
@@ -98,7 +98,7 @@ def normalisation_gradient(back: GradientLowering, of: Lowered) -> None:
         return
     wide = back.forward.elements(of.names[0])
     normed = (*of.incoming, *of.operands[:1], *([statistics] if statistics else []))
-    is_batch, is_last = operator.name == "batch_norm", back.forward.channels_last
+    is_batch, is_last = operator.name == "batch_norm", back.joint.channels_last
     order = {"is_inner": is_batch and not is_last, "in_order": False}
     added = {place: tensor for place, tensor in of.fresh.items() if place > 0}
     for place, tensor in added.items():
@@ -133,7 +133,7 @@ def _of_groups(back: GradientLowering, of: Lowered, statistics: str) -> None:
     wide, channels = back.forward.elements(of.names[0]), back.joint.number(prod(x.shape[:2]))
     normed, weight = (*of.incoming, *of.operands[:1]), of.operands[1:2]
     sums = [back.new(of.names[0], prod(x.shape[:2]) * FLOAT_BYTES) for _ in range(2)]
-    is_inner = not back.forward.channels_last
+    is_inner = not back.joint.channels_last
     for tensor, reads in zip(sums, (normed, of.incoming), strict=True):
         back.add(of, "reduction", (tensor,), reads, wide, kept=channels, is_inner=is_inner)
     for place, tensor in of.fresh.items():

@@ -24,19 +24,20 @@ class _Formula(NamedTuple):
     """How a result is computed from stored tensors."""
 
     op: Op  # as if it read these tensors itself
+    own: Op  # as it is, with the operators that it computes
     loads: int  # for each element
     computed: frozenset[tuple[str, int]]  # what is computed for it, with the instructions for each element
 
 
-def realized(ops: Sequence[Op], outputs: Container[str], joint: JointGraph) -> tuple[list[Op], dict[str, Op]]:
+def realized(ops: Sequence[Op], outputs: Container[str], joint: JointGraph) -> list[Op]:
     """The operators whose results are stored, each with the stored tensors that it is computed from.
 
-    Then by tensor the others, which are computed wherever they are read. outputs: tensors that outlive the graph.
+    Others are computed wherever they are read. outputs: tensors that outlive the graph.
     """
     found = _Realized(ops, outputs, joint)
     for op in ops:
         found.add(op)
-    return found.stored, found.computed_again
+    return found.stored
 
 
 class _Realized:
@@ -46,7 +47,6 @@ class _Realized:
         self.users, self.outputs, self.joint = users_of(ops), outputs, joint
         self.formulas: dict[str, _Formula] = {}  # of tensors that are not stored
         self.stored: list[Op] = []
-        self.computed_again: dict[str, Op] = {}
         self.made: dict[str, Op] = {}  # by tensor that is stored
         self.fixed: set[str] = set()  # stored tensors whose place in memory is decided
 
@@ -59,14 +59,13 @@ class _Realized:
         for name in op.reads:
             if name in self.formulas and _wants_stored(op, name):
                 self.store(self.formulas[name].op)
-        if op.is_join and not self.is_one_kernel(op):
+        if op.role == "join" and not self.is_one_kernel(op):
             self.join(op)
             return
         formula = _formula(op, self.formulas)
         if self.is_stored(op, formula):
             self.store(formula.op)
         else:
-            self.computed_again.update(dict.fromkeys(op.outputs, op))
             self.formulas.update(dict.fromkeys(op.outputs, formula))
 
     def store(self, op: Op) -> None:
@@ -84,11 +83,10 @@ class _Realized:
         pairs = [(name, user) for name in op.outputs for user in self.users.get(name, ())]
         instructions = formula.loads + sum(count for _, count in formula.computed)  # for each element
         is_shared = len(pairs) > 1 or any(user.reads_twice for _, user in pairs)
-        is_lone = op.kind != "pointwise" or op.is_alone or op.is_random or op.part_bytes != 0
+        is_lone = op.kind != "pointwise" or op.is_alone or op.part_bytes != 0
         return (
             is_lone
-            or op.adds
-            or op.is_added_to
+            or op.role in ("random", "adding", "base")
             or any(name in self.outputs for name in op.outputs)
             or (
                 len(pairs) > 1
@@ -118,9 +116,7 @@ class _Realized:
         is_sum = any(read in self.made and self.made[read].kept for read in sources)
         users = self.users.get(op.outputs[0], ())
         is_read = op.outputs[0] not in self.outputs
-        goes_on = is_read and all(
-            user.is_join or (user.kind == "pointwise" and not user.is_placing) for user in users
-        )
+        goes_on = is_read and all(user.kind == "pointwise" and user.role != "placing" for user in users)
         return (any(is_copied) and goes_on) or (all(is_copied) and not is_sum)
 
     def join(self, op: Op) -> None:
@@ -134,7 +130,7 @@ class _Realized:
                 part = f"{out}, part {len(found) + 1}"
                 count = op.elements * self.joint.number(size) // max(self.joint.bytes(out), 1)
                 copy = replace(
-                    op, outputs=(part,), reads=(name,), elements=count, is_join=False, part_bytes=size
+                    op, outputs=(part,), reads=(name,), elements=count, role="placing", part_bytes=size
                 )
                 self.store(_formula(copy, self.formulas).op)
                 sizes[part], name = size, part
@@ -144,7 +140,7 @@ class _Realized:
             found.append(name)
         self.store(
             replace(
-                op, kind="extern", reads=tuple(found), parts={}, views={}, moved=frozenset(), is_done=True
+                op, kind="extern", reads=tuple(found), parts={}, views={}, moved=frozenset(), role="joined"
             )
         )
 
@@ -156,7 +152,7 @@ def _wants_stored(user: Op, name: str) -> bool:
 
 def _is_late(user: Op, name: str) -> bool:
     """Whether inductor finds that a product wants an operand in memory when it comes to it, and not when it makes it."""
-    return user.is_adding or name in user.views
+    return user.role in ("product and sum", "product and bias") or name in user.views
 
 
 def _formula(op: Op, known: Mapping[str, _Formula]) -> _Formula:
@@ -165,7 +161,7 @@ def _formula(op: Op, known: Mapping[str, _Formula]) -> _Formula:
     inside = tuple([name for name in op.reads if name in known])
     further = sum(len(op.parts[name]) - 1 for name in {*op.reads}.difference(inside) if name in op.parts)
     if not inside:
-        return _Formula(op, len(op.reads) * op.window + further, own)
+        return _Formula(op, op, len(op.reads) * op.window + further, own)
     sources = {name: known[name].op.reads if name in known else (name,) for name in op.reads}
     reads = tuple(dict.fromkeys(chain.from_iterable(sources.values())))
     # What is read at other places here, or for what is computed inside.
@@ -174,7 +170,8 @@ def _formula(op: Op, known: Mapping[str, _Formula]) -> _Formula:
     further += sum(known[name].loads - len(known[name].op.reads) for name in inside)
     computed = own.union(*[known[name].computed for name in inside])
     loads, parts = len(reads) * op.window + further, _parts(op, known, sources)
-    return _Formula(replace(op, parts=parts, reads=reads, computes=inside, moved=moved), loads, computed)
+    op = replace(op, computes=tuple([known[name].own for name in inside]))
+    return _Formula(replace(op, parts=parts, reads=reads, moved=moved), op, loads, computed)
 
 
 def _parts(

@@ -22,17 +22,17 @@ def with_sums(ops: Sequence[Op], outputs: Container[str], joint: JointGraph) -> 
         if maker[out] is not op:  # part of a sum
             continue
         is_inlined = out not in outputs and all(map(_is_elementwise, users.get(out, ())))
-        if op.is_biased and is_inlined:
+        if op.role == "product and bias" and is_inlined:
             inner, bias = joint.without_bias(out), op.reads[-1]
             joint.sizes[inner] = joint.sizes[out]
-            product = replace(op, outputs=(inner,), reads=op.reads[:-1], is_adding=False)
+            product = replace(op, outputs=(inner,), reads=op.reads[:-1], role="")
             own = [Op("pointwise", (out,), (inner, bias), op.elements, op.row, op.node), product]
-        elif op.is_sum and not is_inlined and len(op.reads) == 2:
+        elif op.role == "sum" and not is_inlined and len(op.reads) == 2:
             for name, other in ((op.reads[1], op.reads[0]), op.reads):
                 is_alone = name in maker and len(users[name]) == 1 and name not in outputs
-                if is_alone and maker[name].is_matrix and joint.bytes(name) == joint.bytes(out):
+                if is_alone and maker[name].role == "product" and joint.bytes(name) == joint.bytes(out):
                     reads = (*maker[name].reads, other)
-                    own = [replace(maker[name], outputs=(out,), reads=reads, is_matrix=False, is_adding=True)]
+                    own = [replace(maker[name], outputs=(out,), reads=reads, role="product and sum")]
                     users[other] = [own[0] if user is op else user for user in users[other]]
                     maker[name] = own[0]
                     break
@@ -41,4 +41,4 @@ def with_sums(ops: Sequence[Op], outputs: Container[str], joint: JointGraph) -> 
 
 
 def _is_elementwise(op: Op) -> bool:
-    return op.kind == "pointwise" and not (op.is_placing or op.adds or op.is_alone)
+    return op.kind == "pointwise" and op.role not in ("placing", "join", "adding") and not op.is_alone

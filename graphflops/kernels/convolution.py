@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from msgspec import Struct
@@ -38,7 +39,6 @@ class Layout(Record, frozen=True):
     operand: bool = False
     gaps: bool = False
     weight: bool = False
-    gradient: bool = False
 
     @staticmethod
     def of(shape: Shape, strides: Strides, weight_shape: Shape, weight_strides: Strides) -> Layout:
@@ -110,7 +110,7 @@ class Convolution(Struct, eq=False, dict=True):
         groups, axes, mask = arguments.get("groups", 1), x.rank - 2, arguments.get("output_mask")
         given = [value is not None and value.requires_grad for value in (x, weight, bias)]
         wanted = mask if isinstance(mask, tuple) and len(mask) == len(given) else given
-        return Convolution(
+        return _convolution(
             *(x, weight, out),
             _per_axis(arguments.get("stride", 1), axes),
             _per_axis(arguments.get("padding", 0), axes),
@@ -130,6 +130,9 @@ class Convolution(Struct, eq=False, dict=True):
         weight = self.weight.nbytes * padded_channels * padded_results // (channels * results)
         x, out = self.x.nbytes * padded_channels // channels, self.out.nbytes * padded_results // results
         return {"x": x, "w": weight, "o": out}
+
+
+_convolution = lru_cache(maxsize=1024)(Convolution)  # memory and time ask for the same ones
 
 
 def up(size: int, step: int) -> int:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import partial
-from itertools import accumulate
 from typing import Any
 
 from msgspec.structs import replace
@@ -95,19 +94,16 @@ class _Run:
 
     def run(self, graph: CompiledGraph, mark: str) -> None:
         """Run one graph. mark: after names of results."""
-        order, given, outputs = self.with_wholes(graph), graph.given, graph.outputs
-        last = {name: place for place, kernel in enumerate(order, 1) for name in kernel.reads}
-        end = len(order) + 1
-        last.update(dict.fromkeys(outputs, end))
-        instead = self.taken_from(order, graph, last, end)
-        final = {name: last.get(name, 0) for name in given}
-        for place, kernel in enumerate(order, 1):
-            for name in kernel.outputs:
-                owner = instead.get(name, name)
-                final[owner] = max(final.get(owner, 0), last.get(name, place))
+        order = self.with_wholes(graph)
+        buffers = self.buffers(order, graph)
+        instead = reused([buffer for buffer in buffers if buffer.size], graph.live)
+        final: dict[str, int] = {}
+        for buffer in buffers:
+            owner = instead.get(buffer.name, buffer.name)
+            final[owner] = max(final.get(owner, 0), buffer.last)
         key = {name: name + mark for name in final}
-        key.update((name, self.memory.get(name, name)) for name in given)
-        self.memory.update((name, key.get(instead.get(name, name), name)) for name in outputs)
+        key.update((name, self.memory.get(name, name)) for name in graph.given)
+        self.memory.update((name, key.get(instead.get(name, name), name)) for name in graph.outputs)
         ends: dict[int, list[str]] = {}
         for owner, place in final.items():
             ends.setdefault(place, []).append(key[owner])
@@ -127,7 +123,7 @@ class _Run:
             return graph.kernels
         found: list[Kernel] = []
         made: set[str] = set()
-        for kernel in (each for each in graph.kernels if not each.last.is_done):
+        for kernel in graph.kernels:
             outputs = dict.fromkeys(whole.get(name, name) for name in kernel.outputs)
             reads = dict.fromkeys(whole.get(name, name) for name in kernel.reads)
             own = tuple([name for name in outputs if name not in made])
@@ -142,7 +138,7 @@ class _Run:
 
     def is_turned(self, name: str) -> bool:
         """Whether a result leaves the graph as eager execution orders it, while images inside have their channels last."""
-        if not self.plan.channels_last or name not in self.joint.results:
+        if not self.joint.channels_last or name not in self.joint.results:
             return False
         value, layouts = self.plan.execution.values.get(name), self.plan.execution.layouts
         if not isinstance(value, TensorType) or value.rank != IMAGE_RANK:
@@ -169,14 +165,14 @@ class _Run:
             todo += alike
         return [read for read in seen if read not in kernel.over]
 
-    def taken_from(
-        self, order: Sequence[Kernel], graph: CompiledGraph, last: Mapping[str, int], end: int
-    ) -> dict[str, str]:
-        """By tensor that takes the memory of another: the first that had it."""
+    def buffers(self, order: Sequence[Kernel], graph: CompiledGraph) -> list[Buffer]:
+        """What is there before the graph runs, and what its kernels make."""
+        last = {name: place for place, kernel in enumerate(order, 1) for name in kernel.reads}
+        last.update(dict.fromkeys(graph.outputs, len(order) + 1))
         size = self.joint.bytes
         buffers = [Buffer(name, size(name), 0, last.get(name, 0), is_given=True) for name in graph.given]
         # Nothing is written over the results of collectives, of joining, and of adding in place.
-        kept = {name for kernel in order if kernel.last.is_exchange for name in kernel.outputs}
+        kept = {name for kernel in order if kernel.last.role == "exchange" for name in kernel.outputs}
         kept.update(graph.lies_in.values())
         for place, kernel in enumerate(order, 1):
             for name in kernel.outputs:
@@ -184,8 +180,7 @@ class _Run:
                 over = tuple(read for read in ends if read not in kept)
                 is_fresh, until = kernel.last.allocates, last.get(name, place)
                 buffers.append(Buffer(name, size(name), place, until, over, is_fresh=is_fresh))
-        inside = {place: sum(map(size, kernel.inside)) for place, kernel in enumerate(order, 1)}
-        return reused([buffer for buffer in buffers if buffer.size], end, inside)
+        return buffers
 
 
 class Buffer(Record, frozen=True):
@@ -193,21 +188,21 @@ class Buffer(Record, frozen=True):
 
     name: str
     size: int
-    first: int  # position of the call that makes it
-    last: int  # of the call that reads it last; where it outlives the graph, behind all
+    first: int  # number of the kernel that makes it, from 1; 0 of what is there before
+    last: int  # of the kernel that reads it last; where it outlives the graph, behind all
     over: tuple[str, ...] = ()  # tensors that it may be written over, which its kernel is the last to read
     # It is there before the graph runs: a result may be written over it, but others do not take its memory later.
     is_given: bool = False
     is_fresh: bool = False  # a library allocates it, so it takes no free memory
 
 
-def reused(buffers: Sequence[Buffer], end: int, inside: Mapping[int, int] | None = None) -> dict[str, str]:
+def reused(buffers: Sequence[Buffer], estimated: Sequence[int]) -> dict[str, str]:
     """By tensor that takes another's buffer: the tensor that had it first. buffers: in the order in which they are made.
 
-    inside: by position, bytes that the estimate counts beside the buffers: of tensors that stay inside of a kernel.
+    estimated: bytes alive as each kernel runs, where no buffer is used again.
     """
-    live = _estimated(buffers, end, inside or {})
-    most, sizes = max(0, *live), {buffer.name: buffer.size for buffer in buffers}
+    live = [0, *estimated]
+    most, sizes = max(live), {buffer.name: buffer.size for buffer in buffers}
     instead: dict[str, str] = {}
     # By size, the free buffers and the position since which each is free, the last one last.
     free: dict[int, dict[str, int]] = defaultdict(dict)
@@ -238,18 +233,3 @@ def reused(buffers: Sequence[Buffer], end: int, inside: Mapping[int, int] | None
                 live[since + 1 : buffer.first] = [amount + buffer.size for amount in between]
                 instead[buffer.name] = name
     return instead
-
-
-def _estimated(buffers: Sequence[Buffer], end: int, inside: Mapping[int, int]) -> list[int]:
-    """Bytes alive at each position, as inductor 2.11 estimates them: what outlives the graph is taken off throughout."""
-    lasting = sum(buffer.size for buffer in buffers if buffer.last >= end and not buffer.is_given)
-    return [amount + inside.get(place, 0) - lasting for place, amount in enumerate(_live(buffers, end))]
-
-
-def _live(buffers: Sequence[Buffer], end: int) -> list[int]:
-    """Bytes alive at each position if no buffer is used again."""
-    change = [0] * (end + 2)
-    for buffer in buffers:
-        change[buffer.first] += buffer.size
-        change[min(buffer.last, end) + 1] -= buffer.size
-    return [*accumulate(change)][:-1]

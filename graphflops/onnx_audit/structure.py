@@ -13,7 +13,7 @@ from graphflops.exporters.onnx_scope import defined, domain_of
 from graphflops.exporters.onnx_tensors import HOLD
 from graphflops.onnx_audit.registry import File, Model, Observation, check, held, nested
 from graphflops.ops import operator
-from graphflops.ops.onnx_attributes import NEWEST, VERSIONS
+from graphflops.ops.onnx_attributes import NEWEST, versions
 
 _NEWEST = 2**31 - 1  # the largest version that onnx's checker can hold
 _MOST = 50  # findings of one check about the file
@@ -151,7 +151,7 @@ def unregistered(model: Model) -> Iterator[Observation]:
         if _is_unregistered(node, model):
             where = f"opset {model.opsets[domain_of(node.domain)]} of {node.domain or 'ai.onnx'}"
             # true for an operator of onnxruntime, which its optimizers may write under ai.onnx
-            if node.op_type not in VERSIONS and operator(f"com.microsoft.{node.op_type}").kind != "other":
+            if node.op_type not in versions() and operator(f"com.microsoft.{node.op_type}").kind != "other":
                 text = f"{_title(node)} is an operator of onnxruntime, not of {node.domain or 'ai.onnx'}"
                 yield Observation(text, node, severity="warning")
             else:
@@ -256,8 +256,8 @@ def _is_unregistered(node: Any, model: Model) -> bool:
         return False
     if any(f.name == node.op_type and domain_of(f.domain) == domain for f in model.proto.functions):
         return False
-    versions = VERSIONS.get(f"{domain}.{node.op_type}" if domain else node.op_type)
-    return versions is None or versions[0] > opset
+    known = versions().get(f"{domain}.{node.op_type}" if domain else node.op_type)
+    return known is None or known[0] > opset
 
 
 def _opset(node: Any, model: Model) -> int | None:

@@ -23,17 +23,17 @@ NEWEST_IR = 14
 NEWEST = {"": 28, "ai.onnx.ml": 5, "ai.onnx.preview": 1, "ai.onnx.preview.training": 1, "com.microsoft": 1}
 
 
-def _versions(table: str) -> dict[str, tuple[int, ...]]:
+@lru_cache(maxsize=1)
+def versions() -> Mapping[str, tuple[int, ...]]:
+    """The versions of each operator of ONNX's own domains, the oldest first."""
     found: dict[str, list[int]] = {}
-    for line in table.splitlines():
+    for line in TABLE.read_text(encoding="utf-8").partition("\n\n")[0].splitlines():
         for spelling in line.partition(":")[0].split():
             name, _, version = spelling.rpartition(".")
             if version.isdecimal():  # onnxruntime's own have none
                 found.setdefault(name.removeprefix("onnx."), []).append(int(version))
-    return {name: tuple(sorted(versions)) for name, versions in found.items()}
+    return {name: tuple(sorted(each)) for name, each in found.items()}
 
-
-VERSIONS = _versions(TABLE.read_text(encoding="utf-8").partition("\n\n")[0])
 
 _DOMAINS = ("onnx.", "ai.onnx.", "com.")
 _IN_WORDS = {"int": "an integer", "float": "a number", "string": "a string", "ints": "a list of integers"}
@@ -45,11 +45,8 @@ def onnx_spelling(domain: str, word: str, opset: int) -> str:
 
     domain: "" for ONNX's own. An operator that no table lists has version 1, that of another domain its opset's.
     """
-    versions = VERSIONS.get(f"{domain}.{word}" if domain else word)
-    version = opset if domain else 1
-    if versions is not None:
-        version = versions[max(bisect_right(versions, opset) - 1, 0)]
-    return f"{domain or 'onnx'}.{word}.{version}"
+    known = versions().get(f"{domain}.{word}" if domain else word, (opset if domain else 1,))
+    return f"{domain or 'onnx'}.{word}.{known[max(bisect_right(known, opset) - 1, 0)]}"
 
 
 @lru_cache(maxsize=1)

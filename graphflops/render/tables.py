@@ -164,9 +164,11 @@ def _groups(head: str, ledger: Ledger, key: Callable[[Row], str], most: int, *, 
     names = list(worth)[:most]
     names += [name for name in worth if worth[name].unknown and name not in names][:most]
     chosen = [(safe(name) or f"(no {head})", worth[name]) for name in names]
-    rest = [Counter(counts[name]) for name in worth if name not in names]
-    if rest:
-        chosen.append((f"… {len(rest):,} more", ledger.group(sum(rest, Counter[int]()))))
+    if rest := [name for name in worth if name not in names]:
+        left = Counter[int]()
+        for name in rest:  # a sum would copy what it has for each
+            left.update(counts[name])
+        chosen.append((f"… {len(rest):,} more", ledger.group(left)))
     entries = []
     for name, group in chosen:
         vector = _known(group, ledger.numbers.count(group.cost.vector_flops))

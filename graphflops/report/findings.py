@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from fractions import Fraction
 from typing import Literal
 
+from graphflops.base.lazy import fractions
 from graphflops.base.record import Record
 from graphflops.base.rendered import Rendered
 from graphflops.dims import Dim
@@ -110,10 +110,10 @@ class LimitResult(Record, frozen=True):
     is_least: bool = False  # `most` is the least that is allowed
 
     @property
-    def used(self) -> Fraction | None:
+    def used(self) -> fractions.Fraction | None:
         """The share of the limit that is used, more than 1 where it is passed; None where that is not known."""
         part, whole = (self.most, self.measured) if self.is_least else (self.measured, self.most)
-        return None if part is None or not whole else Fraction(part, whole)
+        return None if part is None or not whole else fractions.Fraction(part, whole)
 
 
 class ModelFindings(Record, frozen=True):

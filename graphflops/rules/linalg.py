@@ -168,12 +168,7 @@ def svd_factors(A: TensorType, full_matrices: bool = False, compute_uv: bool = T
 
 
 rule("prims.svd").derived(svd_factors, order="A")
-
-
-@rule("aten.linalg_svd")
-def linalg_svd(A: TensorType, full_matrices: bool = True) -> Estimate:
-    """FLOPs depend on which singular vectors are requested."""
-    return svd_factors(A, full_matrices)
+rule("aten.linalg_svd").derived(svd_factors, order="A full_matrices", usually={"full_matrices": True})
 
 
 @rule("aten.svd")

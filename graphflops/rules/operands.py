@@ -47,17 +47,20 @@ class Derived:
         says: str = "",  # what is counted, in one sentence, where that is not what `base` says
         # Operands by names of parameters, `_` for one that plays no part; "": as `base` has them.
         order: str = "",
+        *,
+        usually: Mapping[str, object] | None = None,  # defaults, where they are not those of the function
         **given: object,
     ) -> None:
         self.__wrapped__ = base  # where its parameters are found, and its description
         self.__code__ = base.__code__
         self.takes = getattr(base, "takes", {})
         self.change, self.given, self.says = change, given, says or getattr(base, "says", "")
+        self.usually = usually or {}
         self.known = (*given, *getattr(base, "known", ()))
         self.order = tuple(order.split()) or getattr(base, "order", None)
 
     def __call__(self, *args: object, _: object = None, **kwargs: object) -> Estimate:
-        estimate: Estimate = self.__wrapped__(*args, **kwargs, **self.given)
+        estimate: Estimate = self.__wrapped__(*args, **{**self.usually, **kwargs}, **self.given)
         return estimate if self.change is None else self.change(estimate)
 
 

@@ -150,10 +150,7 @@ def diagonal(x: TensorType, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Es
     return free(x.view((*others, length)))
 
 
-@rule("aten.linalg_diagonal")
-def linalg_diagonal(x: TensorType, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Estimate:
-    """The diagonals of a batch of matrices."""
-    return diagonal(x, offset, dim1, dim2)
+rule("aten.linalg_diagonal").derived(diagonal, order="x", usually={"dim1": -2, "dim2": -1})
 
 
 @backward(

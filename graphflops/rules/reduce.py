@@ -134,10 +134,16 @@ def any_along(x: TensorType, dim: Axes = None, keepdim: bool = False) -> Estimat
 
 
 def spread(
-    x: TensorType, *, dim: Axes = None, keepdim: bool = False, root: bool = False, with_mean: bool = False
+    x: TensorType,
+    *,
+    dim: Axes = None,
+    keepdim: bool = False,
+    output_dtype: DType | None = None,
+    root: bool = False,
+    with_mean: bool = False,
 ) -> Estimate:
     """The mean, then the squared distances: four operations per element, two divisions per result."""
-    out = x.like(reduced(x.shape, dim, keepdim), real_of(x.dtype))
+    out = x.like(reduced(x.shape, dim, keepdim), output_dtype or real_of(x.dtype))
     return Estimate(
         (out, out.like(dtype=x.dtype)) if with_mean else (out,),
         vector_flops=parts(x) * (4 * x.numel + 2 * out.numel),
@@ -147,6 +153,7 @@ def spread(
 
 
 rule("aten.var")(spread)
+rule("prims.var").derived(spread, order="x dim")
 rule("aten.std").derived(spread, root=True)
 rule("aten.var_mean").derived(spread, with_mean=True)
 rule("aten.std_mean").derived(spread, root=True, with_mean=True)
@@ -172,13 +179,6 @@ def sum_to_size(x: TensorType, size: Shape) -> Estimate:
 def prims_reduction(x: TensorType, dims: Axes, *, output_dtype: DType | None = None) -> Estimate:
     """One operation per element."""
     return reduction(x, dims, dtype=output_dtype)
-
-
-@rule("prims.var")
-def prims_var(x: TensorType, dims: Axes, *, output_dtype: DType | None = None) -> Estimate:
-    """As `aten.var`."""
-    out = x.like(reduced(x.shape, dims), output_dtype or real_of(x.dtype))
-    return Estimate((out,), vector_flops=parts(x) * (4 * x.numel + 2 * out.numel), reads=(x,))
 
 
 def operand_gradient(call: ForwardCall, each: int = 0, evaluated: int = 0, saved: Tensors = ()) -> Estimate:

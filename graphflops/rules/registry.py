@@ -91,7 +91,8 @@ class Rule(Record, frozen=True):
         code, defaults = plain.__code__, plain.__defaults__ or ()
         given = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
         left_out = (name for name, kind in taken.items() if "None" in kind)
-        return frozenset(("_", *given, *(plain.__kwdefaults__ or ()), *left_out))
+        usual = getattr(self.function, "usually", ())
+        return frozenset(("_", *given, *(plain.__kwdefaults__ or ()), *left_out, *usual))
 
     @property
     def keywords(self) -> tuple[str, ...]:

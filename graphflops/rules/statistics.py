@@ -38,10 +38,7 @@ def median(x: TensorType, dim: int | None = None, keepdim: bool = False) -> Esti
     return found if dim is None else indexed(found)
 
 
-@rule("aten.kthvalue")
-def kthvalue(x: TensorType, *, dim: int = -1, keepdim: bool = False) -> Estimate:
-    """Selection in linear time: one comparison per element."""
-    return median(x, dim, keepdim)
+rule("aten.kthvalue").derived(median, order="x", usually={"dim": -1})
 
 
 @rule("aten.mode")

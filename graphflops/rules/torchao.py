@@ -8,7 +8,7 @@ from __future__ import annotations
 from graphflops.cost import Estimate
 from graphflops.dims import Dim, dim_max, floor_div, prod, same
 from graphflops.rules.attention import attend
-from graphflops.rules.matmul import flops_of, matmul_into
+from graphflops.rules.matmul import flops_of, matmul, matmul_into
 from graphflops.rules.operands import Operands
 from graphflops.rules.quantized import MIN_MAX, QUANTIZE, dequantize, scaled_mm
 from graphflops.rules.registry import require, rule
@@ -46,15 +46,10 @@ def int_scaled_matmul(a: TensorType, b: TensorType, scales: TensorType) -> Estim
     return scaled_product(a, prod(b.shape), b.shape[-1], scales.dtype, b, scales, per_result=1)
 
 
-@rule("torchao.swizzle_mm", product=("a", "b"))
-def swizzle_mm(a: TensorType, b: TensorType, a_is_swizzled: bool, b_is_swizzled: bool) -> Estimate:
-    """A product of matrices whose tiles may lie in another order."""
-    return matmul_into(a, b, a.dtype)
-
-
+# Of matrices whose tiles may lie in another order.
+rule("torchao.swizzle_mm", product=("a", "b")).derived(matmul, order="a b _ _")
 rule("torchao.swizzle_scaled_mm", product=("a", "b")).derived(
-    scaled_mm,  # of matrices whose tiles may lie in another order
-    order="a b _ _ scale_a scale_b bias scale_result out_dtype",
+    scaled_mm, order="a b _ _ scale_a scale_b bias scale_result out_dtype"
 )
 
 

@@ -13,6 +13,7 @@ from graphflops.errors import FileError, OptionError, shown
 from graphflops.scan.worker import TABLES, Row, TableName
 
 _SUFFIX = ".parquet"
+_STATED = frozenset({"path", "binding", "status"})  # by each row of the tables that have them
 _UNFINISHED = ".writing"  # suffix of a part that is not whole yet: no reader takes it for one
 
 
@@ -59,10 +60,12 @@ def _part(path: str, wanted: Any) -> Any:
     arrow = pyarrow()
     try:
         files.opened(path).close()
-        names = arrow.parquet.read_schema(path).names
-        return arrow.parquet.read_table(path, columns=[n for n in wanted.names if n in names]).cast(
-            arrow.schema([wanted.field(n) for n in wanted.names if n in names])
-        )
+        names = [name for name in wanted.names if name in arrow.parquet.read_schema(path).names]
+        found = arrow.parquet.read_table(path, columns=names)
+        for name in _STATED.intersection(wanted.names):
+            if name not in names or found.column(name).null_count:
+                raise ValueError(f"a row states no {name}")
+        return found.cast(arrow.schema([wanted.field(name) for name in names]))
     except (arrow.ArrowException, OSError, ValueError) as error:
         raise FileError(f"{shown(path)}: no table of graphflops scan: {shown(str(error), 200)}") from None
 

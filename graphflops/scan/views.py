@@ -26,7 +26,7 @@ from graphflops.render.text import count_of, safe
 from graphflops.report import HELD
 from graphflops.report.findings import Finding, Findings, ModelFindings
 from graphflops.scan import store
-from graphflops.scan.worker import COSTS, RESULTS, Row
+from graphflops.scan.worker import ANALYZED, COSTS, RESULTS, Row
 from graphflops.tensor import grouped
 
 _COMPARED = ("status", "matrix_flops", "parameters", "read_bytes", "written_bytes", "peak_bytes", "unknown")
@@ -146,9 +146,12 @@ def checked(path: str, policy: BudgetFile) -> tuple[Findings, int]:
 
 
 def _broken(row: Mapping[str, Any], budget: Budget) -> Iterator[Finding]:
-    if row["counted"] is None or row["message"]:
+    counts = [row[name] for name in ("counted", "free", "unknown")]
+    if None in counts or row["message"] or row["status"] not in ANALYZED:
         yield finding("GF310", f"{row['status']}: {row['message']}")
         return
+    if any(isinstance(value, int) and value < 0 for value in row.values()):
+        yield finding("GF310", "the row has a number below zero, which no scan writes: scan again")
     if row["contradiction"] is None:
         what = "an older version wrote this row, which did not look for contradictions"
         yield finding("GF310", f"{what}: scan again")
@@ -156,7 +159,7 @@ def _broken(row: Mapping[str, Any], budget: Budget) -> Iterator[Finding]:
         yield finding("GF313", row["contradiction"])
     for limit in [limit for _, limits in budget.limits for limit in limits]:
         yield from _compared(row, limit, budget)
-    calls = row["counted"] + row["free"] + row["unknown"]
+    calls = sum(counts)
     known = calls - row["unknown"]
     if budget.coverage is not None and known < budget.coverage * calls:
         asked = f"{float(100 * budget.coverage):g} %"
@@ -166,7 +169,8 @@ def _broken(row: Mapping[str, Any], budget: Budget) -> Iterator[Finding]:
 def _compared(row: Mapping[str, Any], limit: Limit, budget: Budget) -> Iterator[Finding]:
     value, most = row[limit.quantity], limit.most
     assert isinstance(most, int)
-    ops = [op for op in row["unknown_ops"] or [] if not any(matches_op(one, op) for one in budget.unknown)]
+    named = row["unknown_ops"] or ["operators that the row does not name"] * bool(row["unknown"])
+    ops = [op for op in named if not any(matches_op(one, op) for one in budget.unknown)]
     if value is None:
         what = "depends on a size without a value, or is past the table's integers"
         yield finding("GF304", f"{limit.quantity} {what}")

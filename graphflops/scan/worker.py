@@ -98,6 +98,13 @@ def answered(task: Task) -> Result:
     return Result(row, more)
 
 
+ANALYZED = _OK, _UNKNOWN, _DOUBTED = (
+    "ok",
+    "unknown-operators",
+    "contradiction",
+)  # states of a row with figures
+
+
 def failed(status: str, code: str, message: str) -> Row:
     """The row of a file without figures."""
     return {"status": status, "code": code, "message": shown(message, _MESSAGE)}
@@ -120,7 +127,7 @@ def _analyzed(file: str, binding: Binding, options: Options) -> tuple[Report, tu
 def _row(report: Report, findings: tuple[Finding, ...] | None) -> Row:
     cover, doubt = report.coverage, contradicted(report)
     row: Row = {
-        "status": "contradiction" if doubt else "unknown-operators" if cover.unknown else "ok",
+        "status": _DOUBTED if doubt else _UNKNOWN if cover.unknown else _OK,
         "code": "",
         "message": "",
         "format": report.origin.format,

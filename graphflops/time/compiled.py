@@ -71,13 +71,11 @@ class CompiledLauncher(Launcher):
         exchanges = Exchanges()
         late = awaited_later(plan.execution.calls) if graph.graph.has_exchanges else ()
         for planned in part.kernels:
-            if planned.last.is_done:
-                continue
             if exchanges.pending:
                 yield from exchanges.ends(planned.reads)
             row = first + planned.last.row
             if planned.is_written:
-                kernel = written.kernel(planned, part.computed_again)
+                kernel = written.kernel(planned)
                 yield Launches(row, None if kernel is None else (kernel,), cost, times)
                 continue
             op = planned.members[0]
@@ -130,9 +128,9 @@ class CompiledLauncher(Launcher):
             return kernels
         values = plan.execution.values
         is_copied = plan.backward is not None and not op.is_gradient
-        if not (plan.channels_last and is_turned(call, values, is_copied=is_copied)):
+        if not (plan.joint.channels_last and is_turned(call, values, is_copied=is_copied)):
             own = [each for each in kernels if each.family not in _WRITTEN and each.variant != "strided"]
-            if own and op.is_gradient and plan.channels_last and is_of_images(call, values):
+            if own and op.is_gradient and plan.joint.channels_last and is_of_images(call, values):
                 # The gradient of the result has its channels last.
                 size = self.sizes(plan.joint.sizes.get(op.reads[0], 0))
                 own.insert(0, Kernel("copy", own[0].dtype, 0, 0, size, size, variant="strided"))
@@ -202,13 +200,13 @@ class Written:
         self.calls = {call.node.name: call for call in plan.execution.calls}
         self.known: dict[tuple[int | str, bool], float] = {}
 
-    def kernel(self, planned: PlannedKernel, computed_again: Mapping[str, Op]) -> Kernel | None:
+    def kernel(self, planned: PlannedKernel) -> Kernel | None:
         """A kernel that reads what others made, each buffer once, and stores what is read elsewhere; None for open sizes."""
         part = {op.outputs[0]: op.part_bytes for op in planned.members if op.part_bytes != 0}
         sizes, elements = self.joint.sizes, max(op.elements for op in planned.members)
-        adding = [op for op in planned.members if op.adds]
+        adding = [op for op in planned.members if op.role == "adding"]
         try:
-            inside, shares = self._inside(planned, computed_again)
+            inside, shares = self._inside(planned)
             loads, read = self._reads(planned, shares)
             # Another kernel writes what it is added to.
             summed = {name for op in adding for name in op.outputs}
@@ -224,25 +222,22 @@ class Written:
         rows = Rows(kept, -(-elements // kept), all(op.is_inner for op in reductions)) if kept else None
         return written_kernel(elements, loads, read, written, slow, rows)
 
-    def _inside(
-        self, planned: PlannedKernel, computed_again: Mapping[str, Op]
-    ) -> tuple[dict[str, tuple[Op, float]], dict[str, float]]:
+    def _inside(self, planned: PlannedKernel) -> tuple[dict[str, tuple[Op, float]], dict[str, float]]:
         """The operators whose results are not stored that a kernel computes, and the tensors that these read.
 
         Each with the share of its elements that it is computed for: of what is joined each element is of one operand.
         """
         inside: dict[str, tuple[Op, float]] = {}
         shares: dict[str, float] = {}
-        todo = [(op, name, 1.0) for op in planned.members for name in op.computes]
+        todo = [(op, made, 1.0) for op in planned.members for made in op.computes]
         while todo:
-            reader, name, share = todo.pop()
-            share *= self._share(name, reader)
-            op = computed_again.get(name)
-            if op is None:
-                shares[name] = max(share, shares.get(name, 0.0))
-            elif share > inside.get(op.outputs[0], (op, 0.0))[1]:
+            reader, op, share = todo.pop()
+            share *= self._share(op.outputs[0], reader)
+            if share > inside.get(op.outputs[0], (op, 0.0))[1]:
                 inside[op.outputs[0]] = op, share
-                todo += [(op, read, share) for read in op.reads]
+                todo += [(op, made, share) for made in op.computes]
+                for name in {*op.reads}.difference(*[made.outputs for made in op.computes]):
+                    shares[name] = max(share * self._share(name, op), shares.get(name, 0.0))
         direct = [(op, name) for op in planned.members for name in op.reads if name not in shares]
         return inside, shares | {name: self._share(name, op) for op, name in direct}
 
@@ -296,7 +291,7 @@ class Written:
         found = self.known[key]
         if op.is_gradient:
             is_sum = call.node.operator.kind in ("gather", "resampling")
-            return found if op.adds or not is_sum else 0
+            return found if op.role == "adding" or not is_sum else 0
         return found if is_softmax or op.outputs[0] in call.node.outputs else 0
 
 

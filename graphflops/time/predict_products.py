@@ -7,7 +7,7 @@ tile sizes and splits. A convolution may run group by group: chains of conversio
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from math import gcd, prod
 
 from msgspec.structs import replace
@@ -68,6 +68,7 @@ def seconds(problem: Problem, rates: Rates, device: Device) -> Times:
     rate, mix = problem.peak / cores / slowdown * rates["matrix"], rates["mix"]
     traffic = bandwidth.seconds(problem.moved, problem.recent, rates["memory"], device)
     is_vector = problem.batch == 1 and _is_vector(problem.m, problem.width, problem.alignment)
+    splits = [*_splits(problem, rates, slowdown, device)]
     best = float("inf")
     # A CPU is one core in the models, whose tiles are too small to be told from the whole product.
     for rows, columns in _WAYS if device.multiprocessors else ((max(problem.m, 1), max(problem.n, 1)),):
@@ -76,20 +77,27 @@ def seconds(problem: Problem, rates: Rates, device: Device) -> Times:
         # Threads of a matrix-vector product have an element of the vector each; a tile computes rows that are not there.
         rows = 1 if is_vector else rows
         work = 2 * (rows * columns + rates["half"] * (rows + columns)) / rate  # of one element of k
-        for split in _SPLITS:
-            tiles, depth = grid * split, -(-problem.k // (split * _STEP)) * _STEP
-            is_too_fine = problem.is_whole or depth * (split - 1) >= problem.k or tiles > 4 * cores
-            if split > 1 and is_too_fine:
+        for split, depth, steps, joining in splits:
+            tiles = grid * split
+            if split > 1 and tiles > 4 * cores:
                 break
-            steps = depth / _STEP * rates["latency"] * 1e-9 * slowdown**0.5
             arithmetic = -(-tiles // cores) * (work * depth + rates["epilogue"] * 1e-6) + steps
             reach = min(1.0, 1.5 * tiles / cores)  # few multiprocessors cannot use all of the bandwidth
-            taken = (arithmetic**mix + (traffic / reach) ** mix) ** (1 / mix)
-            if split > 1:  # partial results in float32, written and read again by a second kernel
-                partial = 8 * split * results
-                taken += rates["split"] * 1e-6 + bandwidth.seconds(partial, partial, 2, device)
+            taken = (arithmetic**mix + (traffic / reach) ** mix) ** (1 / mix) + joining
             best = min(best, taken)
     return rates["floor"] * 1e-6 + best * problem.turns, *ceilings
+
+
+def _splits(problem: Problem, rates: Rates, slowdown: float, device: Device) -> Iterator[tuple[float, ...]]:
+    """In how many parts k may be cut, the length of a part, the seconds of its steps, and those of joining the parts."""
+    for split in _SPLITS:
+        depth, joining = -(-problem.k // (split * _STEP)) * _STEP, 0.0
+        if split > 1:  # partial results in float32, written and read again by a second kernel
+            if problem.is_whole or depth * (split - 1) >= problem.k:
+                break
+            partial = 8 * split * problem.batch * problem.m * problem.n
+            joining = rates["split"] * 1e-6 + bandwidth.seconds(partial, partial, 2, device)
+        yield split, depth, depth / _STEP * rates["latency"] * 1e-9 * slowdown**0.5, joining
 
 
 def of_row(sizes: Product) -> Product:

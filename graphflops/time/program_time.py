@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import takewhile
+from collections.abc import Callable, Iterable, Mapping
 from math import exp, hypot, log, prod, sqrt
 
 from msgspec import Struct, field
@@ -13,7 +12,7 @@ from graphflops.devices import Device
 from graphflops.execution.runs import Runs
 from graphflops.kernels.kernel import Exchange, Kernel
 from graphflops.passes.program import PricedProgram, ProgramTime
-from graphflops.report import Execution
+from graphflops.report import Execution, Row
 from graphflops.report.timeline import CallTime, PhaseTime
 from graphflops.time.exchanges import Launches
 from graphflops.time.launches import Launcher
@@ -57,10 +56,9 @@ def program_time(program: PricedProgram, device: Device, execution: Execution, r
         backward, backward_rows = timer.phase(launcher.backward(), steps)
         optimizer, _ = timer.phase(optimizer_launches(program, launcher.sizes, launcher.costs))
         step = timer.whole()
-    both = [(row, rows.get(at), backward_rows.get(at)) for at, row in enumerate(program.main.rows)]
-    timed = tuple([row._replace(time=time, backward_time=back) for row, time, back in both])
+    pairs = enumerate(program.main.rows)
+    timed = tuple([Row(*row[:-2], rows.get(at), backward_rows.get(at)) for at, row in pairs])
     found = slowdowns(program.attentions, timed, program.values, device)
-    times = (forward, backward, optimizer, step)
     network = ""
     if any(isinstance(kernel.sizes, Exchange) for kernel in timer.known):
         from graphflops.links.cost import described, network_of  # no other program needs it
@@ -70,7 +68,7 @@ def program_time(program: PricedProgram, device: Device, execution: Execution, r
     for points in device.calibration:
         if points.error:
             held_out[points.family] = max(held_out.get(points.family, 0.0), points.error[0])
-    return ProgramTime(device.name, timed, *times, held_out, found, network)
+    return ProgramTime(device.name, timed, forward, backward, optimizer, step, held_out, found, network)
 
 
 def _launcher(program: PricedProgram, execution: Execution, runs: Runs, costs: Costs) -> Launcher:
@@ -113,13 +111,9 @@ class _Timer:
         """The time of a phase and of its calls, summed by row. repeats: how often it runs in all phases together."""
         rows: dict[int, CallTime] = {}
         tally, clock = _Tally(), self.clock
-        has_exchanges = bool(clock.link.queues)
         exchanges = _Exchanges(rows)
-        launched = [(launch, self._batch(launch.kernels or ())) for launch in launches]
-        apart = iter(() if has_exchanges else self._apart(launched))
-        for launch, batch in launched:
+        for launch in launches:
             row, kernels, times, part = launch.row, launch.kernels, launch.times, launch.part
-            took = next(apart, ())
             if part != "all" or exchanges.due:
                 exchanges.launched(launch)
             if kernels is None:
@@ -128,11 +122,9 @@ class _Timer:
             if not (kernels or clock.is_eager):
                 rows.setdefault(row, _NOTHING)
                 continue
-            has_exchanges = has_exchanges or part != "all"
-            if has_exchanges:
-                alone = clock.link.alone
-                took = tuple([_run(launch, batch, each) for each in self.clocks])
-                tally.exposed += (clock.link.alone - alone) * times
+            batch, alone = self._batch(kernels), clock.link.alone
+            took = [_run(launch, batch, each) for each in self.clocks]
+            tally.exposed += (clock.link.alone - alone) * times
             own, fast, slow = took * 3 if len(took) == 1 else took  # a graph takes as long beside any CPU
             runs = times * (part != "start")  # what a start takes is the CPU's time
             found = batch.call_time(own * times, clock.is_eager, self.host, runs)
@@ -147,15 +139,6 @@ class _Timer:
         exchanges.end(clock.link.finished)
         self.tallies.append((tally, repeats))
         return tally.phase(self.device), rows
-
-    def _apart(self, launched: Sequence[tuple[Launches, Batch]]) -> Iterable[tuple[float, ...]]:
-        """By how much each launch before the first exchange makes the program longer, on each clock; 0 where open."""
-        before = takewhile(lambda each: each[0].part == "all", launched)
-        calls = [
-            (0.0, (), False) if one.kernels is None else (one.host_seconds, batch.kernel_seconds, one.waits)
-            for one, batch in before
-        ]
-        return zip(*[clock.run_all(calls) for clock in self.clocks], strict=True)
 
     def whole(self) -> PhaseTime:
         """All phases so far together."""
@@ -180,18 +163,16 @@ class _Timer:
 def _run(launch: Launches, batch: Batch, clock: Clock) -> float:
     """Runs what is launched, and returns by how much the program takes longer."""
     part = launch.part
-    if part == "start":
-        (kernel,) = batch.kernels
-        if kernel.family == "transfer":
-            return clock.copy(launch.ticket, batch.seconds, kernel.variant)
-        stream, is_ahead = launch.stream, launch.is_ahead
-        return clock.start(launch.ticket, batch.seconds, stream, is_ahead=is_ahead, after=launch.host_seconds)
+    if part == "all":
+        fills = batch.bound == "matrix"
+        return clock.run(launch.host_seconds, batch.kernel_seconds, fills=fills, waits=launch.waits)
     if part == "wait":
         return clock.wait(launch.ticket)
-    if clock.link.queues:
-        fills = batch.bound == "matrix"
-        return clock.run_beside(launch.host_seconds, batch.kernel_seconds, fills=fills, waits=launch.waits)
-    return clock.run(launch.host_seconds, batch.kernel_seconds, waits=launch.waits)
+    (kernel,) = batch.kernels
+    if kernel.family == "transfer":
+        return clock.copy(launch.ticket, batch.seconds, kernel.variant)
+    stream, is_ahead = launch.stream, launch.is_ahead
+    return clock.start(launch.ticket, batch.seconds, stream, is_ahead=is_ahead, after=launch.host_seconds)
 
 
 class _Exchanges:

@@ -278,51 +278,34 @@ class Clock(Struct):
         """When all that was launched has run, and in eager execution the CPU has launched it."""
         return max(self.host, self.gpu) if self.is_eager else self.gpu
 
-    def run(self, host_seconds: float, kernels: Sequence[float], *, waits: bool = False) -> float:
-        """Run one call; by how much it takes longer. kernels: seconds of each. waits: the CPU goes on after the GPU."""
-        return self.run_all([(host_seconds, kernels, waits)])[0]
+    def run(
+        self, host_seconds: float, kernels: Sequence[float], *, fills: bool = False, waits: bool = False
+    ) -> float:
+        """Run one call; by how much it takes longer. kernels: seconds of each.
 
-    def run_all(self, calls: Iterable[tuple[float, Sequence[float], bool]]) -> list[float]:
-        """The same for calls one after the other."""
-        took: list[float] = []
+        fills: whether these hold all multiprocessors, as products do. waits: whether the CPU goes on after the GPU.
+        """
         if self.is_cpu:  # measured kernels hold what the CPU does to start them
-            return [max(sum(each), seconds * self.is_eager) * self.slowness for seconds, each, _ in calls]
-        host, gpu, gap, slowness = self.host, self.gpu, self.gap, self.slowness
-        if not self.is_eager:
-            for _, kernels, _ in calls:
-                before = gpu
-                gpu += sum([seconds + gap for seconds in kernels])
-                took.append(gpu - before)
-            self.gpu = gpu
-            return took
-        for host_seconds, kernels, waits in calls:
-            before = host if host > gpu else gpu  # not `max`: this runs three times a launch
-            host_seconds *= slowness
-            if kernels:
-                share = host_seconds / len(kernels)
-                for seconds in kernels:
-                    host += share
-                    gpu = (gpu if gpu > host else host) + seconds
-            else:
-                host += host_seconds
-            if waits and gpu > host:
-                host = gpu
-            took.append((host if host > gpu else gpu) - before)
+            return max(sum(kernels), host_seconds * self.is_eager) * self.slowness
+        host, gpu, link, gap = self.host, self.gpu, self.link, 0.0
+        if self.is_eager:
+            host_seconds *= self.slowness
+        else:
+            host_seconds, gap = 0.0, self.gap
+        before = host if host > gpu else gpu  # not `max`: this runs three times a launch
+        if kernels:
+            share = host_seconds / len(kernels)
+            for seconds in kernels:
+                host += share
+                start = gpu if gpu > host else host
+                alone = start + (seconds + gap)
+                gpu = link.beside(start, seconds, fills=fills) + gap if link.queues else alone
+        else:
+            host += host_seconds
+        if waits and gpu > host:
+            host = gpu
         self.host, self.gpu = host, gpu
-        return took
-
-    def run_beside(self, host_seconds: float, kernels: Sequence[float], *, fills: bool, waits: bool) -> float:
-        """The same while collectives run. fills: whether a kernel holds all multiprocessors, as a product does."""
-        before = self.now
-        host_seconds *= self.slowness * self.is_eager
-        for seconds in kernels:
-            self.host += host_seconds / len(kernels)
-            self.gpu = self.link.beside(self.now, seconds, fills=fills) + (0 if self.is_eager else self.gap)
-        if not kernels:
-            self.host += host_seconds
-        if waits:
-            self.host = max(self.host, self.gpu)
-        return self.now - before
+        return (host if host > gpu else gpu) - before
 
     def start(
         self, ticket: int, seconds: float, stream: str = "", *, is_ahead: bool = False, after: float = 0.0

@@ -57,6 +57,7 @@ def test_more_layers_change_numbers_and_add_no_line() -> None:
         b'{"schema": 1, "models": {"a": 1}}',
         b"\xff",
         b"[" * 9999,
+        b'{"schema": 1, "models": {"a": {"": {"totals": {"max_seconds": 1e308}}}}}',
     ],
 )
 def test_what_is_no_baseline(data: bytes) -> None:

@@ -192,7 +192,9 @@ def test_names_that_are_not_there() -> None:
 def test_the_type_of_stored_weights(tmp_path: Path) -> None:
     from tests.capturing.test_weights import safetensors
 
-    path = safetensors(tmp_path / "w.safetensors", {"a": {"dtype": "F16", "shape": [2]}})
+    path = safetensors(
+        tmp_path / "w.safetensors", {"a": {"dtype": "F16", "shape": [2], "data_offsets": [0, 4]}}
+    )
     model = report(name("LlamaConfig", LLAMA, f"length=8,weights={path}"))
     assert model["totals"]["parameter_bytes"] == 2 * model["totals"]["parameters"]
 

@@ -69,6 +69,8 @@ def test_gguf(tmp_path: Path) -> None:
         b"GGUF"
         + struct.pack("<IQQQBI", 3, 0, 1, 1, 97, 9)
         + struct.pack("<IQ", 9, 1) * 10_000,  # lists in lists
+        b"GGUF" + struct.pack("<IQQQBI", 3, 0, 1, 1, 97, 13),  # a value of a type that there is not
+        b"GGUF" + struct.pack("<IQQQBIIQ", 3, 0, 1, 1, 97, 9, 13, 1),
     ],
 )
 def test_other_files(tmp_path: Path, data: bytes) -> None:
@@ -78,7 +80,10 @@ def test_other_files(tmp_path: Path, data: bytes) -> None:
         stored(str(path))
 
 
-def test_a_size_no_tensor_has(tmp_path: Path) -> None:
-    entries = {"a": {"dtype": "F32", "shape": [-4, 8]}}
-    with pytest.raises(FileError):
+@pytest.mark.parametrize(
+    ("shape", "why"), [([-4, 8], "impossible sizes"), ([4, 8], "a tensor of 128 bytes in 127")]
+)
+def test_sizes_that_a_tensor_has_not(tmp_path: Path, shape: list[int], why: str) -> None:
+    entries = {"a": {"dtype": "F32", "shape": shape, "data_offsets": [1, 4 * 4 * 8]}}
+    with pytest.raises(FileError, match=why):
         stored(safetensors(tmp_path / "a.safetensors", entries))

@@ -53,10 +53,10 @@ def _marks(op: Op) -> str:
         "stored": not op.recomputable,
         "allocated": op.allocates,
         "alone": op.is_alone,
-        "adds": op.adds,
-        "moments": op.of_moments,
+        "adds": op.role == "adding",
+        "moments": op.role == "moments",
         "padded": op.is_padded,
-        "random": op.is_random,
+        "random": op.role == "random",
         f"window {op.window}": op.window > 1,
     }
     return ", ".join(word for word, holds in marks.items() if holds)

@@ -346,7 +346,7 @@ def test_workspace_of_a_convolution_of_three_channels(
 def test_eight_channels_need_no_workspace() -> None:
     more = (None, (1, 1), (1, 1), (1, 1), False, (0, 0), 1)
     eight = plan_of("aten.convolution.default", t(2, 8, 16, 16), t(16, 8, 3, 3), *more)
-    assert eight.channels_last
+    assert eight.joint.channels_last
     assert eight.joint.ops[-1].workspace == 0
 
 
@@ -395,6 +395,7 @@ def test_a_copy_across_rows_is_a_kernel_of_its_own() -> None:
     [
         ((4, 6, 8), (2, 0, 1), True),  # rows of what lay 8 elements apart
         ((4, 2, 8), (2, 0, 1), True),
+        ((2, 6, 8), (2, 1, 0), True),
         ((4, 2, 1), (1, 0, 2), None),  # rows of one element lie either way, and are not copied
     ],
 )

@@ -20,7 +20,7 @@ def op(kind: Any, out: str, *reads: str, elements: int = 100, **more: Any) -> Op
 def stored(*ops: Op, outputs: set[str]) -> list[tuple[str, ...]]:
     return [
         kernel.outputs
-        for kernel in fused(realized(ops, outputs, JointGraph({}, HOPPER))[0], outputs, lambda _: 1)
+        for kernel in fused(realized(ops, outputs, JointGraph({}, HOPPER)), outputs, lambda _: 1)
     ]
 
 
@@ -61,12 +61,12 @@ def test_a_large_result_is_computed_last() -> None:
         {"saved": None, "gradient": None},
         {"weight": None, "earlier": None},
     )
-    assert [one.last.node for one in found] == ["earlier", "weight"]
+    assert [one.last.node for one, _ in found] == ["earlier", "weight"]
 
 
 def test_what_one_kernel_reads_is_computed_there() -> None:
     """Random numbers are stored for the estimate of memory, but in the kernel that reads them."""
-    drawn = op("pointwise", "drawn", is_random=True)
+    drawn = op("pointwise", "drawn", role="random")
     product = op("extern", "product", "x")
     dropped = op("pointwise", "dropped", "product", "drawn")
     assert stored(product, drawn, dropped, outputs={"dropped"}) == [("product",), ("dropped",)]
@@ -108,5 +108,5 @@ def test_each_part_that_is_read_of_a_tensor_is_a_load() -> None:
     parted = op("pointwise", "sum", "a", "b", "c", "d", parts={"a": {"first": 100, "second": 100}})
     readers = [op("pointwise", "x", "sum"), op("pointwise", "y", "sum")]
     for summed, expected in ((whole, ["x", "y"]), (parted, ["sum", "x", "y"])):
-        found, _ = realized([summed, *readers], {"x", "y"}, JointGraph({}, HOPPER))
+        found = realized([summed, *readers], {"x", "y"}, JointGraph({}, HOPPER))
         assert [each.outputs[0] for each in found] == expected

@@ -47,7 +47,7 @@ def test_a_sum_over_devices_is_written_over_its_operand(
     plan = plan_of_calls({"x": t(4, 64)}, *before, reduced("a", summed), wait("a"), after)
     exchange = ops(plan)["a_"]
     assert exchange.reads == ("a_ copy" if copied else "m",)
-    assert (exchange.is_over, exchange.is_exchange, exchange.allocates) == (True, True, False)
+    assert (exchange.is_over, exchange.role, exchange.allocates) == (True, "exchange", False)
     assert [op.reads for op in plan.joint.ops if op.outputs == ("a_ copy",)] == [(copied,)] * bool(copied)
     assert plan.joint.bytes("a_") == plan.joint.bytes(exchange.reads[0]) == 4 * 256
 
@@ -57,7 +57,7 @@ def test_what_is_gathered_has_memory_of_its_own() -> None:
         plan = plan_of_calls({"x": t(4, 64)}, SIN, gathered("a", x), wait("a"), ("y", "relu.default", "a"))
         exchange = ops(plan)["a_"]
         assert exchange.reads == (x,)
-        assert (exchange.is_over, exchange.is_exchange, exchange.allocates) == (False, True, True)
+        assert (exchange.is_over, exchange.role, exchange.allocates) == (False, "exchange", True)
         assert plan.joint.bytes("a_") == 2 * 4 * 256
 
 
@@ -71,9 +71,9 @@ def test_gradients_are_exchanged_too(way: Any, is_over: bool) -> None:
         "pointwise g4 <- g3 x: 256",
     ]
     exchange = ops(plan)["g3"]
-    assert (exchange.is_over, exchange.is_exchange, exchange.allocates) == (is_over, True, not is_over)
+    assert (exchange.is_over, exchange.role, exchange.allocates) == (is_over, "exchange", not is_over)
     product = plan_of_calls({"x": g(4, 64), "w": t(64, 8)}, ("y", "mm.default", "x", "w"))
-    assert [op.is_exchange or op.is_over or op.allocates for op in product.joint.ops] == [False, False]
+    assert [op.role == "exchange" or op.is_over or op.allocates for op in product.joint.ops] == [False, False]
 
 
 @pytest.mark.parametrize(
@@ -187,6 +187,6 @@ def test_groups_of_few_channels_are_not_padded() -> None:
     given = {"x": t(2, 96, 16, 16), "w": t(96, 96, 3, 3), "s": t(2, 6, 16, 16), "v": t(12, 3, 3, 3)}
     calls = ("y", "conv2d.default", "x", "w"), ("z", "conv2d.default", "s", "v", None, 1, 0, 1, 2)
     plan = plan_of_calls(given, *calls, results=("y", "z"))
-    assert plan.channels_last
+    assert plan.joint.channels_last
     assert ops(plan)["z"].workspace == 0
     assert ops(plan)["z"].reads == ("z input", "z weight")

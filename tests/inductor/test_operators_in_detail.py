@@ -197,13 +197,12 @@ def test_more_than_eight_tensors_are_joined_one_by_one(count: int) -> None:
     assert plan.joint.bytes("y0") == whole
     members = [op for kernel in plan.forward.kernels for op in kernel.members]
     if count == 8:
-        assert [(op.outputs, op.is_done) for op in members] == [(("y0",), False)]
+        assert [(op.outputs, op.role) for op in members] == [(("y0",), "join")]
         return
     parts = [f"y0, part {place}" for place in range(1, 10)]
-    assert [(op.outputs, op.reads, op.elements, op.part_bytes) for op in members[:-1]] == [
+    assert [(op.outputs, op.reads, op.elements, op.part_bytes) for op in members] == [
         ((part,), (f"x0_{place - 1}",), 4 * place, 4 * 4 * place) for place, part in enumerate(parts, 1)
     ]
-    assert (members[-1].reads, members[-1].is_done) == (tuple(parts), True)
     assert plan.forward.lies_in == dict.fromkeys(parts, "y0")
     assert [plan.joint.bytes(part) for part in parts[:2]] == [16, 32]
 

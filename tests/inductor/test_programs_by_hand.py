@@ -143,23 +143,27 @@ def test_an_image_of_one_channel_is_turned_by_its_weight(
 def test_workspace_of_the_gradients_of_a_convolution(
     monkeypatch: pytest.MonkeyPatch, is_last: bool, image: tuple[int, ...], workspace: int
 ) -> None:
-    """7 bytes that compiled convolutions take in any case, or the 100 of eager execution, with 11 for a turned image.
+    """7 bytes that compiled convolutions take in any case, or the 100 of eager execution, with the 11 of a turned gradient.
 
     What cuDNN takes with channels last is 0 in float32 with filters that are aligned.
     """
-    monkeypatch.setattr(
-        library_calls.kernels, "backward_bytes", lambda _call, _layouts, turned: 100 + 11 * turned
-    )
+    monkeypatch.setattr(library_calls.kernels, "backward_bytes", lambda _call, _layouts: 100)
     weight = (96, image[1], *(3,) * (len(image) - 2))
     main = program_of(f"aten.conv{len(image) - 2}d.default", g(*image), g(*weight)).main
     added = []
     low = Space(
-        channels_last=is_last,
+        joint=Space(channels_last=is_last),
         values=main.values,
         execution=Space(layouts=Space(platform=HOPPER)),
         elements=len,
+        nbytes=lambda _: 11,
     )
-    back = Space(forward=low, workspace=lambda _: 7, add=lambda *_, **more: added.append(more["workspace"]))
+    back = Space(
+        forward=low,
+        joint=low.joint,
+        workspace=lambda _: 7,
+        add=lambda *_, **more: added.append(more["workspace"]),
+    )
     of = Space(
         call=main.calls[0], operands=("x0", "x1"), incoming=("g",), fresh={0: "gx", 1: "gw"}, beside={}
     )
@@ -233,7 +237,7 @@ def test_sums_into_a_table_are_part_of_what_computes_them(op: str, dtype: str, c
     indices = t(4, 5, dtype="int64")
     plan = plan_of(f"aten.{op}", g(100, 64, dtype=dtype), (indices,) if op == "index.Tensor" else indices)
     assert plan.backward is not None
-    kernels = [[op.adds for op in kernel.members] for kernel in plan.backward.kernels]
+    kernels = [[op.role == "adding" for op in kernel.members] for kernel in plan.backward.kernels]
     assert kernels == [[False], [True], *[[False]] * converted]
 
 
@@ -254,7 +258,8 @@ class Halves(nn.Module):
 def test_what_two_slices_read_is_stored_where_it_is_computed_from_five(slices: bool) -> None:
     operands = [torch.zeros(4, 16) for _ in range(5)]
     plan = planned(Halves(slices), *operands, training=False)
-    assert ("add_1" in plan.forward.computed_again) is not slices
+    computed = [op.node for kernel in plan.forward.kernels for each in kernel.members for op in each.computes]
+    assert ("add_1" in computed) is not slices
 
 
 class Cached(nn.Module):
@@ -286,7 +291,7 @@ def test_a_part_of_what_is_given_is_written_where_it_lies(way: str) -> None:
 
 def test_what_is_added_by_index_is_computed_by_the_kernel_that_adds_it() -> None:
     plan = plan_of("aten.index_add.default", g(100, 64), 0, t(20, dtype="int64"), g(20, 64))
-    assert [op.adds for op in plan.joint.ops if not op.is_gradient] == [False, True]
+    assert [op.role == "adding" for op in plan.joint.ops if not op.is_gradient] == [False, True]
     assert [(op.kind, op.elements) for op in plan.joint.ops if op.is_gradient] == [("pointwise", 20 * 64)]
     whole = plan_of(
         "aten.index_add.default", *[t(9, 4, dtype="int64"), 0, t(2, dtype="int64"), t(2, 4, dtype="int64")]

@@ -101,7 +101,7 @@ def test_types_that_are_added_in_memory(dtype: str, capability: tuple[int, int],
     operands = t(100, 64, dtype=dtype), 0, t(20, 64, **LONG), t(20, 64, dtype=dtype)
     program = program_of("aten.scatter_add.default", *operands)
     plan = Plans(program, replace(HOPPER, capability=capability)).plan(program.main, training=False)
-    assert [op.adds for op in plan.joint.ops] == ([False, True] if adds else [False])
+    assert [op.role == "adding" for op in plan.joint.ops] == ([False, True] if adds else [False])
     assert plan.joint.ops[0].instructions == 1
 
 
@@ -207,7 +207,7 @@ COPIES = [
 def test_sums_over_images_whose_channels_are_last() -> None:
     mean, other = ("b", "mean.dim", "a", (2, 3), True), ("c", "mean.dim", "s", (2,))
     plan = plan_of_calls(IMAGES | {"s": t(2, 3, 50)}, CONV, mean, other, results=("b", "c"))
-    assert plan.channels_last
+    assert plan.joint.channels_last
     assert lines(plan) == [*COPIES, "reduction b <- a: 6912 to 192 outer", "reduction c <- s: 300 to 6"]
     assert ops(plan)["input"].moved == {"x"}
     assert plan.joint.bytes("a input") == 4 * 2 * 96 * 64

@@ -80,10 +80,10 @@ def test_dropout_keeps_a_mask_for_the_gradients() -> None:
 def test_a_buffer_is_used_again_if_that_does_not_raise_the_peak() -> None:
     first, wide = Buffer("first", 4, 0, 1), Buffer("wide", 10, 2, 2)
     second = Buffer("second", 4, 3, 4)
-    assert reused([first, second], 5) == {"second": "first"}
-    assert reused([first, wide, second], 5) == {}  # 10 + 4 would be more than the peak of 10
-    assert reused([first, Buffer("over", 4, 1, 2, ("first",))], 3) == {"over": "first"}
-    assert reused([first, replace(second, is_fresh=True)], 5) == {}  # a library allocates it
+    assert reused([first, second], [0, 0, 0, 4]) == {"second": "first"}
+    assert reused([first, wide, second], [4, 10, 0, 4]) == {}  # 10 + 4 would be more than the peak of 10
+    assert reused([first, Buffer("over", 4, 1, 2, ("first",))], [8, 4]) == {"over": "first"}
+    assert reused([first, replace(second, is_fresh=True)], [0, 0, 0, 4]) == {}  # a library allocates it
 
 
 def test_a_convolution_of_unknown_operands_is_a_kernel_of_its_own(tmp_path: Path) -> None:

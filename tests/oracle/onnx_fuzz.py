@@ -36,7 +36,7 @@ from google.protobuf.message import DecodeError, EncodeError
 
 from graphflops import analyze
 from graphflops.errors import GraphflopsError
-from graphflops.ops.onnx_attributes import VERSIONS
+from graphflops.ops.onnx_attributes import versions
 from graphflops.render import formats, render
 from graphflops.report import Report
 from tests.oracle import onnx_contrib, onnx_nodes
@@ -106,7 +106,7 @@ TEXTS = (
     ),
 )
 DOMAINS = ("", "", "", "ai.onnx", "ai.onnx.ml", "com.microsoft", "ai.onnx.preview.training", "mine")
-KINDS = [kind for kind in VERSIONS if "." not in kind]
+KINDS = [kind for kind in versions() if "." not in kind]
 
 
 class Stuck(BaseException):
@@ -433,7 +433,7 @@ def change_operator(model: Any, chance: random.Random) -> None:
     node = _node(model, chance)
     pick = chance.random()
     if pick < 0.7:
-        kind = chance.choice(list(VERSIONS) if pick < 0.1 else KINDS)
+        kind = chance.choice(list(versions()) if pick < 0.1 else KINDS)
         node.domain, _, node.op_type = kind.rpartition(".")
     elif pick < 0.9:
         node.domain = chance.choice(DOMAINS)

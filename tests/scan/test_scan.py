@@ -432,3 +432,26 @@ def test_a_dask_cluster_writes_the_same_table(fleet: Path) -> None:
     ) as cluster:
         ok("fleet", "-o", "r.parquet", "--scheduler", cluster.scheduler_address)
     assert rows("r.parquet") == rows("here.parquet")
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "code", "says"),
+    [
+        ("free", None, 3, "not-analyzed"),
+        ("status", "killed", 3, "not-analyzed"),
+        ("matrix_flops", -1, 3, "a number below zero"),
+        ("unknown", 2, 3, "2 calls of unknown cost"),  # and no operator named
+        ("path", None, 1, "a row states no path"),
+    ],
+)
+def test_a_row_that_no_scan_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, column: str, value: object, code: int, says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    row = {"path": "lstm.pt2", "binding": "", "status": "ok", "contradiction": "", "matrix_flops": 1}
+    row |= {"counted": 1, "free": 0, "unknown": 0}
+    store.prepare("r.parquet")
+    store.write("r.parquet", [{**row, column: value}])
+    Path("policy.toml").write_text('[[budget]]\nmatrix_flops = "1 EFLOP"\n')
+    checked = CliRunner().invoke(cli.main, ["check", "r.parquet", "--budget", "policy.toml"])
+    assert (checked.exit_code, says in checked.output) == (code, True)

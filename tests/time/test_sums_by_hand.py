@@ -47,19 +47,19 @@ def test_eager_kernels_wait_for_their_launch() -> None:
 def test_a_slow_cpu_takes_longer_for_each_call() -> None:
     clock = Clock(is_eager=True, gap=0.0, slowness=3.0)
     assert clock.run(4.0, [1.0], waits=False) == 13
-    clock.run_beside(1.0, [1.0, 1.0], fills=False, waits=False)
+    clock.run(1.0, [1.0, 1.0], fills=False, waits=False)
     assert clock.host == 15
 
 
 def test_kernels_beside_collectives() -> None:
     clock = Clock(is_eager=False, gap=0.5)
-    assert clock.run_beside(7.0, [2.0, 3.0], fills=False, waits=False) == 6
+    assert clock.run(7.0, [2.0, 3.0], fills=False, waits=False) == 6
     assert clock.host == 0
     assert clock.start(1, 10.0) == 0
     assert clock.wait(1) == 10
     eager = Clock(is_eager=True, gap=0.5)
-    assert eager.run_beside(2.0, [], fills=False, waits=False) == 2
-    assert eager.run_beside(2.0, [5.0], fills=False, waits=True) == 7
+    assert eager.run(2.0, [], fills=False, waits=False) == 2
+    assert eager.run(2.0, [5.0], fills=False, waits=True) == 7
     assert (eager.host, eager.gpu) == (9, 9)
 
 

@@ -17,7 +17,7 @@ from tests.support import t
 
 def op(node: str = "y", reads: str = "", outputs: str = "o", elements: int = 100, **more: Any) -> Any:
     fields = {"parts": {}, "computes": (), "part_bytes": 0, "kind": "pointwise", "kept": 0, "is_inner": True}
-    facts = {"is_gradient": False, "adds": False}
+    facts = {"is_gradient": False, "role": ""}
     own = {
         "node": node,
         "reads": tuple(reads.split()),
@@ -82,20 +82,21 @@ def test_loads_and_bytes(kernel: Any, loads: float, read: int) -> None:
 
 def test_what_a_kernel_computes_again() -> None:
     """All that its members compute, each once, and what that computes in turn."""
-    again = {name: op(reads=reads, outputs=name) for name, reads in (("u", ""), ("v", "u"), ("w", "u v"))}
-    members = op(computes=("w",)), op(computes=("v", "x"), reads="x")
-    inside, shares = written()._inside(planned(*members), again)
+    u = op(outputs="u")
+    v = op(reads="u", outputs="v", computes=(u,))
+    w = op(reads="u v x", outputs="w", computes=(u, v))
+    inside, shares = written()._inside(planned(op(computes=(w,)), op(computes=(v,), reads="x")))
     assert {name: share for name, (_, share) in inside.items()} == {"u": 1, "v": 1, "w": 1}
     assert shares == {"x": 1}
-    assert written()._inside(planned(op()), again) == ({}, {})
+    assert written()._inside(planned(op())) == ({}, {})
 
 
 def test_what_is_joined_is_computed_for_a_share_of_the_elements() -> None:
     """A quarter of the elements are those of `p`, computed from `a`; a half those of `h`, which is stored."""
     (call,) = program_of("aten.cat.default", (t(2, 8), t(4, 8)), 0).main.calls
-    join = op(call.node.name, reads="a h", outputs="b", computes=("p",))
+    join = op(call.node.name, reads="a h", outputs="b", computes=(op(reads="a", outputs="p"),))
     sizes = {"h": 400}
-    inside, shares = written([call], inputs=sizes)._inside(planned(join), {"p": op(reads="a", outputs="p")})
+    inside, shares = written([call], inputs=sizes)._inside(planned(join))
     assert (inside["p"][1], shares) == (1 / 4, {"a": 1 / 4, "h": 1 / 2})
     assert written([call], inputs=sizes)._reads(planned(join, reads="a h"), shares) == (3 / 4, 800)
 
@@ -108,12 +109,12 @@ def test_inputs_of_a_graph_have_bytes_of_their_own() -> None:
 def test_a_loop_stores_what_is_read_elsewhere() -> None:
     """An element takes the time of 1.5 loads beside those of its operands."""
     found = written().kernel(
-        planned(op(reads="a"), op(reads="b", outputs="p", elements=50), reads="a b", outputs="o p"), {}
+        planned(op(reads="a"), op(reads="b", outputs="p", elements=50), reads="a b", outputs="o p")
     )
     assert found is not None
     assert (found.family, found.variant, found.vector_flops) == ("elementwise", "fused", 100 * (1.5 + 2))
     assert (found.read_bytes, found.written_bytes) == (1200, 600)
-    part = written().kernel(planned(op(reads="a", part_bytes=40), reads="a"), {})
+    part = written().kernel(planned(op(reads="a", part_bytes=40), reads="a"))
     assert part is not None
     assert part.written_bytes == 40  # a part of a buffer
 
@@ -126,7 +127,7 @@ def test_rows_are_reduced_along_the_axis_that_all_share() -> None:
         ((inner, outer), "fused.outer", 100 * 2.5),
         ((op(reads="a"), inner), "fused", 100 * (2.5 + 0.25)),
     ):
-        found = written().kernel(planned(*members, reads="a"), {})
+        found = written().kernel(planned(*members, reads="a"))
         assert found is not None
         assert (found.family, found.variant, found.vector_flops) == ("reduction", variant, work)
         assert found.sizes == Rows(1, 100, variant == "fused")
@@ -134,13 +135,13 @@ def test_rows_are_reduced_along_the_axis_that_all_share() -> None:
 
 def test_what_is_added_to_is_written() -> None:
     """Each element of the sum; a part that is read for what is computed inside is not."""
-    known = op(adds=True, outputs="o", parts={"z": {"o": 100}, "a": {"p": 300}})
+    known = op(role="adding", outputs="o", parts={"z": {"o": 100}, "a": {"p": 300}})
     assert written()._added(known) == 100
-    assert written()._added(op(adds=True, elements=25, parts={"a": {"p": 300}})) == 4 * 25
+    assert written()._added(op(role="adding", elements=25, parts={"a": {"p": 300}})) == 4 * 25
 
 
 def test_sizes_that_are_open_leave_no_kernel() -> None:
-    assert written(inputs={"a": symbol("n")}).kernel(planned(op(reads="a"), reads="a"), {}) is None
+    assert written(inputs={"a": symbol("n")}).kernel(planned(op(reads="a"), reads="a")) is None
 
 
 def slow(name: str, *given: Any, **more: Any) -> float:
@@ -158,7 +159,7 @@ def test_slow_instructions_by_call() -> None:
     assert slow("exp.default", t(4, 8), kind="reduction") == 0
     assert slow("erf.default", g(4, 8), is_gradient=True) == 1.75
     assert (
-        slow("embedding.default", g(10, 8), t(4, dtype="int64"), is_gradient=True, adds=True, reads="g")
+        slow("embedding.default", g(10, 8), t(4, dtype="int64"), is_gradient=True, role="adding", reads="g")
         == 2800
     )
     assert slow("embedding.default", g(10, 8), t(4, dtype="int64"), is_gradient=True) == 0

@@ -11,13 +11,11 @@ are numbers and truths of a call, by name. Each tree stands with how many calls 
 calls kept apart from these for which it names another choice than the library takes.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import msgspec
+import msgspec  # which would compile annotations again that `__future__` leaves as text
 
 
 class Choice(msgspec.Struct, frozen=True):

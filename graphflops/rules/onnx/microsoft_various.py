@@ -188,10 +188,7 @@ def efficient_nms(of: Operands, *, max_output_boxes: int, **attributes: object) 
 KIND = "elementwise"
 
 
-@rule("com.microsoft.QuickGelu")
-def quick_gelu(x: TensorType, *, alpha: float = 1.702) -> Estimate:
-    """A product with the sigmoid of the scaled operand."""
-    return swish(x, alpha=alpha)
+rule("com.microsoft.QuickGelu").derived(swish, usually={"alpha": 1.702})
 
 
 @rule("com.microsoft.ScaledSiLU")

@@ -172,10 +172,7 @@ def concat(*tensors: TensorType, axis: int) -> Estimate:
     return Estimate((joined(tensors, axis),), reads=tensors)
 
 
-@rule("onnx.Concat.1")
-def concat_by_default(*tensors: TensorType, axis: int = 1) -> Estimate:
-    """Tensors joined along an axis they have, by default the second."""
-    return concat(*tensors, axis=axis)
+rule("onnx.Concat.1").derived(concat, usually={"axis": 1})
 
 
 def joined(tensors: Sequence[TensorType], axis: int) -> TensorType:

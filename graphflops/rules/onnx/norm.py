@@ -211,26 +211,21 @@ def qordered_layer_normalization(of: Operands, *, axis: int = -1) -> Estimate:
 # The embedding layer of encoders: rows of up to three tables, summed and normalised.
 
 
-def embedded(of: Operands, places: TensorType | None) -> Estimate:
+@rule("com.microsoft.EmbedLayerNormalization").takes(
+    "ids segments? words positions of_segments? gamma beta mask? places?"
+)
+def embed_layer_normalization(of: Operands) -> Estimate:
     """Looks up word, position and segment embeddings, sums and normalises them; only the used rows are read.
 
     Results are the normalised rows, the unmasked length of each sequence, one addition per position, and the sum.
     """
     total = of.words.like((*of.ids.shape, of.words.shape[-1]))
-    used = of.positions.like((*(places.shape if places is not None else of.ids.shape[1:]), total.shape[-1]))
+    used = of.positions.like((*(of.ids.shape[1:] if of.places is None else of.places.shape), total.shape[-1]))
     rows = (total, used, of.of_segments and of.of_segments.like(total.shape))
     norm = normalised(total.like(dtype=of.gamma.dtype), of.ids.numel, of.gamma, of.beta)
     sums = (1 + (of.of_segments is not None)) * total.numel + (0 if of.mask is None else of.mask.numel)
-    reads = (of.ids, of.segments, *rows, of.gamma, of.beta, places, of.mask)
+    reads = (of.ids, of.segments, *rows, of.gamma, of.beta, of.places, of.mask)
     return fused((total, of.ids.like(of.ids.shape[:1], INT32), total), norm, work(sums), reads=reads)
-
-
-@rule("com.microsoft.EmbedLayerNormalization").takes(
-    "ids segments? words positions of_segments? gamma beta mask? places?"
-)
-def embed_layer_normalization(of: Operands) -> Estimate:
-    """Two or three embedding rows per token, summed, and a layer norm; the mask gives the sequence lengths."""
-    return embedded(of, of.places)
 
 
 @rule("com.microsoft.QEmbedLayerNormalization").takes(
@@ -239,10 +234,10 @@ def embed_layer_normalization(of: Operands) -> Estimate:
 )
 def qembed_layer_normalization(of: Operands) -> Estimate:
     """As EmbedLayerNormalization of integers: three operations dequantize every used element."""
-    made = embedded(of, None)
+    plain = "ids segments words positions of_segments gamma beta mask"
+    made, parameters = embed_layer_normalization(*of.named(plain)), of.but(plain)
     rows, lengths, _ = tensors_of(made.out)
     used = rows.numel * (2 + (of.of_segments is not None)) + of.gamma.numel + of.beta.numel
-    parameters = of.but("ids segments words positions of_segments gamma beta mask")
     results = (rows.like(dtype=FLOAT32), lengths)
     return fused(results, made, work(DEQUANTIZE * used), reads=(*made.reads, *parameters))
 

@@ -64,12 +64,7 @@ def dft(
     return Estimate((out,), vector_flops=work, reads=reads)
 
 
-@rule("onnx.DFT.17")
-def dft_along_attribute(
-    x: TensorType, dft_length: TensorType | None = None, *, axis: int = 1, inverse: int = 0, onesided: int = 0
-) -> Estimate:
-    """As the newest, along the second axis by default."""
-    return dft(x, dft_length, axis, inverse=inverse, onesided=onesided)
+rule("onnx.DFT.17").derived(dft, order="x dft_length", usually={"axis": 1})
 
 
 def _transform(length: Dim, parts: Dim) -> Dim:
