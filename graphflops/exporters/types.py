@@ -42,10 +42,8 @@ class Types:
         """The type of an input: whether it wants a gradient, the memory behind axes of stride 0, sparse storage."""
         if (order := memory_order(known.shape, strides)) is not None:
             self.orders[entry.name] = order
-        wanted, stored = (
-            trained and entry.role in ("parameter", "user"),
-            storage(known.shape, strides, entry.role),
-        )
+        wanted = trained and entry.role in ("parameter", "user")
+        stored = storage(known.shape, strides, entry.role)
         known = self.once(replace(known, requires_grad=wanted, stored=stored))
         if not is_sparse:
             return known
