@@ -35,7 +35,7 @@ class Training(Record, frozen=True):
     lora_rank: rank of the trained adapters beside linear layers; 0 for none. lora_modules: which layers get one.
     accumulate: micro-steps of one optimizer step, whose gradients are added up.
     recompute: modules whose activations are computed again for the gradients instead of kept.
-    grad_inputs: inputs of the program that want a gradient.
+    grad_inputs: inputs that want a gradient, beside those that the program records with one.
     loss: what is differentiated: the sum or the mean of all results, the cross-entropy of the first one against given
         classes, or the results as they are, with gradients given from outside.
     """

@@ -39,11 +39,12 @@ class Types:
     def of_input(
         self, entry: Input, known: TensorType, strides: Sequence[int | None], trained: bool, is_sparse: bool
     ) -> TensorType:
-        """The type of an input: whether a parameter is trained, the memory behind axes of stride 0, sparse storage."""
+        """The type of an input: whether it wants a gradient, the memory behind axes of stride 0, sparse storage."""
         if (order := memory_order(known.shape, strides)) is not None:
             self.orders[entry.name] = order
-        is_trained, stored = trained and entry.role == "parameter", storage(known.shape, strides, entry.role)
-        known = self.once(replace(known, requires_grad=is_trained, stored=stored))
+        wanted = trained and entry.role in ("parameter", "user")
+        stored = storage(known.shape, strides, entry.role)
+        known = self.once(replace(known, requires_grad=wanted, stored=stored))
         if not is_sparse:
             return known
         # The number of stored elements is a symbol named after the input.

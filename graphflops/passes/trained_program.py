@@ -116,7 +116,7 @@ def _with_gradients(graph: Graph, training: Training) -> Graph:
         value = types.get(entry.name)
         if not isinstance(value, TensorType):
             continue
-        wanted = entry.name in training.grad_inputs
+        wanted = entry.name in training.grad_inputs or (value.requires_grad and entry.role == "user")
         if entry.role == "parameter" and (entry.alias_of or entry.target) not in frozen:
             wanted = value.dtype.is_floating and (value.requires_grad or all_trained)
         types[entry.name] = replace(value, requires_grad=wanted)

@@ -212,7 +212,7 @@ def test_roles(tmp_path: Path) -> None:
     ]
     assert found.types["p"] == TensorType((4,), FLOAT32, requires_grad=True)
     assert found.types["b"] == TensorType((4,), FLOAT32, stored=1)
-    assert found.types["x"] == TensorType((4,), FLOAT32)
+    assert found.types["x"] == TensorType((4,), FLOAT32, requires_grad=True)
     assert found.types["flag"] is True
     assert found.types["nothing"] is None
     assert [(entry.role, entry.target, entry.value) for entry in found.outputs] == [

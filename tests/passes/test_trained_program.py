@@ -63,6 +63,14 @@ def test_only_what_is_trained_has_a_gradient(options, flops):
     assert step(**options).backward.cost.matrix_flops == flops
 
 
+def test_an_input_that_the_program_records_as_wanting_a_gradient_gets_one(tmp_path):
+    program = torch.export.export(Net(), (torch.randn(B, D, requires_grad=True),))
+    torch.export.save(program, tmp_path / "net.pt2")
+    for model in (program, tmp_path / "net.pt2"):
+        report = analyze(model, training=Training())
+        assert report.backward.cost.matrix_flops == 2 * FIRST + 2 * LAST
+
+
 def test_a_tied_weight_is_frozen_under_either_name():
     for name in ("embed", "head.weight"):
         report = step(Tied(), (torch.arange(4),), freeze=name)
