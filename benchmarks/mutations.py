@@ -5,9 +5,10 @@
 
 A mutation changes one place of one file: `//` to `*`, `<` to `<=`, `and` to `or`, a number to the next, a condition to its
 opposite, or leaves out a term or a bound of a slice. Places are drawn at random among those that a test executes. The tests
-that execute the line run until one fails, cheapest first, within `--seconds` of recorded time; one that takes far more
-of a CPU does not end, and counts as killed too. Each mutation is one line: killed or survived, where, before and after. No
-file of the package is changed: a process of its own compiles the mutated file from its syntax tree.
+that execute the line (of a module's constant, those of functions that use it) run until one fails, cheapest first, within
+`--seconds` of recorded time; one that takes far more of a CPU does not end, and counts as killed too. Each mutation is one
+line: killed or survived, where, before and after. No file of the package is changed: a process of its own compiles the
+mutated file from its syntax tree.
 
 `--lines` keeps which test executes which lines, to be recorded again only where a file of tests, or the package, changed.
 """
@@ -39,11 +40,11 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parent.parent
 MUTATED = (
     "graphflops/memory/*.py graphflops/execution/*.py graphflops/kernels/*.py graphflops/time/*.py graphflops/inductor/*.py "
-    "graphflops/passes/optimizer.py"
+    "graphflops/planning/*.py graphflops/links/*.py graphflops/passes/optimizer.py"
 )
 TESTS = (
     "tests/memory/test_*.py tests/kernels/test_*.py tests/time/test_*.py tests/inductor/test_*.py "
-    "tests/passes/test_optimizer*.py tests/test_dispatched_calls.py"
+    "tests/planning/test_*.py tests/links/test_*.py tests/passes/test_optimizer*.py tests/test_dispatched_calls.py"
 )
 LIBRARIES = "torch torch._dynamo torch._inductor.ir torch._functorch.aot_autograd numpy networkx onnx sympy"  # imported once
 ADDRESS_SPACE = 16 << 30  # a mutation may ask for any size
@@ -61,6 +62,10 @@ class Test(NamedTuple):
     name: str
     seconds: float
     lines: dict[str, list[int]]  # by file
+
+    @property
+    def path(self) -> str:
+        return self.name.partition("::")[0]
 
 
 class Mutation(NamedTuple):
@@ -86,9 +91,29 @@ class Mutation(NamedTuple):
         setattr(self.parent, self.field, changed)
         return compile(ast.fix_missing_locations(self.tree), str(ROOT / self.file), "exec")
 
-    def runs_in(self, test: Test) -> bool:
-        lines = test.lines.get(self.file, ())
-        return self.before.lineno in lines if self.in_function else bool(lines)
+    def run_by(self, tests: list[Test]) -> list[Test]:
+        """The tests that execute it; of what a module defines, all of files where one executes a function that uses that."""
+        lines = {self.before.lineno} if self.in_function else self.used_at()
+        near = [test for test in tests if not lines.isdisjoint(test.lines.get(self.file, ()))]
+        if self.in_function:
+            return near
+        paths = {test.path for test in near or tests if self.file in test.lines}
+        return [test for test in tests if test.path in paths]
+
+    def used_at(self) -> set[int]:
+        """Lines of functions that use what the module's statement defines, or what other statements make of it."""
+        names = set[str]()
+        for statement in self.tree.body:
+            nodes = [*ast.walk(statement)]
+            read = [node for node in nodes if isinstance(node, ast.Name)]
+            if self.before in nodes or (
+                isinstance(statement, ast.Assign) and any(x.id in names for x in read)
+            ):
+                names.update(node.id for node in read if isinstance(node.ctx, ast.Store))
+                names.add(getattr(statement, "name", ""))
+        functions = [node for node in ast.walk(self.tree) if isinstance(node, ast.FunctionDef)]
+        used = [node for function in functions for node in ast.walk(function) if isinstance(node, ast.Name)]
+        return {node.lineno for node in used if node.id in names}
 
 
 def replacements(node: Any, field: str) -> Iterator[ast.AST]:
@@ -205,7 +230,7 @@ def run_mutated(mutation: Mutation, names: list[str]) -> int:
 
 def killed(mutation: Mutation, tests: list[Test], seconds: int) -> bool:
     """Whether a test that executes the line fails, or does not end."""
-    chosen = sorted((test for test in tests if mutation.runs_in(test)), key=lambda test: test.seconds)
+    chosen = sorted(mutation.run_by(tests), key=lambda test: test.seconds)
     totals = accumulate(test.seconds for test in chosen)
     names = [test.name for test, total in zip(chosen, totals) if total <= seconds or test is chosen[0]]  # noqa: B905
     return not passes(2 * seconds + 20, run_mutated, mutation, names)
@@ -221,6 +246,9 @@ def main() -> None:
     option("--only", action="append", help="mutate files whose path begins so")
     options = parser.parse_args()
     os.chdir(ROOT)
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = (
+        "1"  # these tests need none, and importing them takes as long as a test
+    )
     for library in LIBRARIES.split():
         importlib.import_module(library)
     files = sorted(str(path.relative_to(ROOT)) for pattern in MUTATED.split() for path in ROOT.glob(pattern))

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import atexit
 import gc
-import importlib
 import os
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
+from graphflops.base.lazy import imported
 from graphflops.base.limits import cleanly_terminated
 from graphflops.errors import GraphflopsError, inert_in_logs, innermost, shown
 from graphflops.version import __version__
 
+_Command = TypeVar("_Command", bound=click.Command)
 _TRACEBACK = "GRAPHFLOPS_TRACEBACK"  # environment variable: an internal error is raised as it is
 # Each command by name, in the order of `--help`: the module of `graphflops.commands` that has it, and what it is for.
 COMMANDS = {
@@ -49,15 +50,17 @@ class OneLine(click.ClickException):
         click.echo(inert_in_logs(f"graphflops: error: {shown(self.message, 2000)}"), err=True, file=file)
 
 
+def _with_help(command: _Command) -> _Command:
+    """A command with its docstring as its help, where `python -OO` has left that out."""
+    if command.help is None and command.callback is not None:
+        from graphflops.base.docstrings import docstring
+
+        command.help = docstring(command.callback)
+    return command
+
+
 class Commands(click.Group):
     """The group of commands, each imported when it is run."""
-
-    def __init__(self, *args: Any, **keywords: Any) -> None:
-        super().__init__(*args, **keywords)
-        if self.help is None and self.callback is not None:  # as `python -OO` leaves it
-            from graphflops.base.docstrings import docstring
-
-            self.help = docstring(self.callback)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -80,9 +83,8 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(f"graphflops.commands.{COMMANDS[cmd_name][0]}")
-        command: click.Command = getattr(module, cmd_name)
-        return command
+        command: click.Command = imported(f"graphflops.commands.{COMMANDS[cmd_name][0]}:{cmd_name}")
+        return _with_help(command)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list in `--help`, for which no command is imported."""
@@ -122,6 +124,7 @@ class Commands(click.Group):
             raise OneLine(f"{type(error).__name__}: {error} ({where}): {hint}") from error
 
 
+@_with_help
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="graphflops", message="%(prog)s %(version)s")
 def main() -> None:

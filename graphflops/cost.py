@@ -147,7 +147,7 @@ CONVENTIONS = {
 class RegionRun(Protocol):
     """One analysed nested graph at given operand types: its name in its file, what it returns, flat, and what it costs.
 
-    cost, backward: of running it once, and of the gradients of that.
+    cost, backward: of running it once, and of the gradients of that. stuck: the first call that cannot run; "" for none.
     """
 
     @property
@@ -161,6 +161,9 @@ class RegionRun(Protocol):
 
     @property
     def backward(self) -> Cost: ...
+
+    @property
+    def stuck(self) -> str: ...
 
 
 class Region(Protocol):
@@ -194,7 +197,7 @@ class Estimate(Record, frozen=True):
     # Nested graphs that run, each with how often; their cost comes on top of the estimate's own.
     regions: tuple[tuple[RegionRun, Dim], ...] = ()
     workspace: Dim = 0
-    hint: str = ""  # one sentence on how the same result could be had for less, where the rule can tell
+    hint: tuple[str, str] | None = None  # the code of a note, and what it says
     # Why nobody can tell the work, where only the results' types are known: the call is then unknown, its cost in no total.
     unknown: str = ""
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from graphflops.attention.attention_use import AttentionUse, Hidden, window
 from graphflops.attention.match import Spelled, copies, role, role_of, spelled
-from graphflops.attention.user_masks import refuse_unused
 from graphflops.dims import floor_div, prod, same, total
 from graphflops.errors import DimError
 from graphflops.ops import operator
@@ -233,6 +232,8 @@ def attentions(view: View, stated: Mapping[str, Stated] | None = None) -> Found:
             keep(_use(group, hidden, view), hidden, group.first, group.second)
             masked.update(hidden_in_gradients(group, hidden, view))
     if stated:
+        from graphflops.attention.user_masks import refuse_unused
+
         refuse_unused(stated, hiding().used)
     uses = [use for _, use in sorted(found, key=lambda entry: entry[0])]
     return Found(tuple(uses), masked, of_gradients, tuple(inputs))

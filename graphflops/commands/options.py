@@ -22,13 +22,6 @@ Option = Callable[[Function], Function]
 class Command(click.Command):
     """A command that reports OptionError as wrong usage, in one line; its help is the docstring of its function."""
 
-    def __init__(self, *args: Any, **keywords: Any) -> None:
-        super().__init__(*args, **keywords)
-        if self.help is None and self.callback is not None:  # as `python -OO` leaves it
-            from graphflops.base.docstrings import docstring
-
-            self.help = docstring(self.callback)
-
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)

@@ -305,8 +305,7 @@ def with_rates(known: Device) -> Device:
         return replace(known, rates=other.rates)
     own = {(one.family, one.variant, one.dtype) for one in known.calibration}
     further = [one for one in other.calibration if (one.family, one.variant, one.dtype) not in own]
-    points = (*known.calibration, *further)
-    return replace(known, rates=other.rates, calibration=points)
+    return replace(known, rates=other.rates, calibration=(*known.calibration, *further))
 
 
 def _files() -> list[Path]:

@@ -60,7 +60,7 @@ def as_run(
             unmasked.append(call.node.name)
         elif call.node.operator.name in _COMBINES and not nothing.isdisjoint(call.uses):
             out, others = call.node.outputs[0], [name for name in call.uses if name not in nothing]
-            is_left_out = out is not None and (eager is None or out in eager.left_out)
+            is_left_out = eager is None or out in eager.left_out
             if others and is_left_out and (use is None or use.masked_flops == 0):  # it adds a mask of nothing
                 instead[out or ""] = instead.get(others[0], others[0])
                 continue

@@ -116,8 +116,7 @@ class References:
         for depth in range(max(0, len(frames) - 1), len(lines)):
             line = lines[depth]
             called = lines[depth + 1].module if depth + 1 < len(lines) else ""
-            inside = f"{line.module}." if line.module else ""
-            child = called.removeprefix(inside) if called != line.module else ""
+            child = called if called != line.module else ""
             if depth == len(frames):
                 frames.append(Frame(line, lines[depth : depth + 2], place, self.own.get(line.file, "")))
                 frames[-1].start(line, place)
@@ -184,9 +183,8 @@ class References:
         last, statement = self.last, frame.statement
         if frame.locals or frame.operands:
             self.hold((*frame.locals.values(), *frame.operands), last)
-        if frame.variables:
-            self.tell_tuples(frame)
-            self.let_go(frame)
+        self.tell_tuples(frame)
+        self.let_go(frame)
         made = self.read_later(frame) if statement.is_piece or statement.targets else []
         frame.operands = set()
         if statement.is_piece:

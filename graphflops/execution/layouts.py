@@ -229,17 +229,24 @@ class Layouts:
         return _ordered(operands, out.shape)
 
     def indexed(self, call: PricedCall, x: str, out: TensorType) -> Strides | None:
-        """As an elementwise call of the table, repeated along the axes of the indices, and of these (`restride_src`)."""
+        """As an elementwise call of the table, repeated along the axes of the indices, and of these (`restride_src`).
+
+        The axes of indices that lie apart come first.
+        """
         strides, indices = self.of(x), cast("tuple[object, ...]", call.node.args[1])
-        names = [index.name if isinstance(index, Ref) else "" for index in indices]
-        first, last = names.index(call.uses[1]), len(names) - names[::-1].index(call.uses[-1]) - 1
+        names = {axis: index.name for axis, index in enumerate(indices) if isinstance(index, Ref)}
+        first, last = min(names), max(names)
+        if last - first >= len(names):
+            order = sorted(range(len(strides)), key=lambda axis: axis not in names)
+            strides = tuple([strides[axis] for axis in order])
+            first, last = 0, len(names) - 1
         shape = out.shape[first : out.rank - len(strides) + last + 1]
         before, after = (0,) * first, (0,) * (len(strides) - last - 1)
         operands: list[Strides] = [(*strides[:first], *[0] * len(shape), *strides[last + 1 :])]
-        for name in names[first : last + 1]:
-            value = self.values.get(name)
-            if not isinstance(value, TensorType) or value.dtype.name == "bool" or value.rank > len(shape):
-                return None  # axes of the indices come first, or how many there are is in the data
+        for name in names.values():
+            value = self.typed(name)
+            if value.dtype.name == "bool" or value.rank > len(shape):
+                return None  # how many there are is in the data
             operands.append((*before, *repeated(value.shape, self.of(name), shape), *after))
         return _ordered([[*map(size_hint, each)] for each in operands], out.shape)
 

@@ -48,9 +48,8 @@ class Frame(Struct):
 
     def start(self, line: CodeLine, place: int) -> None:
         """Begin a line."""
-        self.parts, self.part, self.opened = statements(line.text, self.own), 0, line.number
-        self.statement = self.parts[0]
-        self.line, self.first, self.ran, self.called, self.inside = line, place, 0, "", ""
+        self.parts, self.part, self.opened, self.line = statements(line.text, self.own), -1, line.number, line
+        self.start_next(place)
 
     def start_next(self, place: int) -> None:
         """Begin the next statement of a line, after the last one the first, as in a loop."""

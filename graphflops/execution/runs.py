@@ -53,7 +53,7 @@ def _judged(call: PricedCall, graph: PricedGraph) -> PricedCall:
         if name is not None:
             ours, value = derived[place] if place < len(derived) else None, graph.values.get(name)
             is_open = bool(call.estimate.unknown) and not isinstance(ours, TensorType)
-            if is_open or (ours is not value and not _agree(ours, value)):
+            if is_open or not _agree(ours, value):
                 wrong.add(name)
     # Of what it makes nothing is kept, so nothing can be read.
     if not call.node.outputs and call.tensors(graph.values):

@@ -173,7 +173,7 @@ def places_by_form(compute: Method) -> Method:
         if places is not None:
             return [names[place] for place in places]
         chosen: list[str | None] = compute(self, call)
-        if form is not None and len(set(names)) == len(names):
+        if len(set(names)) == len(names):
             self.found[compute, form] = [names.index(name) for name in chosen]
         return chosen
 

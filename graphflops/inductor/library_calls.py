@@ -173,8 +173,9 @@ def convolution_gradient(back: GradientLowering, of: Lowered) -> None:
         phases = [name for name, place in places.items() if place in of.fresh]
         workspace = dim_max(workspace, *(_workspace(low, call, phase) for phase in phases))
     else:
-        is_other = low.joint.channels_last and is_of_images(call, low.values)
-        workspace = dim_max(workspace, kernels.backward_bytes(call, low.execution.layouts, is_other))
+        is_last = low.joint.channels_last and is_of_images(call, low.values)
+        copied = low.nbytes(call.node.outputs[0] or "") if is_last else 0  # the result's gradient, in order
+        workspace = dim_max(workspace, copied + kernels.backward_bytes(call, low.execution.layouts))
     own = [tensor for place, tensor in of.fresh.items() if place < 2]
     if own:
         back.add(of, "extern", own, (*of.incoming, *operands), workspace=workspace, allocates=True)
@@ -188,7 +189,7 @@ def convolution_gradient(back: GradientLowering, of: Lowered) -> None:
 
 def _workspace(low: Lowering, call: PricedCall, phase: str) -> Dim:
     """Bytes beside the tensors of a convolution that runs with its channels last."""
-    conv, layout = convolution_of(call, low.values), Layout(operand=True, weight=True, gradient=True)
+    conv, layout = convolution_of(call, low.values), Layout(operand=True, weight=True)
     return 0 if conv is None else cudnn.workspace(conv, phase, layout, low.execution.layouts.platform)
 
 

@@ -10,14 +10,12 @@ from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
-from msgspec.structs import replace
-
 from graphflops.base.record import Record
 from graphflops.cost import Value
 from graphflops.dims import Dim, dim_max, prod, total
 from graphflops.execution.composed_gradients import gradient_calls, kernel_calls
 from graphflops.execution.layouts import Layouts
-from graphflops.execution.strides import channels_last, row_major, size_hint
+from graphflops.execution.strides import size_hint
 from graphflops.graph import tensor_type
 from graphflops.kernels import cudnn
 from graphflops.kernels.beside import (
@@ -61,7 +59,7 @@ def forward_bytes(call: PricedCall, layouts: Layouts) -> Dim:
     if (inside := kernel_calls(call, values)) is not None:
         return inside.beside
     if name == "convolution_backward":
-        return backward_bytes(call, layouts, False)
+        return backward_bytes(call, layouts)
     if kind == "convolution":
         found = _convolution_of(call, layouts)
         return 0 if found is None else cudnn.forward_bytes(*found, layouts.platform)
@@ -82,12 +80,12 @@ def forward_bytes(call: PricedCall, layouts: Layouts) -> Dim:
     return _reduction(call, layouts) if name in _SUMMED or kind == "pooling" else 0
 
 
-def backward_bytes(call: PricedCall, layouts: Layouts, has_other_gradient: bool) -> Dim:
-    """Bytes that the kernels of gradients need. has_other_gradient: that of the result lies in another order than it."""
+def backward_bytes(call: PricedCall, layouts: Layouts) -> Dim:
+    """Bytes that the kernels of gradients need."""
     kind, name, values = call.node.operator.kind, call.node.operator.name, layouts.values
     out = tensor_type(call.node.outputs[0], values)
     if kind == "convolution":
-        found = _gradient_of(call, layouts, has_other_gradient)
+        found = _gradient_of(call, layouts)
         return 0 if found is None else cudnn.backward_bytes(*found, layouts.platform)
     if out is None:
         return 0
@@ -124,9 +122,9 @@ def partial_sums(call: PricedCall, layouts: Layouts) -> Dim:
     return dim_max(0, *(size for sizes in _sums(call, out, layouts) for size in sizes[:1]))
 
 
-def convolution_buffers(call: PricedCall, layouts: Layouts, has_other_gradient: bool) -> Sequence[Dim]:
+def convolution_buffers(call: PricedCall, layouts: Layouts) -> Sequence[Dim]:
     """Bytes that each gradient of a convolution needs beside it, in the order in which they are computed."""
-    found = _gradient_of(call, layouts, has_other_gradient)
+    found = _gradient_of(call, layouts)
     return () if found is None else cudnn.gradient_bytes(*found, layouts.platform)
 
 
@@ -279,19 +277,12 @@ def _convolution_of(call: PricedCall, layouts: Layouts) -> tuple[Convolution, La
     return found, Layout.of(found.x.shape, layouts.of(x), found.weight.shape, layouts.of(weight))
 
 
-def _gradient_of(
-    call: PricedCall, layouts: Layouts, has_other_gradient: bool
-) -> tuple[Convolution, Layout, Sequence[Dim]] | None:
-    """A convolution, how its tensors and the gradient of its result lie, and the strides of the latter."""
+def _gradient_of(call: PricedCall, layouts: Layouts) -> tuple[Convolution, Layout, Sequence[Dim]] | None:
+    """A convolution, how its tensors lie, and the strides of the gradient of its result."""
     found = _convolution_of(call, layouts)
     if found is None:
         return None
-    conv, layout = found
-    out = layouts.operand(call.node.arguments(), "grad") or call.node.outputs[0] or ""
-    shape, is_last = conv.out.shape, layout.operand != has_other_gradient
-    order = channels_last(len(shape)) if is_last else None
-    strides = row_major(shape, order) if has_other_gradient else layouts.of(out)
-    return conv, replace(layout, gradient=is_last), strides
+    return *found, layouts.of(layouts.operand(call.node.arguments(), "grad") or call.node.outputs[0] or "")
 
 
 def _reduction(call: PricedCall, layouts: Layouts) -> Dim:

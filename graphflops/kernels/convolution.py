@@ -39,7 +39,6 @@ class Layout(Record, frozen=True):
     operand: bool = False
     gaps: bool = False
     weight: bool = False
-    gradient: bool = False
 
     @staticmethod
     def of(shape: Shape, strides: Strides, weight_shape: Shape, weight_strides: Strides) -> Layout:

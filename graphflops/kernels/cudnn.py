@@ -123,17 +123,13 @@ def backward_bytes(conv: Convolution, layout: Layout, strides: Sequence[Dim], pl
 
 
 def gradient_bytes(conv: Convolution, layout: Layout, strides: Shape, platform: Platform) -> Sequence[Dim]:
-    """Bytes beside each gradient: of operand, weight and bias. strides: of the result's gradient.
-
-    Each of the first two copies the result's gradient where it lies in another order.
-    """
-    ordered = conv.out.nbytes if layout.operand != layout.gradient else 0
+    """Bytes beside each gradient: of operand, weight and bias. strides: of the result's gradient."""
     found: list[Dim] = []
     if conv.wants_x:
-        found.append(ordered + workspace(conv, "input_gradient", layout, platform))
+        found.append(workspace(conv, "input_gradient", layout, platform))
     if conv.wants_weight:
         gathered = conv.x.like().nbytes if layout.gaps else 0
-        found.append(ordered + gathered + workspace(conv, "weight_gradient", layout, platform))
+        found.append(gathered + workspace(conv, "weight_gradient", layout, platform))
     if conv.wants_bias:
         axes = [axis for axis in range(conv.out.rank) if axis != 1]
         found.append(reduction_bytes(conv.out.shape, strides, axes, FLOAT_BYTES, platform))
@@ -310,7 +306,7 @@ class Problem(Struct, frozen=True, dict=True):
         reads, writes = self.operands
         moved = (sum(tensor.full_bytes for tensor in reads), writes.full_bytes)
         kernel = Kernel("convolution", self.x.dtype, flops, 0, *moved, self.sizes, variant=self.variant)
-        if self.variant or self.way in ("one_by_one", "direct"):
+        if self.way in ("one_by_one", "direct"):
             return [kernel]
         return [*self.converted(*reads), kernel, *self.converted(writes)]
 
@@ -320,7 +316,7 @@ class Problem(Struct, frozen=True, dict=True):
         letters = "xwo" if self.is_padded_group else converted(conv, self.phase, is_last)
         wanted = {"x": self.x, "w": self.weight, "o": self.out}
         is_weight_last = has_channels_last(self.weight.shape, self.weight.strides)
-        layout = Layout(operand=is_last, weight=is_weight_last, gradient=is_last)
+        layout = Layout(operand=is_last, weight=is_weight_last)
         is_ordered = self.weight in tensors and is_weight_ordered(conv, self.phase, layout)
         ordered = put_in_order(self.weight, is_last=is_last) if is_ordered and "w" not in letters else []
         found = [tensor for tensor in tensors if any(tensor is wanted[letter] for letter in letters)]

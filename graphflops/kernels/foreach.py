@@ -74,7 +74,7 @@ def _packed(group: Sequence[int], passed: Pass) -> Iterator[tuple[int, int, int]
             taken = min(left, (_MOST_BLOCKS - chunks) * _CHUNK)
             chunks, elements = chunks - (-taken // _CHUNK), elements + taken
             largest, left = max(largest, min(left, _CHUNK)), left - taken
-            if chunks == _MOST_BLOCKS or (tensors == most and not left):
+            if chunks == _MOST_BLOCKS or tensors == most:
                 yield chunks, elements, largest
                 chunks = elements = largest = 0
                 tensors = 1 if left else 0

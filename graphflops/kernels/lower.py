@@ -26,7 +26,7 @@ def forward_kernels(call: ConcreteCall) -> list[Kernel]:
     if (inside := kernel_calls(call.call, call.values)) is not None:
         return kernels_inside(call, inside)
     lower = _BY_NAME.get(call.operator.name) or _FORWARD.get(call.operator.kind, _other)
-    if lower is _layout or call.is_copy is not None:
+    if lower is _layout:
         return _layout(call)
     if call.cost.read_bytes + call.cost.written_bytes == 0:
         return []
@@ -135,7 +135,7 @@ def _reduced(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     if prod(x.shape[axis] for axis in kept) == out.numel:
         kernel = moved.sum_to(x, kept, out.bits)
     else:  # the arguments do not tell
-        is_inner = not out.rank or out.shape[-1] != x.shape[-1] or out.rank == x.rank == 1
+        is_inner = not out.rank or out.shape[-1] != x.shape[-1]
         kernel = moved.reduction(x, out.numel, is_inner=is_inner, bits=out.bits)
     if call.operator.name in _OF_PAIRS or len(call.estimate.out) > 1:
         kernel = replace(kernel, variant=_PAIRS.get(kernel.variant, kernel.variant))

@@ -260,8 +260,7 @@ def _sizes(call: ConcreteCall, phase: Pass) -> Recurrence:
     states = (call.named(given.name),) if isinstance(given, Ref) else call.results[1:]
     state = next((each for each in states if each is not None and each.rank >= SEQUENCE_RANK), None)
     hidden = state.shape[-1] if state is not None else out.shape[-1]
-    is_told = "bidirectional" in own
-    directions = 1 + (own["bidirectional"] is True) if is_told else max(out.shape[-1] // max(hidden, 1), 1)
+    directions = 1 + (own.get("bidirectional") is True)
     layers = max(prod(state.shape[:-2]) // directions, 1) if state is not None else 1
     if x.rank < SEQUENCE_RANK:
         steps, batch = (x.shape[0], 1) if state is not None else (1, x.shape[0] if x.rank else 1)

@@ -19,7 +19,7 @@ from graphflops.graph import Ref
 from graphflops.kernels import buffers as kernels
 from graphflops.kernels.attention import AttentionMemory, cut
 from graphflops.kernels.beside import Copy, operand_copies
-from graphflops.kernels.kernel import FLOAT_BYTES, SEQUENCE_RANK
+from graphflops.kernels.kernel import FLOAT_BYTES
 from graphflops.kernels.products import Recurrent
 from graphflops.passes.program import CallByCall, PricedCall, PricedGraph, PricedProgram
 from graphflops.tensor import TensorType
@@ -68,26 +68,6 @@ class Eager(OnGpu):
     def held_until(self, root: Mapping[str, str]) -> Mapping[str, int]:
         """What Python's frames hold."""
         return self.run.lifetimes.until
-
-    @cached_property
-    def other_gradients(self) -> frozenset[str]:
-        """Results of convolutions whose gradients lie in another order than they do.
-
-        Those that a batch norm with fixed statistics reads have it in row-major order; sequences that are transposed after
-        elementwise calls have it transposed.
-        """
-        found: set[str] = set()
-        transposed: set[str] = set()
-        for call in reversed(self.calls):
-            operator, names = call.node.operator, call.tensors(self.values)
-            if operator.name == "batch_norm" and not call.node.arguments().get("training"):
-                found.update(name for name in names[:1] if self.layouts.has_channels_last(name))
-            goes_on = operator.kind in ("elementwise", "dropout") and call.node.outputs[0] in transposed
-            if goes_on or operator.name in ("transpose", "permute"):
-                transposed.update(names[:1])
-            if operator.kind == "convolution" and len(self.layouts.typed(names[0]).shape) == SEQUENCE_RANK:
-                found.update(transposed.intersection(call.node.outputs))
-        return frozenset(name for name in found if name is not None)
 
     @cached_property
     def views(self) -> frozenset[str]:
@@ -163,19 +143,17 @@ class Eager(OnGpu):
 
     def backward_bytes(self, call: PricedCall) -> Dim:
         """Also the workspace of the CUDA kernels, and copies of the gradient of a view."""
-        own = self.backward_of(call, call.node.outputs[0] in self.other_gradients)
-        return own + self.copied_slices(call)
+        return self.backward_of(call) + self.copied_slices(call)
 
     def gradient_buffers(
         self, call: PricedCall, is_repeated: bool
     ) -> tuple[Sequence[Dim], Sequence[Sequence[Dim]]]:
         """Also tensors of a formula, made first. A convolution's operand gets its gradient before the weight does."""
-        is_other = call.node.outputs[0] in self.other_gradients
-        return self._gradient_buffers(call, is_repeated, is_other, self.copied_slices(call))
+        return self._gradient_buffers(call, is_repeated, self.copied_slices(call))
 
     @by_form
     def _gradient_buffers(
-        self, call: PricedCall, is_repeated: bool, has_other_gradient: bool, slices: Dim
+        self, call: PricedCall, is_repeated: bool, slices: Dim
     ) -> tuple[Sequence[Dim], Sequence[Sequence[Dim]]]:
         """The same, by what else than the form of the call decides it. slices: bytes of copies of a view's gradient."""
         if is_repeated or call.gradient is None:
@@ -190,7 +168,7 @@ class Eager(OnGpu):
             sums = kernels.partial_sums(call, self.layouts)
             parts = [sums] if attention is None else attention.gradient_parts
             return first, (cut(whole - total(first), parts),)
-        found = kernels.convolution_buffers(call, self.layouts, has_other_gradient)
+        found = kernels.convolution_buffers(call, self.layouts)
         return (), tuple((size,) for size in found) or ((whole,),)
 
     @by_form
@@ -207,15 +185,15 @@ class Eager(OnGpu):
         return [size for size in kept if size != 0], [size for size in brief if size != 0]
 
     @by_form
-    def backward_of(self, call: PricedCall, has_other_gradient: bool) -> Dim:
-        """The same, by whether the gradient of the result lies in another order than the result."""
+    def backward_of(self, call: PricedCall) -> Dim:
+        """The same without the copies of a view's gradient."""
         layers, attention = Recurrent.of(call, self.values), self.attention(call)
         if layers is not None:
             return layers.backward
         own = super().backward_bytes(call) if attention is None else attention.backward
         again = [copy.nbytes for copy in self.operand_copies(call).values() if copy.is_again]
         # Copies are made one after the other.
-        return own + dim_max(0, *again) + kernels.backward_bytes(call, self.layouts, has_other_gradient)
+        return own + dim_max(0, *again) + kernels.backward_bytes(call, self.layouts)
 
     @by_form
     def saved_bytes(self, call: PricedCall) -> Dim:

@@ -45,11 +45,8 @@ def onnx_spelling(domain: str, word: str, opset: int) -> str:
 
     domain: "" for ONNX's own. An operator that no table lists has version 1, that of another domain its opset's.
     """
-    known = versions().get(f"{domain}.{word}" if domain else word)
-    version = opset if domain else 1
-    if known is not None:
-        version = known[max(bisect_right(known, opset) - 1, 0)]
-    return f"{domain or 'onnx'}.{word}.{version}"
+    known = versions().get(f"{domain}.{word}" if domain else word, (opset if domain else 1,))
+    return f"{domain or 'onnx'}.{word}.{known[max(bisect_right(known, opset) - 1, 0)]}"
 
 
 @lru_cache(maxsize=1)

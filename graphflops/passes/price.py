@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from graphflops.base.limits import LimitPassed, spend
 from graphflops.base.record import Record
 from graphflops.cost import Estimate, RegionRun, Value
-from graphflops.dims import Dim
+from graphflops.dims import Dim, at_least
 from graphflops.errors import ModelError, NoRuleError, RuleError, ShapeError, shown
 from graphflops.graph import Graph, Node, Phase, Ref
 from graphflops.ops import Op, onnx_operands, operator
@@ -141,6 +141,7 @@ class Pricer:
     ) -> PricedGraph:
         """Price one graph, nested or not, from the values of its inputs and of those around it that it uses."""
         values = self._inputs(graph, operands, around or {}, top)
+        stuck, said = "", len(self.notes.found)
         rows, calls = list[Row](), list[PricedCall]()
         phases = graph.phases if top else {}
         spend("calls", len(graph.nodes))
@@ -158,18 +159,23 @@ class Pricer:
             rows.append(_row(node, uses, priced, values, phases.get(node.name, "forward")))
             if priced.estimate.regions:
                 rows.extend(_nested_rows(priced.estimate.regions, rows[-1]))
+            stuck = self._why_stuck(node, priced) or stuck
             if self.training:
                 pass_on(calls, values)
         self._settle(graph, calls, rows, values)
-        return PricedGraph(
-            graph,
-            out=tuple(flat(self._resolved(output.value, values) for output in graph.outputs)),
-            cost=summed([row.cost for row in rows], self.names),
-            backward=summed([row.backward for row in rows if row.backward is not None], self.names),
-            rows=tuple(rows),
-            calls=tuple(calls),
-            values=values,
-        )
+        out = tuple(flat(self._resolved(output.value, values) for output in graph.outputs))
+        cost = summed([row.cost for row in rows], self.names)
+        backward = summed([row.backward for row in rows if row.backward is not None], self.names)
+        held = self.notes.withdrawn(said) if stuck and not top else {}
+        return PricedGraph(graph, out, cost, backward, tuple(rows), tuple(calls), values, stuck, held)
+
+    def _why_stuck(self, node: Node, priced: Priced) -> str:
+        """The first call that cannot run, this one or in a graph that it runs, and why; "" for none."""
+        for run, times in priced.estimate.regions:
+            self.notes.found.update(run.held if times and isinstance(run, PricedGraph) else {})
+        if priced.code == "GF118":
+            return f"{place_of(node)}: {priced.estimate.unknown}"
+        return next((run.stuck for run, times in priced.estimate.regions if at_least(times, 1)), "")
 
     def _settle(
         self, graph: Graph, calls: list[PricedCall], rows: list[Row], values: dict[str, Value]

@@ -76,6 +76,10 @@ class PricedGraph(Record, frozen=True, eq=False):
     rows: tuple[Row, ...]
     calls: tuple[PricedCall, ...]
     values: Mapping[str, Value]  # the type of every value by name
+    stuck: str = ""  # the first call that cannot run, and why; "" for none
+    held: Mapping[
+        tuple[str, str], Diagnostic
+    ] = {}  # of a nested graph that is stuck: said where it is run all the same
 
     @property
     def name(self) -> str:
@@ -123,6 +127,10 @@ class Notes(Struct):
     def say(self, code: str, node: str, message: str, where: str | None = None) -> None:
         """Keep a diagnostic. where: what makes two of one code the same; the node if not given."""
         self.found.setdefault((code, node if where is None else where), diagnostic(code, node, message))
+
+    def withdrawn(self, first: int) -> dict[tuple[str, str], Diagnostic]:
+        """The diagnostics from that place on, which are no longer kept."""
+        return {key: self.found.pop(key) for key in [*self.found][first:]}
 
 
 class Names(Struct):

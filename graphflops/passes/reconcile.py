@@ -124,7 +124,8 @@ class Reconciler:
                 raise ModelError(f"{place_of(node)}: {problem}; {_EXPORT_DYNAMIC}")
             self.say(priced.code, node, problem)
         if priced.estimate.hint:
-            self.say("GF108", node, priced.estimate.hint)
+            code, text = priced.estimate.hint
+            self.say(code, node, text)
         if priced.met:
             for pair in priced.met:
                 self.equalities[pair] = graph is self.program or self.equalities.get(pair, False)

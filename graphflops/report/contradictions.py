@@ -241,6 +241,7 @@ DIAGNOSTICS = {
     "GF128": "record-ignored", "GF129": "recorded-lifetimes", "GF130": "read-differently",
     "GF131": "declared-alone", "GF132": "guessed-numbers", "GF133": "offloaded-tensors",
     "GF134": "exported-otherwise", "GF135": "own-streams", "GF136": "recorded-uncompiled",
+    "GF137": "branch-cannot-run",
 }  # fmt: skip
 
 

@@ -135,17 +135,18 @@ def einsum(equation: str, tensors: Tensors, *, path: tuple[int, ...] | None = No
     return Estimate((out,), matrix, work.vector, reads=reads, matrix_dtype=out.dtype, hint=hint)
 
 
-def _cheaper_order(read: Equation, tensors: Tensors, executed: Dim) -> str:
-    """A hint if another contraction order needs fewer FLOPs than the executed one; only few operands are tried."""
+def _cheaper_order(read: Equation, tensors: Tensors, executed: Dim) -> tuple[str, str] | None:
+    """A note if another contraction order needs fewer FLOPs than the executed one; only few operands are tried."""
     if not (2 < len(tensors) <= _ORDERS_TRIED and isinstance(executed, int)):
-        return ""
+        return None
     costs = {path: contract(read, tensors, path).multiply_adds for path in _paths(len(tensors))}
     known = {path: cost for path, cost in costs.items() if isinstance(cost, int)}
     best = min(known, key=lambda path: known[path], default=())
     if not best or known[best] >= executed:
-        return ""
+        return None
     pairs = [list(best[i : i + 2]) for i in range(0, len(best), 2)]
-    return f"executed order: {2 * executed} FLOPs; {2 * known[best]} in the order {pairs} (torch.backends.opt_einsum)"
+    flops, least = 2 * executed, 2 * known[best]
+    return "GF108", f"executed order: {flops} FLOPs; {least} in the order {pairs} (torch.backends.opt_einsum)"
 
 
 def _paths(count: int) -> Iterator[tuple[int, ...]]:

@@ -72,8 +72,7 @@ class Correction(Record, frozen=True):
 
 def correction(kernel: Kernel, device: Device) -> Correction | None:
     """The correction by the points of the kernel's family, variant and element type, or of those most like it."""
-    family = [points for points in device.calibration if points.family == kernel.family]
-    known = {(points.variant, points.dtype): points for points in family}
+    known = {(one.variant, one.dtype): one for one in device.calibration if one.family == kernel.family}
     variant, sizes = variant_of(kernel), columns_of(kernel)
     variants = (variant, f"{variant}.alone", "tn.alone") if kernel.family == "matmul" else (variant,)
     if isinstance(kernel.sizes, Product) and not kernel.is_alone:

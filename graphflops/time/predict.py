@@ -199,7 +199,7 @@ def names_of_constants(kernel: Kernel, width: float) -> list[str]:
     match kernel.sizes:
         case Convolution() as sizes:
             kind = predict_products.convolution_kind(sizes, bytes_of(kernel.dtype))
-            kinds = (kind, kind.split("_")[0], "dense")[: 2 if kind.startswith("depthwise") else 3]
+            kinds = (kind, kind.split("_")[0], *["dense"] * (not kind.startswith("depthwise")))
             own = ((kernel.variant, sizes.phase), (kernel.variant,)) if kernel.variant in _OWN else ()
             of_variants = (*own, *[parts for each in kinds for parts in ((each, sizes.phase), (each,))])
         case Attention() as sizes:

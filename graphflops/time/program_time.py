@@ -56,10 +56,9 @@ def program_time(program: PricedProgram, device: Device, execution: Execution, r
         backward, backward_rows = timer.phase(launcher.backward(), steps)
         optimizer, _ = timer.phase(optimizer_launches(program, launcher.sizes, launcher.costs))
         step = timer.whole()
-    both = [(row, rows.get(at), backward_rows.get(at)) for at, row in enumerate(program.main.rows)]
-    timed = tuple([Row(*row[:-2], time, back) for row, time, back in both])
+    pairs = enumerate(program.main.rows)
+    timed = tuple([Row(*row[:-2], rows.get(at), backward_rows.get(at)) for at, row in pairs])
     found = slowdowns(program.attentions, timed, program.values, device)
-    times = (forward, backward, optimizer, step)
     network = ""
     if any(isinstance(kernel.sizes, Exchange) for kernel in timer.known):
         from graphflops.links.cost import described, network_of  # no other program needs it
@@ -69,7 +68,7 @@ def program_time(program: PricedProgram, device: Device, execution: Execution, r
     for points in device.calibration:
         if points.error:
             held_out[points.family] = max(held_out.get(points.family, 0.0), points.error[0])
-    return ProgramTime(device.name, timed, *times, held_out, found, network)
+    return ProgramTime(device.name, timed, forward, backward, optimizer, step, held_out, found, network)
 
 
 def _launcher(program: PricedProgram, execution: Execution, runs: Runs, costs: Costs) -> Launcher:

@@ -395,6 +395,7 @@ def test_a_copy_across_rows_is_a_kernel_of_its_own() -> None:
     [
         ((4, 6, 8), (2, 0, 1), True),  # rows of what lay 8 elements apart
         ((4, 2, 8), (2, 0, 1), True),
+        ((2, 6, 8), (2, 1, 0), True),
         ((4, 2, 1), (1, 0, 2), None),  # rows of one element lie either way, and are not copied
     ],
 )

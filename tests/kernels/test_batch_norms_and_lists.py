@@ -132,6 +132,13 @@ CHUNK, BLOCKS = 65_536, 320
         ([8] * 110, 1, False, [(110, 880, 8, 1)]),
         ([8] * 111, 1, False, [(110, 880, 8, 1), (1, 8, 8, 1)]),
         ([8] * 65, 2, False, [(64, 512, 8, 1), (1, 8, 8, 1)]),
+        # The rest of a tensor is one of the next kernel's 110.
+        (
+            [BLOCKS * CHUNK + 8, *[8] * 110],
+            1,
+            False,
+            [(BLOCKS, BLOCKS * CHUNK, CHUNK, 1), (110, 880, 8, 1), (1, 8, 8, 1)],
+        ),
         ([], 1, False, []),
     ],
 )

@@ -12,6 +12,7 @@ from graphflops.execution.strides import row_major
 from graphflops.kernels.beside import (
     _is_read_by_blas,
     column_sum_buffers,
+    largest_power,
     merged,
     reduction_buffers,
     reduction_bytes,
@@ -249,3 +250,11 @@ def test_copies_of_what_is_normalised(op: str, given: Any, expected: Any, is_tra
 def test_copies_of_what_is_pooled(op: str, size: Any, lies: Any, expected: Any) -> None:
     found = copies(op, g(2, 3, 8, 8), size, lies={"x0": lies} if lies else {})
     assert found == ({} if expected is None else {"x0": expected})
+
+
+@pytest.mark.parametrize(
+    ("size", "power"),
+    [(1, 1), (2, 2), (3, 2), (511, 256), (512, 512), (600, 512), (0, 512), (symbol("n"), 512)],
+)
+def test_the_largest_power_of_two_up_to_a_size(size: Any, power: int) -> None:
+    assert largest_power(size, 512) == power

@@ -25,7 +25,7 @@ def forward_bytes(op: str, *given: Any, **more: Any) -> Any:
 
 def backward_bytes(op: str, *given: Any, **more: Any) -> Any:
     execution, call = eager(f"aten.{op}", *given, **more)
-    return buffers.backward_bytes(call, execution.layouts, False)
+    return buffers.backward_bytes(call, execution.layouts)
 
 
 @pytest.mark.parametrize(
@@ -103,6 +103,9 @@ def test_bytes_of_forwards(op: str, given: tuple[Any, ...], outputs: int, expect
         # Of a factor that is repeated: its gradient for each repeat.
         ("mul.Tensor", (t(4, 8), g(8)), 4 * 4 * 8),
         ("mul.Tensor", (g(4, 8), t(8)), 0),
+        # Six lists of two indices of 8 bytes; none of no indices.
+        ("index.Tensor", (g(10, 8), (t(2, dtype="int64"),)), 6 * 8 * 2),
+        ("index.Tensor", (g(10, 8), (t(0, dtype="int64"),)), 0),
         # Along an axis of one nothing is repeated.
         ("mul.Tensor", (g(1, 8), g(8)), 0),
         ("mul.Tensor", (g(1, 8), g(1, 1)), 4 * 8),
@@ -228,13 +231,15 @@ def test_overwritten_operands_that_a_gradient_reads(op: str, given: tuple[Any, .
 
 
 def test_the_buffer_of_a_bias_of_a_convolution() -> None:
-    """Sums over images and positions, in the order in which the result's gradient lies."""
+    """Sums over images and positions, in the order in which the result's gradient lies: as the result."""
     given = g(4, 8, 256, 256, dtype="bfloat16"), t(8, 8, 1, 1, dtype="bfloat16"), g(8, dtype="bfloat16")
     execution, call = eager("aten.conv2d.default", *given)
     pixels = 256 * 256
     in_order = reduction_buffers(IMAGES, (8 * pixels, pixels, 256, 1), {0, 2, 3}, 4, HOPPER)
     last = reduction_buffers(IMAGES, (8 * pixels, 1, 256 * 8, 8), {0, 2, 3}, 4, HOPPER)
     assert sum(in_order) != sum(last)  # type: ignore[arg-type]
-    for is_other, expected in ((False, in_order), (True, last)):
-        *_, bias = buffers.convolution_buffers(call, execution.layouts, is_other)
+    for strides, expected in ((None, in_order), ((8 * pixels, 1, 256 * 8, 8), last)):
+        if strides is not None:
+            execution.layouts.known[call.node.outputs[0]] = strides  # type: ignore[index]
+        *_, bias = buffers.convolution_buffers(call, execution.layouts)
         assert bias == sum(expected)  # type: ignore[arg-type]

@@ -52,8 +52,6 @@ def seen(op: str, results: Any, given: Any) -> Seen | None:
     kept = () if word in NUMBERLESS.split() else tuple(round(x, 6) for x in numbers)
     if word == "linalg_vector_norm":  # of which order; of 2 where none is given
         kept = (next((x for x in given[0][1:2] if x is not None), 2),)
-    if word == "linalg_vector_norm":  # of which order; of 2 where none is given
-        kept = (next((x for x in given[0][1:2] if x is not None), 2),)
     return word, tuple(results[0].shape), kept
 
 
@@ -161,7 +159,8 @@ PRODUCTS: list[tuple[Any, ...]] = [
     ],
     *[("i,j->ij", (2,), (3,)), ("i,j->ji", (2,), (3,)), ("bij,bkj->bki", (1, 2, 3), (5, 4, 3))],
     *[("bij,bjk->bik", (5, 2, 3), (5, 3, 4)), ("bij,bjk->bik", (5, 2, 3), (1, 3, 4))],
-    *[("ij,jk,kl->il", (2, 3), (3, 4), (4, 5)), ("ij,kl,jk->il", (2, 3), (4, 5), (3, 4))],
+    *[("ij,jk,kl,lm->im", (2, 3), (3, 4), (4, 5), (5, 6)), ("ij,jk,kl->il", (2, 3), (3, 4), (4, 5))],
+    *[("ij,kl,jk->il", (2, 3), (4, 5), (3, 4))],
     *[
         ("ij,ik,il->jkl", (2, 3), (2, 4), (2, 5)),
         ("abc,cd->abd", (2, 3, 4), (4, 5)),

@@ -31,7 +31,7 @@ def convolution(
 
 
 def workspace(conv: Convolution, phase: str, is_last: bool = False) -> Dim:
-    return cudnn.workspace(conv, phase, Layout(is_last, weight=is_last, gradient=is_last), HOPPER)
+    return cudnn.workspace(conv, phase, Layout(is_last, weight=is_last), HOPPER)
 
 
 FORWARD = [

@@ -313,3 +313,45 @@ def test_groups_are_at_least_one(given: Any, groups: int) -> None:
     found = Convolution.of(replace(call.call, node=node), call.values)
     assert found is not None
     assert found.groups == groups
+
+
+def test_gradients_without_elements_are_not_computed() -> None:
+    assert [len(backward("aten.linalg_cross.default", g(rows, 3), t(rows, 3))) for rows in (0, 5)] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("axis", "keepdims", "expected"),
+    [(0, 0, Rows(48, 4, False)), (1, 1, Rows(32, 6, False)), (2, 0, Rows(24, 8)), (2, 1, Rows(24, 8))],
+)
+def test_a_sum_whose_axes_are_an_operand(axis: int, keepdims: int, expected: Rows) -> None:
+    """The last axis is summed where the result's is another one."""
+    axes = t(1, dtype="int64", value=(axis,))
+    (kernel,) = forward("onnx.ReduceSum.13", t(4, 6, 8), axes, keepdims=keepdims)
+    assert kernel.sizes == expected
+
+
+def test_a_resize_without_work_takes_the_nearest() -> None:
+    """ONNX has one operator for all ways."""
+    sizes = t(4, dtype="int64", value=(2, 8, 32, 32))
+    found = {
+        mode: forward("onnx.Resize.13", t(2, 8, 16, 16), None, None, sizes, mode=mode)[-1].variant
+        for mode in ("nearest", "linear")
+    }
+    assert found == {"nearest": "nearest", "linear": "linear"}
+
+
+def test_a_scatter_by_several_indices_copies_its_operand_first() -> None:
+    """The copy's bytes are among those of the call. A number is looked up too where no mask tells its places."""
+    index, value = t(2, dtype="int64"), t(2)
+    assert [kernel.family for kernel in forward("aten.index_put_.default", t(4, 6), (index,), t())] == [
+        "scatter"
+    ]
+    assert len(forward("aten.index_put_.default", t(4, 6), (index, index), value)) == 1
+    _, copy = forward("aten.index_put.default", t(4, 6), (index, index), value)
+    assert (copy.family, copy.read_bytes, copy.written_bytes) == ("elementwise", 0, 0)
+
+
+@pytest.mark.parametrize(("parts", "variant"), [(1, ""), (2, "cat_aligned")])
+def test_one_tensor_that_is_joined_is_copied(parts: int, variant: str) -> None:
+    (kernel,) = forward("aten.cat.default", (t(4, 8),) * parts, 0)
+    assert (kernel.family, kernel.variant) == ("copy", variant)

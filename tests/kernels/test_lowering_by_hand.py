@@ -53,6 +53,11 @@ def spread(read: int) -> Made:
         ("native_dropout.default", (X, 0.5, True), [("random", "dropout", 3 * N, W, W + N, None)]),
         ("feature_dropout.default", (X, 0.5, True), [*DRAWN, ("random", "dropout", 3 * N, W, W, None)]),
         ("feature_dropout.default", (X, 0.5, False), []),
+        (
+            "feature_dropout.default",  # of six channels, drawn and scaled, with which four elements each are multiplied
+            (t(2, 3, 4), 0.5, True),
+            [*[("elementwise", "", 0, 0, 4 * 6, None)] * 2, ("random", "dropout", 2 * 6 + 24, 96, 96, None)],
+        ),
         ("dropout.default", (X, 0.0, False), []),
         ("masked_fill_.Scalar", (X, MASK, 0.0), [pointwise(N, W + N, W)]),
         # A number is written where a mask tells by one such call.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -30,8 +31,15 @@ def test_all_matrices_are_one_kernel(op: str, shapes: list[tuple[int, ...]], way
     assert (kernel.family, kernel.variant, kernel.sizes) == ("decomposition", way, rows)
 
 
-def test_what_is_no_decomposition_has_its_traffic() -> None:
-    (kernel,) = forward("aten.linalg_cross.default", t(5, 3), t(5, 3))
+@pytest.mark.parametrize(
+    ("op", "given"),
+    [
+        ("linalg_cross", (t(5, 3), t(5, 3))),
+        ("linalg_inv_ex", (t(2, 0, 0),)),  # matrices without elements: whether each has an inverse is written
+    ],
+)
+def test_what_is_no_decomposition_has_its_traffic(op: str, given: tuple[Any, ...]) -> None:
+    (kernel,) = forward(f"aten.{op}.default", *given)
     assert (kernel.family, kernel.sizes) == ("other", None)
 
 

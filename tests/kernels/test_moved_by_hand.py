@@ -199,6 +199,27 @@ def test_short_rows_are_sorted_by_a_warp_or_a_block(columns: int, axis: int, var
     assert of_topk.variant == "topk"
 
 
+@pytest.mark.parametrize(("columns", "places"), [(33, 128), (128, 128), (129, 256)])
+def test_a_block_sorts_a_power_of_two_of_places(columns: int, places: int) -> None:
+    *_, kernel = forward("aten.sort.default", t(4, columns), -1, outputs=2)
+    assert (kernel.vector_flops, kernel.sizes) == (4 * places * 32, Rows(1, 32))
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "dtype", "sorts", "passes"),
+    [
+        (4, 5000, "float32", 1, 4 + 3),  # of 8 bits each; then by the numbers of the rows
+        (4, 5000, "bfloat16", 1, 2 + 3),
+        (1, 5000, "float32", 1, 4 + 1),
+        (4, 1_000_000, "float32", 4, 4 + 1),  # each row by itself
+    ],
+)
+def test_passes_of_a_radix_sort(rows: int, columns: int, dtype: str, sorts: int, passes: int) -> None:
+    *_, kernel = forward("aten.sort.default", t(rows, columns, dtype=dtype), -1, outputs=2)
+    assert kernel.sizes == Rows(sorts * passes, rows * columns // sorts)
+    assert (kernel.read_bytes, kernel.written_bytes) == (passes * rows * columns * int(dtype[-2:]) // 8, 0)
+
+
 @pytest.mark.parametrize(
     ("rows", "length", "variant"),
     [

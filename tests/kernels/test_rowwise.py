@@ -83,8 +83,9 @@ def test_a_group_norm_of_vectors_has_no_sums_of_channels() -> None:
     assert len(forward("aten.group_norm.default", g(2, 8), 4, g(8), g(8))) == 2
     factors, applied, summed = backward("aten.group_norm.default", g(2, 8), 4, g(8), g(8))
     assert (factors.sizes, factors.variant) == (Rows(2 * 4, 2), "moments_of_few")
-    assert (applied.family, applied.written_bytes) == ("elementwise", 4 * 16)
-    assert (summed.sizes, summed.variant) == (Rows(8, 6 * 2, False), "layer_norm_weight")
+    assert made([applied]) == [pointwise(4 * 16, 2 * 4 * 16, 4 * 16, Strided(16, 2, 2 + 3))]
+    of_weight = "reduction", "layer_norm_weight", 4 * 16, 2 * 4 * 16, 0, Rows(8, 6 * 2, False)
+    assert made([summed]) == [of_weight]
     assert len(backward("aten.group_norm.default", t(2, 8), 4, g(8), g(8))) == 1
 
 
@@ -163,15 +164,18 @@ def test_a_loss_of_no_elements_is_no_kernel() -> None:
 
 
 @pytest.mark.parametrize(
-    ("labels", "reduction", "expected"),
+    ("x", "labels", "reduction", "expected"),
     [
-        (t(10, 8), 1, 4 * 10 * 8),
-        (CLASSES, 1, 0),
-        (t(10, 8, dtype="bfloat16"), 2, 4 * 10 * 8),
+        (g(10, 8), t(10, 8), 1, 4 * 10 * 8),
+        (g(10, 8), CLASSES, 1, 0),
+        (g(10, 8), t(10, 8, dtype="bfloat16"), 2, 4 * 10 * 8),
+        (g(10, 8, dtype="bfloat16"), t(10, 8), 2, 2 * 10 * 8),
     ],
 )
-def test_bytes_of_losses_of_each_class(labels: TensorType, reduction: int, expected: int) -> None:
-    execution, call = eager("aten.cross_entropy_loss.default", g(10, 8), labels, None, reduction)
+def test_bytes_of_losses_of_each_class(
+    x: TensorType, labels: TensorType, reduction: int, expected: int
+) -> None:
+    execution, call = eager("aten.cross_entropy_loss.default", x, labels, None, reduction)
     assert loss_bytes(call, execution.layouts) == expected
 
 

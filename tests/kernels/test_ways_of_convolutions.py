@@ -351,3 +351,20 @@ def test_groups_that_are_rounded_first(
 def test_parts_of_depthwise_weights(one: Convolution, phase: str, is_last: bool, channels: int) -> None:
     expected = 8 * 8 * channels * one.taps * 4
     assert cudnn.workspace(one, phase, Layout(is_last, weight=is_last), HOPPER) == expected
+
+
+@pytest.mark.parametrize(
+    ("channels", "taps", "half", "is_long"),
+    [
+        (3, (33,), True, True),
+        (3, (31,), True, False),
+        (3, (33, 1), True, False),  # of images
+        (4, (33,), True, False),
+        (3, (33,), False, False),
+    ],
+)
+def test_long_windows_of_sequences_in_half_precision(
+    channels: int, taps: tuple[int, ...], half: bool, is_long: bool
+) -> None:
+    """Of more than 31 positions, over channels that are no power of two."""
+    assert conv(channels, channels, 8, taps=taps, half=half).is_long is is_long

@@ -144,6 +144,7 @@ def test_strides_of_what_is_repeated(shape: Any, strides: Any, wide: Any, expect
         ((2, 3, 4, 5), (60, 1, 15, 3), True),
         ((2, 3, 4, 5), (60, 20, 5, 1), False),
         ((2, 1, 4, 5), (20, 1, 5, 1), False),
+        ((2, 3, 4, 5), (120, 2, 30, 6), False),  # of every second element
         ((2, 3, 4), (12, 1, 3), True),
         ((3, 4), (1, 1), False),
         ((2, 3, 4, 1), (12, 1, 3, 1), False),  # the last axis could be innermost as well

@@ -5,6 +5,7 @@ What a function returns is held by no variable of its own.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,7 +21,7 @@ Lines = tuple[tuple[int, str], ...]  # a stack, outermost first
 
 def call(name: str, op: str, reads: str, *lines: tuple[int, str], modules: str = "") -> Node:
     """A call, made by the forward of the outermost module on a line, of its parts on further lines."""
-    file = ("net.py", "part.py", "inner.py")
+    file = ("net.py", "part.py", "inner.py", "core.py")
     python = "".join(
         f'File "{file[depth]}", line {number}, in forward\n    {text}\n'
         for depth, (number, text) in enumerate(lines)
@@ -88,6 +89,57 @@ def test_a_part_that_runs_twice_returns_in_between(kinds: Any, lines: Any) -> No
         call("d", kinds[1], "c", second, lines[1], modules="part"),
     ]
     assert until(nodes) == {"a": 1, "b": 3, "c": 3, "d": 3}
+
+
+def test_a_part_of_a_part_that_a_loop_runs_twice_leaves_the_one_around_it_running() -> None:
+    line, inner = (1, "x = self.part(x)"), (8, "x = self.inner(x)")
+    turns = [
+        node
+        for turn, given in enumerate(("k", "b0"))
+        for node in (
+            call(
+                f"a{turn}", "tanh", given, line, inner, (20, "y = torch.tanh(x)"), modules="part part.inner"
+            ),
+            call(
+                f"b{turn}",
+                "cos",
+                f"a{turn}",
+                line,
+                inner,
+                (21, "return torch.cos(y)"),
+                modules="part part.inner",
+            ),
+        )
+    ]
+    first = call("k", "sin", "x", line, (7, "k = torch.sin(x)"), modules="part")
+    last = call("d", "relu", "b1", line, (9, "return torch.relu(x)"), modules="part")
+    assert until([first, *turns, last]) == {"k": 5, "a0": 2, "b0": 4, "a1": 4, "b1": 5, "d": 5}
+
+
+def test_a_variable_that_has_got_another_value_in_between_has_let_go() -> None:
+    """`x = y` leaves no call: that `x` is read as `y` tells it."""
+    nodes = [
+        call("a", "sin", "z", (1, "x = torch.sin(z)")),
+        call("b", "tanh", "z", (2, "y = torch.tanh(z)")),
+        call("c", "cos", "b", (4, "w = torch.cos(x)")),
+        call("d", "exp", "c", (5, "return torch.exp(w)")),
+    ]
+    assert until(nodes) == {"b": 3, "c": 3}
+
+
+def test_a_part_that_a_loop_runs_twice_begins_with_the_same_part_of_its_own() -> None:
+    """However deep the first call of that is."""
+    line, paths = (1, "x = self.part(x)"), "part part.inner part.inner.core"
+    deep = (7, "y = self.inner(x)"), (20, "return self.core(x)"), (30, "return torch.sin(x)")
+    nodes = [
+        node
+        for turn in range(2)
+        for node in (
+            call(f"a{turn}", "sin", f"b{turn - 1}", line, *deep, modules=paths),
+            call(f"b{turn}", "tanh", f"a{turn}", line, (8, "return torch.tanh(y)"), modules="part"),
+        )
+    ]
+    assert until(nodes) == {"a0": 1, "b0": 3, "a1": 3, "b1": 3}
 
 
 @pytest.mark.parametrize(("argument", "last"), [("found", 4), ("None", 2)])
@@ -206,6 +258,21 @@ def test_weights_of_the_statement_before_are_not_what_a_second_variable_gets() -
         call("e", "exp", "d", (4, "return torch.exp(y)")),
     ]
     assert until(nodes) == {"w": 1, "o": 3, "d": 3}
+
+
+@pytest.mark.parametrize(("products", "is_held"), [(1, True), (3, True), (4, False)])
+def test_so_many_products_of_an_attention_follow_its_softmax(products: int, is_held: bool) -> None:
+    """Of the values, with them, and the projection; what has more is no attention, so the weights are no result."""
+    line, names = (2, "x, weights = attend(x)"), ["w", *(f"o{turn}" for turn in range(products))]
+    nodes = [
+        call("n", "neg", "x", (1, "x = torch.neg(x)")),
+        call("w", "softmax", "n", line),
+        *(call(made, "linear", f"{read} v", line) for read, made in pairwise(names)),
+        call("d", "relu", names[-1], (3, "y = torch.relu(x)")),
+        call("e", "exp", "d", (4, "return torch.exp(y)")),
+    ]
+    assert ("w" in until(nodes)) is is_held
+    assert until(nodes).get("w", products + 3) == products + 3
 
 
 def test_a_part_of_a_part_returns_before_it() -> None:

@@ -289,7 +289,7 @@ def test_a_call_without_a_gradient_makes_no_tensors_of_one() -> None:
     execution, call = eager("aten.sin.default", t(4, 64))
     assert buffers.formula_tensors(call, execution.layouts) == ()
     assert buffers.gradients_apart(call, execution.layouts) == ()
-    assert buffers.backward_bytes(call, execution.layouts, False) == 0
+    assert buffers.backward_bytes(call, execution.layouts) == 0
     assert buffers.saved_input_bytes(call, execution.values) == 0
     assert buffers.kept_operands(call, execution.values) == []
 

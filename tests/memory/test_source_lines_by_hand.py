@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from graphflops.execution.source_lines import (
     CodeLine,
@@ -13,6 +14,7 @@ from graphflops.execution.source_lines import (
     code_lines,
     continues,
     module_variable,
+    module_variables,
     opens,
     statements,
 )
@@ -177,6 +179,28 @@ def test_the_variable_that_holds_a_module(text: str, path: str, name: str) -> No
     assert module_variable(text, path) == name
 
 
+def test_the_variables_that_hold_the_modules_of_each_file() -> None:
+    """A file's variable is told by the first line that calls a module of its own, which may have left no line."""
+    lines = (
+        'File "/home/me/a.py", line 3, in forward\n    x = model.part(x)\n',
+        'File "/home/me/b.py", line 5, in forward\n    x = self.act(x)\n',
+    )
+    stack = "L0,,mine.A;L1,part,mine.B"
+    nodes = [
+        Node(
+            "y",
+            "aten.relu.default",
+            (Ref("x"),),
+            outputs=("y",),
+            python_stack="".join(lines),
+            module_stack=stack,
+        )
+    ]
+    assert module_variables(nodes) == {"/home/me/a.py": "model"}
+    inside = replace(nodes[0], module="part.act")
+    assert module_variables([*nodes, inside]) == {"/home/me/a.py": "model", "/home/me/b.py": "self"}
+
+
 def test_lines_of_a_stack_are_of_the_modules_whose_forwards_they_are() -> None:
     """A function that is no forward is of the module around it; more forwards than modules are of the last."""
     stack = "".join(
@@ -193,6 +217,9 @@ def test_lines_of_a_stack_are_of_the_modules_whose_forwards_they_are() -> None:
     assert [each.text for each in found][1] == "x = self.a(x)"
     assert found[2].function == "helper"
     assert code_lines("", modules) == ()
+    assert [each.module for each in code_lines(stack, "L0,,mine.Outer;L1,a")] == [
+        ""
+    ] * 5  # an entry without a class
     assert [each.module for each in code_lines(stack, "")] == [""] * 5
 
 

@@ -9,9 +9,12 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from graphflops.passes.optimizer import Parameter, update
+from graphflops.passes.optimizer import Parameter, trained_inputs, update
 from graphflops.tensor import BFLOAT16, FLOAT32, TensorType
 from graphflops.training import Training
+from tests.one_call import g
+from tests.support import t
+from tests.time.test_launches_by_hand import node, program
 
 # In this order a large parameter follows a large one, and there are two element types.
 SHAPES = [(40, 30), (50, 70), (64,), (16, 8, 3, 3), (300,), (20, 60)]
@@ -161,3 +164,15 @@ def test_work_and_traffic_of_muon():
     assert found.read_bytes == 3 * size + 5 * 2 * (2 * iterate + 2 * gram)
     assert found.written_bytes == 2 * size + 5 * 2 * (iterate + 2 * gram)
     assert found.transcendentals == 0
+
+
+def test_parameters_that_a_step_trains() -> None:
+    """Those that want a gradient and that a call with one reads: here neither a frozen one nor one that is not used."""
+    given = {"x": g(4, 8), "w": g(8, 6), "frozen": t(8, 6), "unused": g(8, 6)}
+    calls = (
+        node("a", "mm.default", "x", "w"),
+        node("b", "mm.default", "x", "frozen"),
+        node("y", "add.Tensor", "a", "b"),
+    )
+    priced = program(*calls, given=given, parameters=("w", "frozen", "unused"))
+    assert trained_inputs(priced) == ["w"]

@@ -94,6 +94,9 @@ def test_blocks_add_to_the_gradient_of_the_query_in_turn() -> None:
     assert flash(sizes, 8, lock=1000.0)[0] == pytest.approx(8e-3, rel=1e-3)
     many = Attention(64, 4, 4, 128, 256, 128, phase="backward")
     assert flash(many, 256, lock=1000.0)[0] == pytest.approx(0, abs=1e-6)
+    assert flash(many, 256, **MILLISECOND)[0] == pytest.approx(
+        2e-3, rel=1e-3
+    )  # of a kernel that does not wait, two
     assert flash(replace(many, heads=3, kv_heads=3), 400, lock=1000.0)[0] == pytest.approx(2e-3, rel=1e-3)
 
 

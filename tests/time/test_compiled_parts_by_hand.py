@@ -131,6 +131,7 @@ INDEX = t(4, 5, dtype="int64")
         ("erf.default", (g(0, 8),), 0),
         ("relu.default", (g(4, 8),), 0),
         ("exp.default", (g(4, 8),), 0),  # its result is kept
+        ("log_softmax.int", (g(4, 8), -1), 1.75),  # the exponential of its result
         ("add.Tensor", (g(4, 8), g(4, 8)), 0),  # reads nothing
         ("erf.default", (t(4, 8),), 0),
         ("exp.default", (t(4, 8),), 0),

@@ -150,3 +150,11 @@ def test_fully_shard_goes_on_with_sums_of_gradients_in_their_stream() -> None:
     assert not read("c", "x", "fsdp.chunk_cat.default")
     sends("u", SHARE)
     assert read("c", "u", "fsdp.chunk_cat.default") == [4]
+
+
+def test_what_is_gathered_in_a_backward_is_waited_for_where_it_is_cast() -> None:
+    found = Exchanges()
+    [*_, start] = found.started(Launches(3, (GATHER,), 0.5), ("g",))
+    for name, uses, expected in (("y", "x", []), ("h", "g", [start.ticket])):
+        cast = call(name, uses, op="aten._to_copy.default")
+        assert tickets(found.waited(cast, is_view=False, is_gradient=True)) == expected

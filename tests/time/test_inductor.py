@@ -124,8 +124,11 @@ def test_a_convolution_of_sequences_keeps_its_layout():
 
 def test_an_encoder_layer_that_runs_as_one_operator_has_its_kernels():
     layer = nn.TransformerEncoderLayer(64, 4, 256, batch_first=True).bfloat16()
-    forward = launcher(layer, torch.empty(2, 128, 64).bfloat16()).forward(records=False)
+    one = launcher(layer, torch.empty(2, 128, 64).bfloat16())
+    forward = one.forward(records=False)
     assert families(forward).count("matmul") == 4  # queries, keys and values in one; out of heads; up; down
+    called = max(forward, key=lambda launch: len(launch.kernels or ()))  # the CPU has a call for each, in C++
+    assert called.host_seconds == pytest.approx(len(called.kernels) * one.costs["forward.inside"])
     assert [one for one in families(forward) if one.startswith("attention")] == ["attention"]
 
 

@@ -223,8 +223,9 @@ def test_other_sizes_are_lowered_anew() -> None:
 
 def test_equal_calls_are_lowered_once() -> None:
     calls = node("a", "relu.default", "x"), node("b", "relu.default", "a"), node("c", "exp.default", "b")
-    _, first, second, third = launcher(program(*calls, given={"x": X})).forward(records=False)
-    assert first.kernels is second.kernels
+    inside = node("d", "relu.default", "c", stack="L0,part,mine.M")  # which is entered first
+    _, first, second, third, fourth = launcher(program(*calls, inside, given={"x": X})).forward(records=False)
+    assert first.kernels is second.kernels is fourth.kernels
     assert first.kernels is not third.kernels
 
 

@@ -183,3 +183,16 @@ def test_equal_attentions_are_lowered_once(records: bool, expected: str) -> None
     assert first.kernels is second.kernels
     assert kernel.sizes.kernel == expected  # type: ignore[union-attr]
     assert hosts([first, second]) == [100 + 50 * records] * 2
+
+
+@pytest.mark.parametrize("order", [(False, True), (True, False)])
+def test_an_attention_is_lowered_anew_for_gradients(order: tuple[bool, bool]) -> None:
+    """cuDNN has no gradients of masks, and is taken where none is wanted; the efficient kernel has."""
+    given = {name: g(2, 4, 256, 64, dtype="bfloat16") for name in "qkv"}
+    given["m"] = g(2, 4, 256, 256, dtype="bfloat16")
+    one = launcher(program_of_calls(given, ("y", "scaled_dot_product_attention.default", *"qkvm")))
+    found = {}
+    for records in order:
+        (kernel,) = one.forward(records=records)[1].kernels or ()
+        found[records] = kernel.sizes.kernel  # type: ignore[union-attr]
+    assert found == {False: "cudnn", True: "efficient"}

@@ -14,7 +14,7 @@ from graphflops.kernels.kernel import Chunks
 from graphflops.tensor import BFLOAT16
 from graphflops.time import optimizer
 from graphflops.time.exchanges import Launches
-from graphflops.time.optimizer import _PASSES, Pass, _singly, _together
+from graphflops.time.optimizer import _FUSED, _PASSES, Pass, _singly, _together
 from tests.support import t
 
 _CHUNK = 65536
@@ -111,6 +111,16 @@ def test_tensors_that_each_pass_moves(optimizer: str, tensors: list[tuple[int, i
         (launch,) = _together(BFLOAT16, [100], passed, _COSTS)
         found += [(kernel.read_bytes // 200, kernel.written_bytes // 200) for kernel in launch.kernels or ()]
     assert found == tensors
+
+
+@pytest.mark.parametrize(
+    ("name", "states"),
+    [("sgd", 0), ("momentum", 1), ("adam", 2), ("adamw", 2)],  # of a parameter's size
+)
+def test_a_fused_pass_moves_each_tensor_once(name: str, states: int) -> None:
+    """It reads the gradient beside what it writes."""
+    passed = _FUSED[name]
+    assert (passed.tensors, passed.read, passed.written) == (2 + states, 2 + states, 1 + states)
 
 
 def test_one_parameter_after_another_has_a_kernel_for_each_pass() -> None:

@@ -16,7 +16,7 @@ from graphflops.report.timeline import CallTime
 from graphflops.time.exchanges import Launches
 from graphflops.time.predict import Time
 from graphflops.time.program_time import Batch, _matrix_utilization, _ranks, _sum, _Tally, _Timer
-from graphflops.time.schedule import Clock, Running
+from graphflops.time.schedule import Clock, Running, exchange_ends, kernels_end
 from tests.time.toy_device import device
 
 HOST = Host({}, faster=2.0, slower=3.0)
@@ -362,3 +362,20 @@ def test_processes_of_a_recorded_step(step: Any, ranks: int) -> None:
         graph: Any
 
     assert _ranks(Program(Graph(step))) == ranks  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("kernels", "exchange", "ends"),
+    [
+        (8.0, 6.0, (10.0, 10.0)),  # both as long beside one another
+        (4.0, 6.0, (5.0, 8.0)),  # after five seconds the exchange has done three, and goes on alone
+        (16.0, 6.0, (18.0, 10.0)),  # after ten the kernels have done eight
+        (0.0, 6.0, (0.0, 6.0)),
+        (8.0, 0.0, (8.0, 0.0)),
+    ],
+)
+def test_kernels_run_at_eight_tenths_beside_an_exchange_at_six(
+    kernels: float, exchange: float, ends: tuple[float, float]
+) -> None:
+    found = kernels_end(kernels, exchange), exchange_ends(exchange, kernels)
+    assert found == pytest.approx(ends)

@@ -255,6 +255,10 @@ def test_bytes_of_a_convolution_and_of_its_filters(sizes: Convolution, moved: in
         (conv(filters=0), (36, 1, 64, 4)),
         (conv("input_gradient", filters=0, filter=(3, 3)), (4 * 36, 64, 1, 1)),
         (conv("input_gradient", batch=0, filter=(3, 3)), (0, 64, 1, 1)),
+        # A tile of a weight's gradient holds 64 channels of one of several taps.
+        (conv("weight_gradient", channels=40, filter=(1, 1)), (32, 40, 36, 4)),
+        (conv("weight_gradient", channels=40, filter=(1, 2)), (32, 64 * 2, 4 * 36, 1)),
+        (conv("weight_gradient", channels=40, filter=(3, 3)), (32, 64 * 9, 4 * 36, 1)),
         # Groups of 128 channels are more than the 64 that are multiplied together; two of 32 are as many.
         (conv(channels=256, groups=2, filter=(3, 3)), (4 * 36, 16, 128 * 9, 2)),
         (conv(channels=64, groups=2, filter=(3, 3)), (4 * 36, 32, 64 * 9, 1)),

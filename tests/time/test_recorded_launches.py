@@ -179,3 +179,18 @@ def test_a_copy_into_a_tensor_of_the_host() -> None:
     )
     assert [kernel.variant for kernel in found[0].kernels or ()] == ["to_host.pinned"]
     assert found[0].waits
+
+
+@pytest.mark.parametrize(("source", "to"), [("x", "y"), ("p", "h")])
+def test_the_cpu_waits_for_no_count_of_its_own(source: str, to: str) -> None:
+    """How many elements are not zero decides how large the result is."""
+    call = Node(to, "aten.nonzero.default", (Ref(source),), (), outputs=(to,))
+    first, _ = steps(
+        call,
+        relu("z", "x"),
+        phases=("forward",) * 2,
+        given={"x": X, "p": X},
+        storages=STORAGES,
+        places={name: PLACES[name] for name in {"x", "p", to}},
+    )
+    assert first.waits == (source == "x")

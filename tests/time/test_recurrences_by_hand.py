@@ -95,11 +95,13 @@ def test_blocks_of_a_step_are_of_64_gates_and_8_rows(batch: int, blocks: int) ->
     assert found == pytest.approx(expected)
 
 
-def test_steps_in_float32_are_products_of_twice_as_many_elements_of_half_the_width() -> None:
-    products = {(BATCH, GATES, 2 * HIDDEN): 100 * US, (ROWS, GATES, 2 * INPUTS): 200 * US}
-    step = 0.8 * 100 * US + 3.7 * US + BATCH * GATES * 4 / 6.8e11
+@pytest.mark.parametrize("hidden", [HIDDEN, 501])  # also where rows do not align
+def test_steps_in_float32_are_products_of_twice_as_many_elements_of_half_the_width(hidden: int) -> None:
+    gates = 4 * hidden
+    products = {(BATCH, gates, 2 * hidden): 100 * US, (ROWS, gates, 2 * INPUTS): 200 * US}
+    step = 0.8 * 100 * US + 3.7 * US + BATCH * gates * 4 / 6.8e11
     expected = 4.5 * US + STEPS * step + 1.43 * 200 * US  # weights in float32 are not copied
-    assert seconds(lstm(), "float32", TOY, of(products)) == pytest.approx(expected)
+    assert seconds(lstm(hidden=hidden), "float32", TOY, of(products)) == pytest.approx(expected)
 
 
 def test_rows_of_half_precision_that_do_not_align_take_half_as_long_again() -> None:

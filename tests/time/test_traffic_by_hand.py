@@ -34,6 +34,14 @@ def test_chunks_take_their_floor_and_the_longest() -> None:
     assert found == pytest.approx((1 + ((3 * MS) ** 1.5 + (6 * MS) ** 1.5) ** (2 / 3), 3 * MS, 6 * MS))
 
 
+@pytest.mark.parametrize(("columns", "turns"), [(2047, 2047), (2048, 2048), (2049, 2049 / 32)])
+def test_rows_of_at_most_2048_are_of_a_warp(columns: int, turns: float) -> None:
+    """Of a longer one each of the 32 warps of a block takes a part; a column takes a millisecond."""
+    one = kernel(Rows(1, columns), "softmax")
+    found = took(one, {"padded": 1e12, "column": 1e6})[0]
+    assert found == pytest.approx(turns * MS, rel=1e-6)
+
+
 @pytest.mark.parametrize(("cores", "together"), [(4, 4), (1, 1), (0, 1), (None, 1)])
 def test_cycles_are_of_all_multiprocessors(cores: int | None, together: int) -> None:
     """A device without a clock has one of 1 GHz, one without multiprocessors is one of them."""

@@ -15,9 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-# No `annotations` of `__future__`: msgspec would compile the text of each annotation again.
+import msgspec  # which would compile annotations again that `__future__` leaves as text
 
 
 class Choice(msgspec.Struct, frozen=True):

@@ -20,18 +20,22 @@ from graphflops.rules.shapes import replaced
 from graphflops.tensor import BOOL, INT64, OptionalType, SequenceType, TensorType, UnknownType
 
 _ENDLESS = (2**31 - 1, 2**63 - 1)  # a loop with one of these trip counts is ended by its condition
-_TRIED = (2, 3, 64, 1009)  # sizes at which a condition is tried that leads to results of different ranks
+_TRIED = (2, 3, 64, 256, 1009)  # sizes at which a condition is tried that leads to results of different ranks
 
 # If
 
 
 @rule("onnx.If", rankless=("cond",))
 def if_(cond: Numbers, *, then_branch: Region, else_branch: Region) -> Estimate:
-    """The branch that a known condition selects, else the more expensive one."""
+    """The branch that a known condition selects, else the only one that can run, else the more expensive one."""
     holds = size(cond)
     if isinstance(holds, int):
         return once(then_branch() if holds else else_branch())
     first, second = then_branch(), else_branch()
+    if bool(first.stuck) != bool(second.stuck):
+        taken, other = (second, first) if first.stuck else (first, second)
+        text = f"takes {taken.name}, and its costs are a lower bound: {other.name} cannot run ({other.stuck})"
+        return replace(once(taken), regions=((taken, 1), (other, 0)), hint=("GF137", text))
     pairs = enumerate(zip(first.out, second.out, strict=True))
     return replace(either(first, second), out=tuple(_picked(holds, a, b, place) for place, (a, b) in pairs))
 

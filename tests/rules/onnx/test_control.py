@@ -21,6 +21,7 @@ class Run:
     out: tuple
     cost: Cost = FREE
     name: str = "body"
+    stuck: str = ""
 
 
 def branch(*out, flops=0):
