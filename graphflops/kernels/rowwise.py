@@ -316,8 +316,7 @@ def loss_bytes(call: PricedCall, lie: HasStrides) -> Dim:
     labels = call.node.arguments().get("labels")
     if not isinstance(labels, Ref) or not lie.typed(labels.name).dtype.is_floating:
         return 0
-    x, out = (lie.typed(name).like() for name in (call.uses[0], call.node.outputs[0] or ""))
-    return 0 if out.rank == x.rank else x.nbytes
+    return lie.typed(call.uses[0]).like().nbytes
 
 
 def loss_kernels(program: PricedProgram, sizes: Sizes, *, stores_gradients: bool) -> tuple[Kernel, ...]:

@@ -54,6 +54,17 @@ def applied(*operands: Value, exact: Function, symbolic: Function) -> Estimate:
     return number(None if too_long or isinstance(result, complex) else result)
 
 
+# With names, which files of torch before 2.7 give the operands.
+def _of_one(a: Value, *, exact: Function, symbolic: Function) -> Estimate:
+    """The function's value."""
+    return applied(a, exact=exact, symbolic=symbolic)
+
+
+def _of_two(a: Value, b: Value, *, exact: Function, symbolic: Function) -> Estimate:
+    """The function's value."""
+    return applied(a, b, exact=exact, symbolic=symbolic)
+
+
 def _power(a: float, b: float) -> float:
     """A power; an integer one of at most as many digits as formulas may have."""
     power: float = float(a) ** b if b < 0 else FUNCTIONS["pow"](a, b)
@@ -61,7 +72,7 @@ def _power(a: float, b: float) -> float:
 
 
 _CIRCULAR = ("sin", "cos", "tan", "sinh", "cosh", "tanh", "asin", "acos", "atan")
-_FUNCTIONS: tuple[tuple[str, Function, Function], ...] = (
+_OF_ONE: tuple[tuple[str, Function, Function], ...] = (
     ("math.trunc torch.sym_int builtins.int", int, lambda a: divided(a, 1)),
     ("math.floor", math.floor, lambda a: floor_div(a, 1)),
     ("math.ceil", math.ceil, lambda a: -floor_div(-a, 1)),
@@ -76,6 +87,8 @@ _FUNCTIONS: tuple[tuple[str, Function, Function], ...] = (
         (f"math.{name} torch.sym_{name} torch._sym_{name}", getattr(math, name), partial(call, name))
         for name in ("sqrt", "log", "log2", "exp", *_CIRCULAR)
     ),
+)
+_OF_TWO: tuple[tuple[str, Function, Function], ...] = (
     ("_operator.add", operator.add, operator.add),
     ("_operator.sub", operator.sub, operator.sub),
     ("_operator.mul", operator.mul, operator.mul),
@@ -97,8 +110,9 @@ _FUNCTIONS: tuple[tuple[str, Function, Function], ...] = (
         for name, sign in {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}.items()
     ),
 )
-for _keys, _exact, _symbolic in _FUNCTIONS:
-    rule(*_keys.split()).derived(applied, says="The function's value.", exact=_exact, symbolic=_symbolic)
+for _base, _rows in ((_of_one, _OF_ONE), (_of_two, _OF_TWO)):
+    for _keys, _exact, _symbolic in _rows:
+        rule(*_keys.split()).derived(_base, exact=_exact, symbolic=_symbolic)
 
 
 @rule("torch.sym_ite")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from graphflops.analysis import analyze
 from graphflops.dims import Expr, parse_dim
 from graphflops.exporters.archive import Archive
 from graphflops.exporters.pt2 import read
@@ -29,6 +30,12 @@ def test_every_release_is_read(path: Path) -> None:
     assert found.origin.producer in (f"torch {path.stem.partition('-torch')[2]}", "torch <=2.4")
     assert len(found.origin.sha256) == 64
     assert len(found.nx) == len(found.inputs) + len(found.nodes)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_call_is_priced(path: Path) -> None:
+    """Those of numbers too, whose operands releases before 2.7 name."""
+    assert analyze(path).coverage.unknown == 0
 
 
 @pytest.mark.parametrize(

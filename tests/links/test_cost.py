@@ -119,3 +119,20 @@ def test_without_a_switch_that_adds_up_a_ring_does():
         / seconds("all_reduce", 1024 * MB, 8, switch).seconds
     )
     assert 1.2 < slower < 2 * 7 / 9
+
+
+def test_a_device_without_measured_collectives_reaches_six_tenths_of_its_links():
+    """After 15 us for each doubling of the group; it may take half of that or twice."""
+    profile = replace(device("h100"), rates={}, calibration=())
+    found = seconds("all_gather", MB, 8, network_of(profile))
+    expected = 3 * 15e-6 + 7 * MB / (0.6 * profile.links[0].bandwidth)
+    assert found == pytest.approx((expected, expected / 2, expected * 2, True))
+
+
+@pytest.mark.parametrize(("other", "wider"), [("", 1.0), ("h100", 1.3)])
+def test_constants_of_another_device_widen_the_interval(other, wider):
+    profile = replace(device("h200"), calibration=(), rates_of=other)
+    found = seconds("all_gather", MB, 2, network_of(profile))
+    spread = profile.rates["collective.all_gather"]["spread"] * wider
+    assert (found.high / found.seconds, found.seconds / found.low) == pytest.approx((spread, spread))
+    assert found.is_guess == bool(other)

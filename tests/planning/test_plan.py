@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +21,8 @@ from graphflops.links import network_of
 from graphflops.links.pipeline import Stage, pipeline
 from graphflops.planning.blocks import Call, Recompute, Tally, choices
 from graphflops.planning.layouts import Costs, Layout, Machine, stages
-from graphflops.planning.parts import regrouped
+from graphflops.planning.parts import axis_of, regrouped
+from graphflops.planning.plan import _Search
 from graphflops.planning.prices import AFTER, BEFORE, LAYER, Part, Prices, reading
 from graphflops.planning.split import folded, mixed, split
 from graphflops.render import render
@@ -127,6 +129,37 @@ def test_a_pipeline_waits_for_its_stages() -> None:
     assert step.compute == pytest.approx(8 * 2 * 3)
     interleaved = costs(Layout(1, pipeline=4, virtual=2, schedule="interleaved"), batches=8).step()
     assert interleaved.bubble == pytest.approx(step.bubble / 2)
+
+
+def test_a_step_has_what_no_kernel_hides_of_its_exchanges(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sum takes 20 s and a message 0.25 s; gradients are summed beside the last backward, of 16 s in eight layers."""
+    taken = {"all_reduce": 20.0, "send": 0.25}
+    monkeypatch.setattr(Machine, "takes", lambda self, kind, nbytes, group, *_: taken[kind] * (group > 1))
+    step = costs(Layout(8, sharding="none"), batches=3).step()
+    beside = 16 / 0.8  # seconds in which the sum runs at 0.6 of its speed, before it runs alone
+    assert step.exposed == pytest.approx(beside + (20 - 0.6 * beside) - 16)
+    assert step.seconds == pytest.approx(3 * 8 * 3 + step.exposed + step.update)
+    piped = costs(Layout(1, pipeline=4), batches=8).step()
+    assert piped.exposed == pytest.approx(2 * 3 * 0.25)  # forward and backward, to each of three stages
+
+
+@pytest.mark.parametrize(("data", "tensor", "near"), [(8, 1, 8), (8, 2, 4), (2, 2, 2), (8, 8, 1), (8, 16, 1)])
+def test_devices_of_a_node_that_have_the_same_weights(data: int, tensor: int, near: int) -> None:
+    """Of eight, which those of a split layer share."""
+    assert costs(Layout(data, tensor=tensor))._near == near
+
+
+@pytest.mark.parametrize(
+    ("given", "rank", "axis"), [(1, 3, 1), (-1, 3, 2), ((-2, 0), 3, 1), ((), 3, 2), (None, 3, 2), (0, 0, 0)]
+)
+def test_axes_are_counted_from_the_first(given: Any, rank: int, axis: int) -> None:
+    assert axis_of(given, rank) == axis
+
+
+def test_a_step_leaves_memory_unused() -> None:
+    asked = SimpleNamespace(machine=machine())
+    memory = asked.machine.device.memory_bytes - (asked.machine.device.context_bytes or 0)
+    assert _Search.room.fget(asked) == int((1 - SPARE) * memory)  # type: ignore[attr-defined]
 
 
 def test_a_stage_keeps_as_many_micro_batches_as_follow_it() -> None:

@@ -113,6 +113,11 @@ def test_tensors_that_each_pass_moves(optimizer: str, tensors: list[tuple[int, i
     assert found == tensors
 
 
+def test_lists_that_each_pass_of_adam_is_given() -> None:
+    """lerp_, mul_, addcmul_ of a gradient twice, sqrt into new tensors, div_ and add_ by numbers, addcdiv_."""
+    assert [passed.tensors for passed in _PASSES["adam"]] == [2, 1, 3, 2, 1, 1, 3]
+
+
 @pytest.mark.parametrize(
     ("name", "states"),
     [("sgd", 0), ("momentum", 1), ("adam", 2), ("adamw", 2)],  # of a parameter's size
