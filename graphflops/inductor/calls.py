@@ -72,19 +72,36 @@ class ForwardLowering(Lowering):
         """An in-place call makes a new tensor; what shares the memory reads that one from now on.
 
         A part of what the program is given is written where it lies, since it would be copied there in the end
-        (inductor's reinplace.py).
+        (inductor's reinplace.py). Where indices tell places in a view of it, the view is copied, and so is all in the end.
         """
         owner, operator = self.root.get(out, out), of.call.node.operator
-        source = of.names[-1] if operator.kind == "scatter" else out
-        if owner not in self.maker and self.elements(source) < self.elements(owner):
-            reads, size = [each for each in of.operands if each != self.tensor(owner)], self.nbytes(source)
-            self.add(of, "pointwise", {f"{out} part": 0}, reads, self.elements(source), part_bytes=size)
+        is_scatter, is_whole = operator.kind == "scatter", self.elements(out) == self.elements(owner)
+        source, made = of.names[-1] if is_scatter else out, out
+        if owner not in self.maker and is_scatter and not is_whole:
+            self.scatter(of, out)
+            made, reads = f"{out} whole", (of.operands[0], out)
+            self.add(of, "pointwise", {made: self.nbytes(owner)}, reads, self.elements(owner), role="placing")
+        elif owner not in self.maker and self.elements(source) < self.elements(owner):
+            others = [each for each in of.operands if each != self.tensor(owner)]
+            self.write(of, f"{out} part", others, source)
             return
-        is_whole = self.elements(out) == self.elements(owner)
-        alone, twice = operator.kind not in _POINTWISE, operator.has("gate")
-        made = {out: self.nbytes(out if is_whole else owner)}
-        self.add(of, "pointwise", made, of.operands, is_alone=alone, reads_twice=twice)
-        self.version[owner] = out
+        else:
+            alone, twice = operator.kind not in _POINTWISE, operator.has("gate")
+            sizes = {out: self.nbytes(out if is_whole else owner)}
+            self.add(of, "pointwise", sizes, of.operands, is_alone=alone, reads_twice=twice)
+        self.version[owner] = made
+
+    def write(self, of: Lowered, name: str, reads: Sequence[str], value: str) -> None:
+        """Append what writes a value where it lies in what the program is given: that outlives it."""
+        self.add(of, "pointwise", {name: 0}, reads, self.elements(value), part_bytes=self.nbytes(value))
+        self.joint.results[name] = None
+
+    def write_back(self, lowered: Iterable[Lowered]) -> None:
+        """What the program is given and overwrites gets its last version in the end."""
+        last = {self.root.get(name, name): of for of in lowered if of.call.in_place for name in of.names[:1]}
+        for owner, of in last.items():
+            if owner not in self.maker and owner in self.version:
+                self.write(of, f"{owner} written", (self.version[owner],), owner)
 
     def computed(self, of: Lowered) -> None:
         """Append what computes the results that have memory of their own."""
@@ -101,7 +118,7 @@ class ForwardLowering(Lowering):
         elif operator.kind in _FORWARD:
             _FORWARD[operator.kind](self, of)
         elif (operator.has("adds") and has_atomic) or (operator.name in _SCATTERS and len(of.names) > _TWO):
-            self.scatter(of)
+            self.scatter(of, of.made[0])
         elif not is_elementwise:
             self.extern(of)
         elif operator.name == "im2col":
@@ -137,21 +154,16 @@ class ForwardLowering(Lowering):
         self.joint.labels[inner] = (out, "value")
         self.add(of, "pointwise", of.made, (inner,), instructions=1, moved=frozenset())
 
-    def scatter(self, of: Lowered) -> None:
+    def scatter(self, of: Lowered, out: str) -> None:
         """What is added, or put there, goes to a copy of the operand by the kernel that computes it."""
-        copied, out, elements = f"{of.call.node.name} operand", of.made[0], self.elements(of.names[-1])
+        copied, elements = f"{of.call.node.name} operand", self.elements(of.names[-1])
         base: dict[str, Any] = {"instructions": 1, "recomputable": False, "role": "base"}
         self.add(of, "pointwise", {copied: self.nbytes(out)}, of.operands[:1], **base)
         self.joint.lies_in[copied] = out
         each = FLOAT_BYTES if of.call.node.operator.has("adds") else self.typed(out).dtype.bits // 8
         reads, parts = (*of.operands[1:], copied), {copied: {out: elements * each}}
-        more: dict[str, Any] = {
-            "role": "adding",
-            "recomputable": False,
-            "parts": parts,
-            "moved": frozenset(reads),
-        }
-        self.add(of, "pointwise", of.made, reads, elements, **more)
+        more: dict[str, Any] = {"role": "adding", "recomputable": False, "moved": frozenset(reads)}
+        self.add(of, "pointwise", (out,), reads, elements, parts=parts, **more)
 
     def reduction(self, of: Lowered) -> None:
         x, out = self.typed(of.names[0]), self.typed(of.made[0])

@@ -198,7 +198,11 @@ def exchange(low: Lowering, of: Lowered) -> None:
     is_over = of.call.node.operator.name in _IN_PLACE and len(of.made) == 1
     name, operands = of.names[0], of.operands
     owner = low.root.get(name, name)
-    is_read = any(other is not of.call and not low.views(other) for other in low.readers_of(owner))
+    readers = [call for x, calls in low.readers.items() if low.root.get(x, x) == owner for call in calls]
+    # By another call than those whose results are views of it.
+    is_read = any(
+        call is not of.call and all(low.root.get(x or "") == x for x in call.node.outputs) for call in readers
+    )
     if is_over and (owner not in low.root or is_read):
         bits = low.typed(name).dtype.bits
         operands = (low.copied(of, operands[0], low.nbytes(of.made[0]), "copy", bits, value=name),)

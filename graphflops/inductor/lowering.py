@@ -6,7 +6,7 @@ fused kernel accepts is two products with a softmax between them. Views are none
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -241,18 +241,6 @@ class Lowering:
         """The tensor that a value is, or is a view of."""
         owner = self.root.get(name, name)
         return self.version.get(owner, owner)
-
-    def readers_of(self, name: str) -> Iterator[PricedCall]:
-        """The calls that read a value or a view of it."""
-        todo = [name]
-        while todo:
-            for call in self.readers.get(todo.pop(), ()):
-                yield call
-                todo += self.views(call)
-
-    def views(self, call: PricedCall) -> list[str]:
-        """The results of a call that are views of what it reads."""
-        return [out for out in call.node.outputs if out is not None and self.root.get(out) != out]
 
     def key(self, of: Lowered) -> tuple[Any, ...]:
         """What calls have in common that compute the same. Only the partitioner looks for them, so that without gradients

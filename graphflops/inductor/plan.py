@@ -173,6 +173,7 @@ class Plans(Runs):
             joint.inputs[entry.name] = forward.nbytes(entry.name)
             joint.sizes[entry.name] = joint.inputs[entry.name] if entry.role == "user" else 0
         lowered = [forward.lower(call) for call in calls]
+        forward.write_back(lowered)
         returned = (*graph.graph.returned, *graph.graph.lasting)
         joint.results.update(dict.fromkeys(map(forward.tensor, returned)))
         saved: Tensors = {}

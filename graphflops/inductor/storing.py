@@ -105,9 +105,8 @@ class _Realized:
         """
         if sum(len(op.parts.get(name, ("",))) for name in op.reads) > _MOST_JOINED:
             return False
-        is_copied = [
-            name in self.formulas or name not in self.made or name in self.fixed for name in op.reads
-        ]
+        # What is read by way of a view cannot be moved any more (`can_realize_into_without_copy`).
+        is_copied = [name not in self.made or name in self.fixed or name in op.views for name in op.reads]
         sources = [
             read
             for name in op.reads

@@ -12,6 +12,7 @@ from graphflops.errors import DimError
 from graphflops.execution.fast_path import calls_of_module, is_module
 from graphflops.inductor.calls import places_of_interpolation
 from graphflops.inductor.fusing import Kernel as PlannedKernel
+from graphflops.inductor.fusing import split_lengths
 from graphflops.inductor.library_calls import ALIGNED, is_of_images, is_turned
 from graphflops.inductor.lowering import Op
 from graphflops.inductor.plan import Plan, Plans
@@ -218,9 +219,20 @@ class Written:
         except OpenSizeError:
             return None
         reductions = [op for op in planned.members if op.kept]
+        if any(
+            map(self._is_split_scan, reductions)
+        ):  # a block for each row: elements lie in sectors of their own
+            slow += _AT_POINT * elements * (loads + len(whole))
         kept = max([op.kept for op in reductions], default=0)
         rows = Rows(kept, -(-elements // kept), all(op.is_inner for op in reductions)) if kept else None
         return written_kernel(elements, loads, read, written, slow, rows)
+
+    def _is_split_scan(self, op: Op) -> bool:
+        """Whether blocks share rows that lie along an outer axis, as where these are few (`SplitScan` of inductor)."""
+        if op.role != "scan" or op.is_inner:
+            return False
+        platform, length = self.plan.execution.layouts.platform, op.elements // op.kept
+        return len(split_lengths(op.kept, length, platform, is_inner=False, of_moments=False)) > 1
 
     def _inside(self, planned: PlannedKernel) -> tuple[dict[str, tuple[Op, float]], dict[str, float]]:
         """The operators whose results are not stored that a kernel computes, and the tensors that these read.

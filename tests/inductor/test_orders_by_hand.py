@@ -262,3 +262,16 @@ def test_what_may_be_written_over() -> None:
     library = Kernel((op("extern", "out", "x"),), ("out",), (), ("x",))
     assert (library.over, library.is_written) == ({}, False)
     assert Kernel((op("extern", "out", "x", is_over=True),), ("out",), (), ("x",)).over == {"out": ("x",)}
+
+
+@pytest.mark.parametrize(
+    ("views", "roles"),
+    [({}, ["placing", "joined"]), ({"made": "view"}, ["join"])],
+    ids=["as it is", "a view"],
+)
+def test_what_is_joined_by_way_of_a_view_is_copied_there(views: dict[str, str], roles: list[str]) -> None:
+    """A stored tensor is written where it goes, unless a view of it has fixed its place: then one kernel joins all."""
+    made, given = op("pointwise", "made", "x", role="base"), op("extern", "given", "x")
+    join = op("pointwise", "out", "given", "made", role="join", views=views)
+    stored = realized([made, given, join, op("extern", "end", "out")], {"end"}, JointGraph({}, HOPPER))
+    assert [each.role for each in stored if each.node == "out"] == roles

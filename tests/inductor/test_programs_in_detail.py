@@ -76,10 +76,11 @@ def test_writing_a_part(way: str, is_given: bool) -> None:
 def test_writing_a_whole_tensor_makes_a_new_one() -> None:
     given = {"k": t(4, 256), "n": t(4, 256)}
     plan = plan_of_calls(given, ("y", "add_.Tensor", "k", "n"), ("z", "silu_.default", "k"))
-    assert lines(plan) == ["pointwise y <- k n: 1024", "pointwise z <- y: 1024"]
-    assert [op.reads_twice for op in plan.joint.ops] == [False, True]
-    assert [op.part_bytes for op in plan.joint.ops] == [0, 0]
-    assert [op.is_alone for op in plan.joint.ops] == [False, False]
+    wanted = ["pointwise y <- k n: 1024", "pointwise z <- y: 1024", "pointwise written <- z: 1024"]
+    assert lines(plan) == wanted
+    assert [op.reads_twice for op in plan.joint.ops] == [False, True, False]
+    assert [op.part_bytes for op in plan.joint.ops] == [0, 0, 4 * 1024]
+    assert [op.is_alone for op in plan.joint.ops] == [False, False, False]
 
 
 def test_an_elementwise_call_of_two_results_is_of_a_library() -> None:
@@ -302,3 +303,28 @@ def test_parts_that_are_summed_are_written_where_they_go(reader: str, joined: di
     total, other = ("a", "sum.dim_IntList", "x", (1,), True), ("y", "exp.default", "u")
     plan = plan_of_calls(given, total, other, ("c", "cat.default", ("a", "y"), 1), ("d", reader, "c", "w"))
     assert plan.forward.lies_in == joined
+
+
+def test_places_in_a_view_of_what_is_given_are_written_in_a_copy_of_it() -> None:
+    """Inductor writes no view of an input where it lies: the view is copied, and the whole is written back in the end."""
+    given = {"k": t(3, 4, 32), "i": t(1, **LONG), "n": t(1, 32)}
+    place = ("s", "select.int", "k", 0, 1)
+    write = ("y", "index_copy_.default", "s", 0, "i", "n")
+    plan = plan_of_calls(given, place, write, ("z", "neg.default", "n"))
+    assert lines(plan) == [
+        f"pointwise operand <- k: {4 * 32}",
+        "pointwise y <- i n operand: 32",
+        f"pointwise whole <- k y: {3 * 4 * 32}",
+        "pointwise z <- n: 32",
+        f"pointwise written <- whole: {3 * 4 * 32}",
+    ]
+    assert plan.joint.bytes("y") == 4 * 4 * 32
+    (last,) = [kernel for kernel in plan.forward.kernels if "k written" in kernel.outputs]
+    assert (last.outputs, last.reads) == (("k written",), ("k", "y"))
+
+
+def test_a_projection_whose_rows_are_written_into_a_cache_runs() -> None:
+    given = {"k": t(8, 32), "i": t(1, **LONG), "x": t(1, 16), "w": t(16, 32)}
+    write = ("p", "mm.default", "x", "w"), ("y", "index_copy_.default", "k", 0, "i", "p")
+    plan = plan_of_calls(given, *write, ("z", "neg.default", "k"))
+    assert [kernel.outputs for kernel in plan.forward.kernels] == [("p",), ("y part",), ("z",)]

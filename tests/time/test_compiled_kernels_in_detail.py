@@ -190,3 +190,11 @@ def test_gradients_of_parameters_are_given_over_one_by_one(parameters: int, seco
     launcher.parameters = frozenset(["x", "w"][:parameters])
     *_, last = launcher.backward()
     assert (last.row, last.kernels, last.host_seconds) == (-1, (), seconds)
+
+
+@pytest.mark.parametrize(("rows", "length", "apart"), [(64, 128, 0), (64, 129, 22), (10_000, 129, 0)])
+def test_blocks_that_share_rows_along_an_outer_axis_load_sectors(rows: int, length: int, apart: int) -> None:
+    """Of few rows that are longer than the 128 elements of a block a load, and a store, takes as long as 22."""
+    (found,) = kernels({"x": t(length, rows)}, ("y", "cumsum.default", "x", 0))
+    count = length * rows
+    assert found == ("reduction", 2.5 * count + 2 * apart * count, 4 * count, 4 * count)
