@@ -4,6 +4,7 @@ import pytest
 
 from graphflops.dims import dim_min, symbol
 from graphflops.tensor import TensorType
+from tests.rules.onnx.test_control import branch
 from tests.support import price, t
 
 B, S, H, W = map(symbol, "bshw")
@@ -195,13 +196,5 @@ def test_squeeze_of_an_axis_that_may_be_of_length_one():
     x = t("b", "s")
     holds = run("Equal", size_of(x, 1), number(1))
 
-    class Run:
-        """One branch's result."""
-
-        def __init__(self, out):
-            from graphflops.cost import Cost
-
-            self.out, self.cost, self.name = (out,), Cost(), ""
-
-    branches = {"then_branch": lambda: Run(run("Squeeze", x, ints(1))), "else_branch": lambda: Run(x)}
+    branches = {"then_branch": branch(run("Squeeze", x, ints(1))), "else_branch": branch(x)}
     assert price("onnx.If.25", holds, **branches).out == (x,)
