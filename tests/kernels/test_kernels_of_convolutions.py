@@ -123,10 +123,16 @@ def test_groups_that_are_kernels_without_tensor_cores(
     assert (kernel.vector_flops, kernel.flops) == (0, 1000) or rest
 
 
-@pytest.mark.parametrize(("taps", "is_each"), [(32, True), (31, False)])
-def test_long_windows_of_sequences_are_kernels_for_each_group(taps: int, is_each: bool, takes: Any) -> None:
+@pytest.mark.parametrize(
+    ("channels", "taps", "is_each"),
+    [(48, 128, True), (48, 96, False), (64, 128, False), (12, 128, False), (160, 31, False)],
+)
+def test_long_windows_of_sequences_are_kernels_for_each_group(
+    channels: int, taps: int, is_each: bool, takes: Any
+) -> None:
     takes("direct")
-    given = t(2, 24, 64, dtype="bfloat16"), t(24, 12, taps, dtype="bfloat16")
+    shape = (2 * channels, channels, taps)
+    given = t(2, 2 * channels, 64, dtype="bfloat16"), t(*shape, dtype="bfloat16")
     one = Problem.of(one_call("aten.conv1d.default", *given, None, (1,), (taps // 2,), (1,), 2))
     assert one is not None
     assert one.is_each is is_each

@@ -74,7 +74,7 @@ def takes(monkeypatch: pytest.MonkeyPatch) -> Any:
         (conv(1, 3, 8), FORWARD, True, "as_it_lies"),
         (conv(1, 3, 1), FORWARD, False, "forward.window"),
         # Long windows of sequences in groups whose channels are no power of two.
-        (conv(12, 12, 2, taps=(32,)), FORWARD, False, "direct"),
+        (conv(48, 48, 2, taps=(128,)), FORWARD, False, "direct"),
         (conv(12, 12, 2, taps=(31,)), FORWARD, False, "groups.forward"),
         (conv(16, 16, 2, taps=(32,)), FORWARD, False, "groups.forward"),
         (conv(12, 12, 2, taps=(32,)), INPUT, False, "groups.input_gradient"),
@@ -356,15 +356,16 @@ def test_parts_of_depthwise_weights(one: Convolution, phase: str, is_last: bool,
 @pytest.mark.parametrize(
     ("channels", "taps", "half", "is_long"),
     [
-        (3, (33,), True, True),
-        (3, (31,), True, False),
-        (3, (33, 1), True, False),  # of images
-        (4, (33,), True, False),
-        (3, (33,), False, False),
+        (48, (128,), True, True),
+        (48, (96,), True, False),
+        (160, (31,), True, False),
+        (48, (128, 1), True, False),  # of images
+        (64, (128,), True, False),
+        (48, (128,), False, False),
     ],
 )
 def test_long_windows_of_sequences_in_half_precision(
     channels: int, taps: tuple[int, ...], half: bool, is_long: bool
 ) -> None:
-    """Of more than 31 positions, over channels that are no power of two."""
+    """Of more than 31 positions, over channels that are no power of two, if their sums are long."""
     assert conv(channels, channels, 8, taps=taps, half=half).is_long is is_long

@@ -250,6 +250,10 @@ def test_gathers_are_scattered_back() -> None:
     elements = 4 * 8
     assert made(backward("aten.gather.default", table, 0, index)) == [
         zeros,
+        ("scatter", "elements", 0, 8 * elements, 4 * elements, Rows(elements, 0)),
+    ]
+    assert made(backward("aten.gather.default", table, 1, index)) == [
+        zeros,
         ("scatter", "scatter_add", 0, (4 + 8) * elements, 4 * elements, Rows(elements, 1)),
     ]
     assert made(backward("aten.index_select.default", table, 0, t(4, dtype="int64"))) == [

@@ -158,7 +158,7 @@ def test_turns_of_a_block_of_a_channel(shape: Any, forward_turns: int, backward_
 def test_batch_norms_of_trained_networks() -> None:
     size, vectors = 4 * ELEMENTS, 4 * 4 * 8
     assert moved(batch_norm("float32", False)) == [norm(size + vectors, size, Rows(2 * 8, 4 * 4), "batch_norm")]  # fmt: skip
-    last = norm(size + vectors, size, Rows(4 * 4 * 4, 8), "batch_norm_last")
+    last = norm(size + vectors, size, Rows(4, 1), "batch_norm_pieces")  # of an image of 128 elements
     assert moved(batch_norm("float32", False, LAST)) == [last]
     (large,) = batch_norm("float32", False, shape=(4, 8, 8, 8))
     assert large.sizes == Rows(4 * 8, 8 * 8)
