@@ -177,7 +177,7 @@ def _lasting_bytes(timeline: Timeline) -> Dim:
 def _with_lasting(timeline: Timeline, lasting: Sequence[Held], workspaces: Sequence[Held]) -> Timeline:
     """The timeline with what is held from its first moment to its last, and with workspaces."""
     rows = timeline.rows or (OPTIMIZER,)  # a program without calls has its weights in memory too
-    held = [Held(*entry[:3], len(rows) - 1, entry.bytes) for entry in (*lasting, *workspaces)]
+    held = [entry._replace(last=len(rows) - 1) for entry in (*lasting, *workspaces)]
     return Timeline(rows, (*held, *timeline.held), timeline.gradients_from)
 
 

@@ -88,7 +88,9 @@ def seconds(problem: Problem, rates: Rates, device: Device) -> Times:
     return rates["floor"] * 1e-6 + best * problem.turns, *ceilings
 
 
-def _splits(problem: Problem, rates: Rates, slowdown: float, device: Device) -> Iterator[tuple[float, ...]]:
+def _splits(
+    problem: Problem, rates: Rates, slowdown: float, device: Device
+) -> Iterator[tuple[int, int, float, float]]:
     """In how many parts k may be cut, the length of a part, the seconds of its steps, and those of joining the parts."""
     for split in _SPLITS:
         depth, joining = -(-problem.k // (split * _STEP)) * _STEP, 0.0
