@@ -106,7 +106,9 @@ def product(call: ConcreteCall) -> list[Kernel]:
     operands = [call.operand("a"), call.operand("b", "weight")]
     if problem.dtype == "int8" or len({x.bits for x in operands if x is not None}) > 1:  # of several widths
         kernel = replace(kernel, read_bytes=call.cost.read_bytes, written_bytes=call.cost.written_bytes)
-    if problem.dtype == "int8":  # by kernels of older GPUs
+    if (
+        call.operator.word == "_int_mm"
+    ):  # PyTorch has kernels of older GPUs, where runtimes lay out the weight
         kernel = replace(kernel, variant="int8" if problem.sizes.layout == "tn" else "int8_across")
     if call.operator.name == "scaled_mm" and any(x.numel > 1 for x in call.operands[2:4]):
         kernel = replace(kernel, variant="scaled_rows")
@@ -191,14 +193,15 @@ def problem_of(call: ConcreteCall) -> Problem | None:
 
 _GATES = {"lstm": 4, "gru": 3, "rnn": 1}
 _LAYERS, _TRAIN, _BIDIRECTIONAL, _BATCH_FIRST = "#4", "#6", "#7", "#8"  # arguments by place
-_LSTM, _GRU, _LAYER_BYTES, _PRODUCTS, _BOTH_PRODUCTS = limits(
-    *("cudnn_9", "recurrent", "lstm_reserve", "gru_reserve", "layer", "products", "both_products")
-)
-_RESIDENT_FORWARD, _RESIDENT_BACKWARD, _UNITS, _ON_CHIP = limits(
-    *("cudnn_9", "resident", "forward", "backward", "units", "products")
+_CELLS = ("rnn", "gru", "lstm")
+_LAYER_BYTES, _BOTH, _OF_GRADIENTS = limits("cudnn_9", "recurrent", "layer", "both", "gradients")
+_RESIDENT_FORWARD, _RESIDENT_BACKWARD, _UNITS, _OF_GATE = limits(
+    *("cudnn_9", "resident", "forward", "backward", "units", "gate")
 )
 RESIDENT_TYPES = frozenset({"float32", "float16"})
-_RESERVED = {"lstm": _LSTM, "gru": _GRU}  # tensors of all steps that one layer reserves, by cell
+# By cell: tensors of all steps that one layer reserves; those that weights on chip add to the workspace of gradients.
+_RESERVED = dict(zip(_CELLS, limits("cudnn_9", "reserve", *_CELLS), strict=True))
+_ON_CHIP = dict(zip(_CELLS, limits("cudnn_9", "resident", *_CELLS), strict=True))
 
 
 @on_operand
@@ -323,17 +326,33 @@ class Recurrent(Record, frozen=True):
         is_batch_first, states = arguments.get(_BATCH_FIRST) is True, 2 if name == "lstm" else 1
         x, weights = tensors[0], tensors[1 + states :]
         copied = total(weight.like().nbytes for weight in weights if isinstance(weight, TensorType))
-        unit = ceil_div(out.nbytes, directions)
+        given = x.like().nbytes if isinstance(x, TensorType) else 0
         is_copied, is_training = out.dtype == BFLOAT16, arguments.get(_TRAIN) is True
-        of_all = unit * directions
-        between = layers > 1 and name == "lstm"  # what a layer gives to the next
-        products = (_BOTH_PRODUCTS if directions > 1 else _PRODUCTS + between) + is_batch_first  # units
-        workspace = unit * products + copied + layers * directions * _LAYER_BYTES
-        hidden = known(ceil_div(out.shape[-1], directions))
-        sizes = Recurrence(1, 1, 1, hidden, _GATES[name])
-        if is_resident(sizes, out.dtype.name):
-            workspace += unit * _ON_CHIP + 2 * (x.like().nbytes if isinstance(x, TensorType) else 0)
+        unit, hidden = ceil_div(out.nbytes, directions), known(ceil_div(out.shape[-1], directions))
+        sizes = Recurrence(1, 1, 1, hidden, _GATES[name], layers, directions)
+        beside = copied + layers * directions * _LAYER_BYTES + (given if is_batch_first else 0)
+        forward, backward = (
+            beside + _workspace(name, unit, given, replace(sizes, phase=phase), out.dtype.name, is_training)
+            for phase in ("forward", "backward")
+        )
         transposed = out.like().nbytes if is_batch_first else 0
-        unwanted = x.like().nbytes if isinstance(x, TensorType) and not x.requires_grad else 0
+        unwanted = given if isinstance(x, TensorType) and not x.requires_grad else 0
+        of_all = unit * directions
         reserve = reserve_bytes(name, of_all, layers, copied, is_copied=is_copied, is_training=is_training)
-        return Recurrent(reserve, workspace, workspace + unwanted + dim_max(0, transposed - copied))
+        return Recurrent(reserve, forward, backward + unwanted + dim_max(0, transposed - copied))
+
+
+def _workspace(cell: str, unit: Dim, x: Dim, sizes: Recurrence, dtype: str, is_training: bool) -> Dim:
+    """Bytes of cuDNN's products with the operand and the state, in training also of their gradients.
+
+    unit: bytes of a direction's result. x: of the operand. A second layer reads what the first one makes: one tensor of
+    each direction more, or one less where the weights of a single direction are not on chip.
+    """
+    both, is_on_chip = sizes.directions > 1, is_resident(sizes, dtype)
+    whole = sizes.directions * (sizes.gates + 1) + _BOTH * both + _OF_GATE * sizes.gates * is_on_chip
+    products = unit * whole + x
+    if not is_training:
+        return products
+    further = (sizes.directions if both or is_on_chip else -1) * (sizes.layers > 1)
+    kept = sizes.directions * _OF_GRADIENTS + _ON_CHIP[cell] * is_on_chip + further
+    return dim_max(products, unit * kept + 2 * x + sizes.directions**2 * dim_max(unit, x))

@@ -218,9 +218,9 @@ def weights(gates: int, inputs: int, hidden: int, layers: int, dtype: str) -> tu
 @pytest.mark.parametrize("is_trained", [True, False])
 @pytest.mark.parametrize("layers", [1, 2, 3])
 def test_the_reserve_and_the_workspace_of_an_lstm(layers: int, is_trained: bool) -> None:
-    """A layer reserves five tensors of all steps; layers read those before them. Each has 8 MiB, and what it gives on.
+    """A layer reserves five tensors of all steps; layers read those before them. Each has 8 MiB.
 
-    A weight that stays on chip takes 13 such tensors more, and two of the operand.
+    Products are five such tensors, and the operand; weights that stay on chip take four for each gate more.
     """
     unit = 4 * (5 * 4 * 8)
     given = weights(4, 16, 8, layers, "float32")
@@ -229,7 +229,7 @@ def test_the_reserve_and_the_workspace_of_an_lstm(layers: int, is_trained: bool)
     execution, call = eager("aten.lstm.input", g(5, 4, 16), states, given, *more, outputs=3)
     reserve = unit * (layers * 5 + layers - 1) if is_trained else 0
     assert execution.saved_bytes(call) == reserve
-    workspace = unit * (20 if layers > 1 else 19) + 2 * (4 * 5 * 4 * 16)
+    workspace = unit * (5 + 4 * 4) + 4 * (5 * 4 * 16)
     workspace += sum(x.nbytes for x in given) + layers * 2**23
     assert execution.forward_bytes(call, reserve) == workspace
     assert execution.forward_bytes(call, 0) == workspace + reserve
@@ -239,7 +239,7 @@ def test_the_reserve_and_the_workspace_of_an_lstm(layers: int, is_trained: bool)
 
 
 def test_a_gru_in_half_precision_keeps_a_copy_of_its_weights() -> None:
-    """Two directions, the batch first: both transpositions, and the operand's gradient whether or not it is wanted."""
+    """Two directions, the batch first: the operand transposed, and six times, and its gradient though it is not wanted."""
     unit = 2 * (4 * 5 * 8)
     one = weights(3, 16, 8, 1, "bfloat16")
     given = one + one
@@ -248,7 +248,7 @@ def test_a_gru_in_half_precision_keeps_a_copy_of_its_weights() -> None:
     execution, call = eager("aten.gru.input", x, t(2, 4, 8, dtype="bfloat16"), given, *more, outputs=2)
     copied = sum(weight.nbytes for weight in given)
     assert execution.saved_bytes(call) == unit * 2 * 6 + copied
-    workspace = unit * (15 + 1) + copied + 2 * 2**23
+    workspace = unit * 2 * 3 + x.nbytes * (6 + 1) + copied + 2 * 2**23
     assert execution.forward_bytes(call, 1) == workspace
     assert execution.backward_bytes(call) == workspace + x.nbytes
 

@@ -1,25 +1,29 @@
-"""Memory of cuDNN's LSTM: requested bytes that an H200 measured with PyTorch 2.11, less results and states."""
+"""Memory of cuDNN's recurrent layers: requested bytes that an H200 measured with PyTorch 2.11, less results and states."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 import graphflops
+from graphflops.kernels.products import Recurrent
 from tests.memory.one_call import eager
 from tests.one_call import g
 from tests.support import t
+from tests.time.one_call import one_call
 
 UNIT = 16 * 128 * 512  # steps of all sequences, hidden states
 FEW = 5  # steps, with which layers are exported: for each, torch computes the types of all its calls
 
 MEASURED = [  # layers, both directions, element type; units of the reserve and of the workspace with the weights
-    (1, False, torch.bfloat16, 7.00, 12.08),
-    (2, False, torch.bfloat16, 15.07, 19.16),
-    (3, False, torch.bfloat16, 23.14, 25.23),
-    (2, True, torch.bfloat16, 32.27, 41.38),
-    (2, False, torch.float32, 11.03, 15.16),
+    (1, False, torch.bfloat16, 7.04, 12.09),
+    (2, False, torch.bfloat16, 15.07, 18.16),
+    (3, False, torch.bfloat16, 23.11, 24.23),
+    (2, True, torch.bfloat16, 32.14, 41.38),
+    (2, False, torch.float32, 11.06, 14.16),
     (2, True, torch.float32, 22.13, 33.38),
 ]
 
@@ -51,6 +55,41 @@ def test_a_gru_of_several_layers() -> None:
     program = graphflops.capture(module, (x,))
     report = graphflops.analyze(program, dims={"input[1]": 200}, execution="eager")
     assert report.totals.peak_bytes - x.nbytes // FEW * 200 == pytest.approx(135_061_056, rel=0.015)
+
+
+# Inputs, hidden units, layers, both directions, sequences, steps, type; bytes requested in inference and in training.
+PLAIN = [
+    (320, 192, 1, False, 128, 178, torch.float32, 160_924_928, 341_935_616),  # weights on chip
+    (345, 768, 1, False, 64, 101, torch.float32, 81_087_488, 149_973_504),
+    (448, 559, 2, True, 50, 71, torch.float16, 83_768_056, 127_085_400),
+]
+
+
+@pytest.mark.parametrize("measured", PLAIN)
+def test_layers_without_gates(measured: tuple[Any, ...]) -> None:
+    """Beyond weights and operands: the result, the reserve and the workspace, to which few states are not added."""
+    *sizes, dtype, inference, training = measured
+    inputs, hidden, layers, both, batch, steps = sizes
+    directions = 1 + both
+    widths = [inputs, *[hidden * directions] * (layers - 1)]
+    weights = tuple(
+        [
+            g(*shape, dtype=str(dtype)[6:])
+            for width in widths
+            for _ in range(directions)
+            for shape in ((hidden, width), (hidden, hidden), (hidden,), (hidden,))
+        ]
+    )
+    x = g(steps, batch, inputs, dtype=str(dtype)[6:])
+    state = g(layers * directions, batch, hidden, dtype=str(dtype)[6:])
+    for is_training, requested in ((False, inference), (True, training)):
+        call = one_call(
+            "aten.rnn_tanh.input", x, state, weights, True, layers, 0.0, is_training, both, False, outputs=2
+        )
+        found = Recurrent.of(call.call, call.values)
+        assert found is not None
+        result = steps * batch * hidden * directions * dtype.itemsize
+        assert found.reserve + found.workspace + result == pytest.approx(requested, rel=0.02)
 
 
 class GruAndLinear(nn.Module):

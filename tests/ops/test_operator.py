@@ -249,6 +249,15 @@ OTHER_OPERATORS = {
         "aten._pad_enum",
         "higher_order.foreach_map",
     ),
+    *(
+        "aten.norm",
+        "aten.native_norm",
+        "aten.nonzero_numpy",
+        "aten.nonzero_static",
+        "aten._scaled_grouped_mm_v2",
+    ),
+    *("aten.record_stream", "aten.retain_grad", "aten._propagate_xla_data", "profiler._record_function_exit"),
+    "com.microsoft.SkipGroupNorm",
     *("onnx.DynamicSlice", "onnx.SkipSimplifiedLayerNormalization"),  # of old files
     *(
         f"com.microsoft.nchwc.{name}"
