@@ -117,7 +117,10 @@ def _labels(term: str, ellipsis: int) -> list[str]:
 
 @rule("aten.einsum")
 def einsum(equation: str, tensors: Tensors, *, path: tuple[int, ...] | None = None) -> Estimate:
-    """The pairwise contractions in execution order: along the given path, else from left to right."""
+    """The pairwise contractions in execution order: along the given path, else from left to right.
+
+    Pairs without a summed label are elementwise products. Other counters assume the cheapest order.
+    """
     read = read_equation(equation, tensors)
     work = contract(read, tensors, path)
     out = tensors[0].like([read.sizes[label] for label in read.output], result_type(*tensors))

@@ -81,7 +81,10 @@ STEPPED = "* grad_scale? found_inf?"  # operands of every optimizer behind its l
 
 
 def update(work: Work, of: Operands, kept: Sequence[TensorType], *shared: Item) -> Estimate:
-    """Work per parameter; parameters and states are read and written, gradients read, and written where they are scaled."""
+    """Work per parameter; parameters and states are read and written, gradients read.
+
+    Where a scale is to be taken off the gradients, that is one division more, and they are written back.
+    """
     parameters, grads, grad_scale = of.named("parameters grads grad_scale")
     return Estimate(
         tuple(x.like() for x in (*parameters, *grads, *kept)),
@@ -106,7 +109,10 @@ def fused_sgd(of: Operands) -> Estimate:
     f"parameters? grads? exp_avgs? exp_avg_sqs? max_exp_avg_sqs? state_steps? {STEPPED}; lr weight_decay amsgrad maximize"
 )
 def adam(of: Operands, *, decoupled: bool = False) -> Estimate:
-    """Both moments and the step; one operation more for a largest moment, one for a negated gradient."""
+    """Both moments and the step; one operation more for a largest moment, one for a negated gradient.
+
+    Weights decay by the gradient (two operations) or, decoupled, by a scale (one).
+    """
     work = WORK["adam"]
     if of.weight_decay != 0:
         work = WORK["adamw"] if decoupled else work.more(WORK["l2_penalty"].flops)

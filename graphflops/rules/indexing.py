@@ -151,7 +151,10 @@ def index_select(x: TensorType, dim: int, index: TensorType) -> Estimate:
 def positions(
     x: TensorType, dim: int, index: TensorType, source: Value, reduce: str | None = None, *, alpha: Value = 1
 ) -> Update:
-    """Replaces the selected positions of an axis; a reduction combines them with what was there, an operation each."""
+    """Replaces the selected positions of an axis; a reduction combines them with what was there, an operation each.
+
+    A multiplication more where alpha is not one.
+    """
     part, given = rows(x, dim, index), tensors_of((source,))
     done = combined(x, given[0] if given else part, (index, *given), reduce)
     return replace(done, part=part, flops=done.flops if alpha == 1 else 2 * done.flops)

@@ -326,7 +326,10 @@ def cond(x: TensorType, p: float | str | None = None) -> Estimate:
 
 @rule("aten.linalg_lstsq")
 def lstsq(A: TensorType, B: TensorType, *, driver: str | None = None) -> Estimate:
-    """By QR for the drivers gels and gelsy (the default on CPU), by singular values for gelsd and gelss."""
+    """By QR for the drivers gels and gelsy (the default on CPU), by singular values for gelsd and gelss.
+
+    Residuals come with a tall matrix from the drivers that compute them.
+    """
     batch, m, n = matrices(A)
     vector = B.rank < A.rank
     sides = 1 if vector else B.shape[-1]

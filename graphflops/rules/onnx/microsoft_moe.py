@@ -42,7 +42,10 @@ class ExpertLayer(NamedTuple):
 
 
 def gate(of: Operands, apart: bool) -> Work:
-    """Work per hidden element between two layers; `apart`: times the result of a third, which swiglu has in itself."""
+    """Work per hidden element of the activation between two layers; `apart`: times the result of a third layer.
+
+    Swiglu has that product in itself, and also scales, shifts and clamps where its attributes say so.
+    """
     row = activation_named(of.activation_type)
     if of.activation_type != "swiglu":
         return row.more(apart)
@@ -268,7 +271,10 @@ def gather_packed(data: TensorType, indices: TensorType, *, K: int, output_dtype
 
 @rule("com.microsoft.MoEGroupRouter").takes("x expert_bias projection?; top_k")
 def moe_group_router(of: Operands) -> Estimate:
-    """A sigmoid and a bias per expert, two comparisons in its group and beyond, a logarithm for each one chosen."""
+    """A sigmoid and a bias per expert, two comparisons in its group and beyond, a logarithm for each one chosen.
+
+    With a projection its product comes first, and nothing is chosen.
+    """
     x, tokens, experts = of.x, prod(of.x.shape[:-1]), of.expert_bias.shape[0]
     scored, chosen = WORK["sigmoid"].more(1).on(tokens * experts), Estimate()
     if of.projection is None:

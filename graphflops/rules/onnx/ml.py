@@ -113,7 +113,10 @@ def svm_regressor(of: Operands) -> Estimate:
 
 @rule("ai.onnx.ml.SVMClassifier").takes(f"x; {SUPPORT} prob_a=() vectors_per_class=() {CLASSES}")
 def svm_classifier(of: Operands) -> Estimate:
-    """Kernels with all support vectors, summed for every pair of classes, which vote; or one product per class."""
+    """Kernels with all support vectors, summed for every pair of classes, which vote; or one product per class.
+
+    Scores are per class where there are probabilities, else per pair of classes, of which two have both signs.
+    """
     rows, vectors = rows_and_features(of.x)[0], sum(of.vectors_per_class)
     labels = len(of.classlabels_ints or of.classlabels_strings)
     if vectors:

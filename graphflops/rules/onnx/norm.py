@@ -148,13 +148,16 @@ def after_sum(x: TensorType, *added: TensorType | None, norm: Estimate, statisti
 
 @rule("com.microsoft.SkipLayerNormalization").takes("x skip gamma beta? bias?")
 def skip_layer_normalization(of: Operands, *, statistics: int = STATISTICS) -> Estimate:
-    """One addition per element for `skip` and one for a bias, then a norm over the last axis, as LayerNormalization's."""
+    """One addition per element for `skip` and one for a bias, then as LayerNormalization over the last axis."""
     norm = normalised(of.x, prod(of.x.shape[:-1]), of.gamma, of.beta, statistics)
     return after_sum(of.x, of.skip, of.bias, norm=norm)
 
 
 rule("com.microsoft.SkipSimplifiedLayerNormalization", "onnx.SkipSimplifiedLayerNormalization").derived(
-    skip_layer_normalization, order="x skip gamma bias", statistics=MEAN_SQUARE
+    skip_layer_normalization,
+    says="One addition per element for `skip` and one for a bias, then the root mean square over the last axis.",
+    order="x skip gamma bias",
+    statistics=MEAN_SQUARE,
 )
 
 
@@ -271,7 +274,10 @@ def optimized(
     norm_coefficient: float = 0.0,
     norm_coefficient_post: float = 0.0,
 ) -> Estimate:
-    """New tensors and states; `tensors` holds all tensors, then all gradients, then `states` states of each."""
+    """New tensors and states; `tensors` holds all tensors, then all gradients, then `states` states of each.
+
+    Two operations more for a norm's gradient, one for shrinking afterwards.
+    """
     groups = 2 + states
     require(len(tensors) % groups == 0, f"{len(tensors)} operands do not make {groups} for each tensor")
     many = len(tensors) // groups
