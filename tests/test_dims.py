@@ -261,6 +261,15 @@ def test_division_splits_off_whole_multiples(recipe: Recipe, divisor: int, shift
     assert same(divisor * floor_div(dim, divisor) + mod(dim, divisor), dim)
 
 
+def test_a_multiple_of_a_division_without_a_varying_remainder_is_what_is_divided() -> None:
+    """One of s and s + 1 is even; of s, s + 1 and s + 2 one is a multiple of 3."""
+    assert same(2 * ((s0**2 + s0) // 2), s0**2 + s0)
+    assert same(2 * ((s0**2 + s0 + 1) // 2), s0**2 + s0)
+    assert same(6 * ((s0**3 + 3 * s0**2 + 2 * s0) // 3), 2 * s0**3 + 6 * s0**2 + 4 * s0)
+    assert not same((s0**2 + s0) // 2 * 2, s0**2)
+    assert not same(3 * (s0 // 2), s0 + s0 // 2)
+
+
 # Division.
 
 

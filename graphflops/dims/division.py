@@ -79,7 +79,7 @@ def _floor_div_by_int(a: Expr, divisor: int) -> Dim:
     low, high = remainder.bounds()
     if low is not None and high is not None and low // divisor == high // divisor:
         return whole + low // divisor
-    residue = _fixed_residue(remainder, divisor)  # (s*s + s + 1)//2 = (s*s + s)//2, which comes out even
+    residue = fixed_residue(remainder, divisor)  # (s*s + s + 1)//2 = (s*s + s)//2, which comes out even
     return whole + opaque("//", remainder - residue if residue else remainder, divisor)
 
 
@@ -163,11 +163,11 @@ def _mod_by_int(a: Expr, divisor: int) -> Dim:
     low, high = remainder.bounds()
     if low is not None and high is not None and low // divisor == high // divisor:
         return remainder - low // divisor * divisor
-    residue = _fixed_residue(remainder, divisor)
+    residue = fixed_residue(remainder, divisor)
     return opaque("%", remainder, divisor) if residue is None else residue
 
 
-def _fixed_residue(dim: Dim, divisor: int) -> int | None:
+def fixed_residue(dim: Dim, divisor: int) -> int | None:
     """The value of dim % divisor where that is the same whatever integers the atoms of dim are.
 
     Found by trying every residue of the atoms; None where it varies or there are too many to try.

@@ -8,8 +8,17 @@ from contextlib import contextmanager, suppress
 from operator import ge
 from typing import NamedTuple
 
-from graphflops.dims.atoms import COMPARISONS, FUNCTIONS, Atom, Terms, function_arity, is_real, terms_of
-from graphflops.dims.division import floor_div
+from graphflops.dims.atoms import (
+    COMPARISONS,
+    FUNCTIONS,
+    Atom,
+    Monomial,
+    Terms,
+    function_arity,
+    is_real,
+    terms_of,
+)
+from graphflops.dims.division import fixed_residue, floor_div
 from graphflops.dims.evaluation import interval
 from graphflops.dims.expr import (
     MAX_NAME,
@@ -59,10 +68,21 @@ def _proof_form(dim: Expr) -> Dim:
     """The same value with its outer divisions in one of several possible spellings, so that more cancels."""
     if all(atom.kind not in ("//", "%") for atom in dim.atoms()):
         return dim
-    return total(
-        prod(_proof_spelling(atom) for atom in monomial) * coefficient
-        for monomial, coefficient in dim.terms.items()
-    )
+    return total(_proof_term(*term) for term in dim.terms.items())
+
+
+def _proof_term(monomial: Monomial, coefficient: int) -> Dim:
+    factors: list[Dim] = []
+    for atom in monomial:
+        numerator, divisor = arguments(atom) if atom.kind == "//" else (0, 0)
+        if isinstance(numerator, Expr) and isinstance(divisor, int) and not is_real(numerator):
+            residue = None if coefficient % divisor else fixed_residue(numerator, divisor)
+            if residue is not None:  # y*(x//y) = x - r, where r is what always remains
+                factors.append(numerator - residue)
+                coefficient //= divisor
+                continue
+        factors.append(_proof_spelling(atom))
+    return prod(factors) * coefficient
 
 
 def _proof_spelling(atom: Atom) -> Dim:
