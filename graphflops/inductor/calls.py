@@ -335,11 +335,10 @@ class BackwardLowering(GradientLowering):
                 self.add(of, "pointwise", (tensor,), reads, count)
 
     def pooling(self, of: Lowered) -> None:
-        """An operator that the partitioner does not fuse. It is given the operand, of which it reads the shape."""
+        """Pointwise, and not computed again. It is given the operand, of which it reads the shape."""
         reads = (*of.incoming, *of.operands, *of.beside.values())
-        more: dict[str, Any] = {"recomputable": False} if of.beside else {"allocates": True}
         for tensor in of.fresh.values():
-            self.add(of, "pointwise" if of.beside else "extern", (tensor,), reads, **more)
+            self.add(of, "pointwise", (tensor,), reads, recomputable=False)
 
     def threshold(self, of: Lowered, tensor: str) -> str:
         """Append the comparison that the gradient of an activation selects by: a truth value for each element."""
