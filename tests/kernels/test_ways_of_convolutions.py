@@ -131,7 +131,7 @@ def test_which_tensors_are_converted(taken: str, window: str, aligned: str, unev
         (conv(60, 30, half=False), "wo", "wo", ""),  # four channels of float32 are enough; of 30 two miss
         (conv(61, 32, half=False), "xw", "xw", ""),
         (conv(60, 30, transposed=True), "xwo", "", ""),
-        (conv(60, 30, 2), "", "", ""),
+        (conv(60, 30, 2), "", "", "xwo"),  # packed, of 64 channels each
         (conv(60, 30, taps=(1, 1)), "xw", "xw", ""),  # a product reads any result
         (conv(64, 30, taps=(1, 1)), "", "", ""),
         (conv(61, 32, taps=(1, 1), half=False), "", "", ""),
@@ -259,7 +259,8 @@ def test_many_rows_are_added_up_in_parts(
          2 * (2 * 12_000 * 64 + 64 * 16 * 9) + (132 // 9 - 1) * 9 * 64 * 64 * 4),
         (conv(16, 16, 4, batch=11_999, side=1), WEIGHT, False, 2 * (2 * 11_999 * 64 + 64 * 16 * 9)),
         (conv(16, 16, 4, batch=12_000, side=1), FORWARD, False, 2 * (2 * 12_000 * 64 + 64 * 16 * 9)),
-        (conv(16, 16, 4, batch=12_000, side=1), WEIGHT, True, 2 * (2 * 12_000 * 64 + 64 * 16 * 9)),
+        (conv(16, 16, 4, batch=12_000, side=1), WEIGHT, True, 0),  # of as many channels as the kernel has
+        (conv(8, 16, 4, batch=12_000, side=1), WEIGHT, True, 2 * (12_000 * 64 + 64 * 16 * 9)),
         (conv(16, 16, 5, batch=12_000, side=1), WEIGHT, False,
          2 * (2 * 12_000 * 80 + 80 * 16 * 9) + (132 // 18 - 1) * 18 * 64 * 64 * 4),
         (conv(128, 128, 2, batch=12_000, side=1), WEIGHT, False,
