@@ -189,9 +189,9 @@ _AT_POINT = 22  # of an element that a grid points to, each in another sector of
 _WINDOW, _GRADIENT_WINDOW = 2.5, 5.5  # of an element of a window of pooling
 _FUNCTION, _GRADIENT_OF_FUNCTION = 2.25, 1.75  # of a transcendental function
 _WIDE = 64  # elements of a row, above which threads add to different places
-_ADDED, _ADDED_APART = 3.5, 42  # of an addition to memory; to places that lie apart
+_ADDED, _ADDED_APART = 4.7, 56  # of an addition to memory; to places that lie apart
 # The same where few places are added to again and again, at most, and of one place: in float32, and in half precision.
-_CONTENDED, _CONTENDED_HALF = (1_400, 350_000), (14_000, 32_000_000)
+_CONTENDED, _CONTENDED_HALF = (1_400, 350_000), (18_000, 43_000_000)
 _DRAWN = ("dropout", "random")
 _COMPUTED = ("elementwise", "comparison", "logic", "cast", "identity", "movement", "softmax", *_DRAWN)
 
@@ -361,7 +361,8 @@ def written_kernel(
         return Kernel("elementwise", "float32", 0, work, read, written, variant="fused")
     each, variant = _OUTER_LOAD * loads, "fused.outer"
     if rows.is_inner:
-        each, variant = _INNER + _INNER_LOAD * loads, "fused"
-        each *= 1 + (rows.columns > _PERSISTENT and written >= elements)
+        is_looped = rows.columns > _PERSISTENT
+        each, variant = _INNER + _INNER_LOAD * loads, "fused.looped" if is_looped else "fused"
+        each *= 1 + (is_looped and written >= elements)
         each, slow = ((_APART if rows.columns % _ALIGNED_ROW else 1) * work for work in (each, slow))
     return Kernel("reduction", "float32", 0, int(elements * each + slow), read, written, rows, variant)
