@@ -40,8 +40,8 @@ from graphflops.passes.program import PricedCall
 from graphflops.tensor import BFLOAT16, TensorType
 
 _MATRIX_RANK = 2
-_FEW_ROWS, _TILE, _FEW_TILES, _DEEP, _RESULTS = limits(
-    *("aten_2", "biased", "few_rows", "tile", "few_tiles", "deep", "results")
+_FEW_ROWS, _TILE, _FEW_TILES, _DEEP, _RESULTS, _MOST_RESULTS = limits(
+    *("aten_2", "biased", "few_rows", "tile", "few_tiles", "deep", "results", "most_results")
 )
 
 
@@ -81,7 +81,7 @@ def _way(sizes: Product) -> str:
         return ""
     if -(-sizes.m // _TILE) * -(-sizes.n // _TILE) <= _FEW_TILES:
         return PARTS if sizes.k >= _DEEP else LONG
-    return LONG if sizes.m * sizes.n < _RESULTS * sizes.k else WHOLE
+    return LONG if sizes.m * sizes.n < min(_RESULTS * sizes.k, _MOST_RESULTS) else WHOLE
 
 
 def product(call: ConcreteCall) -> list[Kernel]:

@@ -50,7 +50,7 @@ FLASH_SIZES = Attention(2, 4, 4, 8, 8, 64)
         (kernel("convolution", DEPTHWISE), "depthwise_last.forward depthwise_last depthwise.forward depthwise"),
         (kernel("attention", FLASH_SIZES), "flash.narrow.forward flash.forward flash attention"),
         (kernel("attention", replace(FLASH_SIZES, queries=1), variant="masked"),
-         "flash.masked.decoding flash.narrow.decoding flash.decoding flash attention"),
+         "flash.masked.narrow.decoding flash.masked.decoding flash.narrow.decoding flash.decoding flash attention"),
         (kernel("attention", replace(FLASH_SIZES, phase="backward", kernel="cudnn")),
          "cudnn.narrow.backward cudnn.backward cudnn attention"),
         (kernel("attention", replace(FLASH_SIZES, width=65)), "flash.forward flash attention"),
