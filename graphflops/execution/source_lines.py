@@ -140,7 +140,6 @@ class Statement(Struct, frozen=True):
     names: frozenset[str] = frozenset()
     is_call: bool = False  # it gives what one call does
     returns: tuple[str, ...] | None = None  # of a return: the variables among several results
-    has_loop: bool = False  # inside of an expression: `[layer(x) for layer in layers]`
     given: tuple[str, ...] = ()  # the variables that its first call gets, "" for other operands
     joins: bool = False  # it joins what a variable's list holds
     called: frozenset[str] = frozenset()  # words of operators, and of modules: `.conv` of `self.conv`
@@ -306,7 +305,6 @@ def _statement(tree: ast.stmt, own: str) -> Statement:
         names=frozenset(x.id for x in parts if isinstance(x, ast.Name) and x not in elements),
         is_call=isinstance(value, ast.Call),
         returns=tuple(returned) if isinstance(tree, ast.Return) else None,
-        has_loop=any(isinstance(part, ast.comprehension) for part in parts),
         given=_given(_first_call(value)),
         joins=any(any(_given(part)[:1]) for part in joined),
         called=frozenset(word for spelled in words.values() for word in spelled if word),
