@@ -9,7 +9,7 @@ from typing import Any
 from graphflops.dims import Dim, prod
 from graphflops.graph import Graph, Ref
 from graphflops.inductor import library_calls, rowwise
-from graphflops.inductor.lowering import GradientLowering, JointGraph, Lowered, Lowering, filled_with
+from graphflops.inductor.lowering import GradientLowering, JointGraph, Lowered, Lowering, OpKind, filled_with
 from graphflops.kernels.kernel import FLOAT_BYTES, IMAGE_RANK, INDEX_BYTES, SINGLE
 from graphflops.passes.program import PricedCall
 from graphflops.tensor import BFLOAT16, FLOAT32, TensorType
@@ -20,10 +20,10 @@ _POINTWISE = _AGAIN | {"movement", "random", "resampling", "pooling", "loss"}
 _SCATTERS, _TWO = ("index_copy", "scatter"), 2  # from a tensor, which inductor writes too
 _WINDOW = "#1"  # an argument by place
 _INTERPOLATED = {"linear": 2, "cubic": 4}  # elements along an axis that each is interpolated from
-_RESAMPLED = 4  # elements that an interpolated one is computed from
-_INTERPOLATING = 40  # instructions for an interpolated element, about
+_RESAMPLED, _INTERPOLATING = 4, 40  # elements that one is interpolated from, and instructions for it, about
 _ADDS_BFLOAT16 = (9, 0)  # compute capability
-_MOST_WINDOW = 256  # positions of the window of a pooling that is one pointwise kernel
+# Positions of the window of a pooling that is one pointwise kernel, and windows of a mean that an element is in.
+_MOST_WINDOW, _MOST_TERMS = 256, 25
 
 
 class ForwardLowering(Lowering):
@@ -230,7 +230,6 @@ _FORWARD: Mapping[str, Callable[[ForwardLowering, Lowered], None]] = {
     "resampling": ForwardLowering.resampling,
 }
 
-
 _NARROWED = frozenset({"elementwise", "comparison", "logic"})
 _FUSIBLE = _POINTWISE | {"dropout", "reduction"}
 
@@ -335,11 +334,13 @@ class BackwardLowering(GradientLowering):
                 self.add(of, "pointwise", (tensor,), reads, count)
 
     def pooling(self, of: Lowered) -> None:
-        """An operator that the partitioner does not fuse. It is given the operand, of which it reads the shape."""
-        reads = (*of.incoming, *of.operands, *of.beside.values())
-        more: dict[str, Any] = {"recomputable": False} if of.beside else {"allocates": True}
+        """It is given the operand, of which it reads the shape. Of means over wider windows it is PyTorch's kernel."""
+        reads, call = (*of.incoming, *of.operands, *of.beside.values()), of.call
+        terms = self.joint.number(call.estimate.vector_flops) / max(self.forward.elements(of.names[0]), 1)
+        is_own = bool(of.beside) or (call.node.operator.name == "avg_pool" and terms <= _MOST_TERMS)
+        kind: OpKind = "pointwise" if is_own else "extern"
         for tensor in of.fresh.values():
-            self.add(of, "pointwise" if of.beside else "extern", (tensor,), reads, **more)
+            self.add(of, kind, (tensor,), reads, recomputable=not is_own, allocates=not is_own)
 
     def threshold(self, of: Lowered, tensor: str) -> str:
         """Append the comparison that the gradient of an activation selects by: a truth value for each element."""

@@ -31,6 +31,7 @@ Role = Literal[
     "base",  # its result is stored, and something is then added to it in place
     "adding",  # to what it reads, at places that indices tell: nothing that reads it is part of its kernel
     "moments",  # a reduction that computes means and variances
+    "parts",  # a reduction of what an earlier step of it leaves
     "scan",  # it leaves all elements of its rows, which one kernel goes along
     "sum",  # of what it reads
     "product",  # of matrices, which adds nothing yet

@@ -106,9 +106,7 @@ def product(call: ConcreteCall) -> list[Kernel]:
     operands = [call.operand("a"), call.operand("b", "weight")]
     if problem.dtype == "int8" or len({x.bits for x in operands if x is not None}) > 1:  # of several widths
         kernel = replace(kernel, read_bytes=call.cost.read_bytes, written_bytes=call.cost.written_bytes)
-    if (
-        call.operator.word == "_int_mm"
-    ):  # PyTorch has kernels of older GPUs, where runtimes lay out the weight
+    if call.operator.word == "_int_mm":  # kernels of older GPUs, where runtimes lay out the weight
         kernel = replace(kernel, variant="int8" if problem.sizes.layout == "tn" else "int8_across")
     if call.operator.name == "scaled_mm" and any(x.numel > 1 for x in call.operands[2:4]):
         kernel = replace(kernel, variant="scaled_rows")

@@ -231,9 +231,7 @@ def _applied(call: ConcreteCall, x: Tensor) -> list[Kernel]:
     channels, is_of_cudnn = _count(x), _is_of_cudnn(call, x)
     read, written = call.cost.moved
     factors = []
-    if (
-        is_of_cudnn and is_last(x) and prod(x.shape[2:]) > 1
-    ):  # few blocks of an image, each of which takes a piece of it by turns
+    if is_of_cudnn and is_last(x) and prod(x.shape[2:]) > 1:  # a block takes pieces of an image by turns
         image = x.numel // max(x.shape[0], 1)
         turns = max(largest_power(max(image // (_THREADS[-1] * _BLOCKS), 1), _TURNS[1]), _TURNS[0])
         pieces = Rows(x.shape[0] * -(-image // (_THREADS[-1] * turns)), min(turns, -(-image // _THREADS[-1])))

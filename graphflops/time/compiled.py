@@ -178,17 +178,20 @@ def _padded(kernels: Sequence[Kernel]) -> tuple[Kernel, ...]:
 
 
 # Time of parts of a kernel, by that of a load for each of its elements: of an element beside its loads, and of a load from
-# a tensor with fewer elements. Fitted with the rates of `elementwise.fused` to kernels of 24 programs.
-_LOOP, _NARROW_LOAD = 1.5, 0.75
-_INNER, _INNER_LOAD, _OUTER_LOAD = 2.5, 0.25, 2.5  # of an element that is reduced, and of its loads
+# a tensor with fewer elements. Fitted with the rates of `elementwise.fused` to kernels of 120 programs.
+_LOOP, _NARROW_LOAD = 3, 0.75
+_INNER, _INNER_LOAD, _OUTER_LOAD = 2.5, 0.25, 2.2  # of an element that is reduced, and of its loads
+_OUTER_MOMENT = 2.2  # of an element of which means and variances along an outer axis are made
+_ALIGNED_ROW, _APART = 16, 1.4  # elements; of rows of another length threads load one element at a time
+_PERSISTENT = 1024  # elements of a row that a block keeps; of longer ones it reads what it then stores again
 _RANDOM = 10  # of a random number: ten rounds of Philox
 _AT_POINT = 22  # of an element that a grid points to, each in another sector of the cache
 _WINDOW, _GRADIENT_WINDOW = 2.5, 5.5  # of an element of a window of pooling
 _FUNCTION, _GRADIENT_OF_FUNCTION = 2.25, 1.75  # of a transcendental function
 _WIDE = 64  # elements of a row, above which threads add to different places
-_ADDED, _ADDED_APART = 3.5, 42  # of an addition to memory; to places that lie apart
+_ADDED, _ADDED_APART = 4.7, 56  # of an addition to memory; to places that lie apart
 # The same where few places are added to again and again, at most, and of one place: in float32, and in half precision.
-_CONTENDED, _CONTENDED_HALF = (2_800, 700_000), (14_000, 32_000_000)
+_CONTENDED, _CONTENDED_HALF = (1_400, 350_000), (18_000, 43_000_000)
 _DRAWN = ("dropout", "random")
 _COMPUTED = ("elementwise", "comparison", "logic", "cast", "identity", "movement", "softmax", *_DRAWN)
 
@@ -223,9 +226,13 @@ class Written:
             map(self._is_split_scan, reductions)
         ):  # a block for each row: elements lie in sectors of their own
             slow += _AT_POINT * elements * (loads + len(whole))
+        if any(op.role == "moments" and not op.is_inner for op in reductions):
+            slow += _OUTER_MOMENT * elements
         kept = max([op.kept for op in reductions], default=0)
         rows = Rows(kept, -(-elements // kept), all(op.is_inner for op in reductions)) if kept else None
-        return written_kernel(elements, loads, read, written, slow, rows)
+        found = written_kernel(elements, loads, read, written, slow, rows)
+        is_last = bool(reductions) and all(op.role == "parts" for op in reductions)
+        return replace(found, variant="fused.parts") if is_last else found
 
     def _is_split_scan(self, op: Op) -> bool:
         """Whether blocks share rows that lie along an outer axis, as where these are few (`SplitScan` of inductor)."""
@@ -352,6 +359,10 @@ def written_kernel(
     if rows is None:
         work = int(elements * (_LOOP + loads) + slow)
         return Kernel("elementwise", "float32", 0, work, read, written, variant="fused")
-    each = _INNER + _INNER_LOAD * loads if rows.is_inner else _OUTER_LOAD * loads
-    variant = "fused" if rows.is_inner else "fused.outer"
+    each, variant = _OUTER_LOAD * loads, "fused.outer"
+    if rows.is_inner:
+        is_looped = rows.columns > _PERSISTENT
+        each, variant = _INNER + _INNER_LOAD * loads, "fused.looped" if is_looped else "fused"
+        each *= 1 + (is_looped and written >= elements)
+        each, slow = ((_APART if rows.columns % _ALIGNED_ROW else 1) * work for work in (each, slow))
     return Kernel("reduction", "float32", 0, int(elements * each + slow), read, written, rows, variant)

@@ -184,7 +184,7 @@ HALF = {"dtype": "bfloat16"}
             (g(2, 3, 9, 9), (3, 3), (3, 3)),
             [
                 ("pointwise", 4 * 54, 54, 0, "x0", "stored, window 9"),
-                ("extern", 4 * 486, 486, 0, "g1 x0", "allocated"),
+                ("pointwise", 4 * 486, 486, 0, "g1 x0", "stored"),
             ],
         ),
         (

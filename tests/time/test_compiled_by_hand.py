@@ -67,7 +67,7 @@ N = 4 * 64
 @pytest.mark.parametrize(
     ("op", "operands", "loads", "slow", "read", "written"),
     [
-        # an element takes 1.5 loads' time beside its own; a narrow load three quarters, a function 2.25
+        # an element takes 3 loads' time beside its own; a narrow load three quarters, a function 2.25
         ("relu.default", (t(4, 64),), 1, 0, 4 * N, 4 * N),
         ("add.Tensor", (t(4, 64), t(4, 64)), 2, 0, 8 * N, 4 * N),
         ("add.Tensor", (t(4, 64), t(4, 1)), 1.75, 0, 4 * (N + 4), 4 * N),
@@ -84,39 +84,39 @@ def test_loops_that_inductor_writes(
     if loads is None:
         return
     (kernel,) = kernels
-    assert kernel.vector_flops == N * (1.5 + loads + slow)
+    assert kernel.vector_flops == N * (3 + loads + slow)
     assert (kernel.read_bytes, kernel.written_bytes) == (read, written)
 
 
 def test_pooling_takes_the_time_of_its_windows() -> None:
     (kernel,), _ = launched("aten.max_pool2d.default", t(2, 3, 8, 8), (2, 2), (2, 2))
     results = 2 * 3 * 4 * 4
-    assert kernel.vector_flops == results * (1.5 + 1 + 2.5 * 4)  # of four positions
+    assert kernel.vector_flops == results * (3 + 1 + 2.5 * 4)  # of four positions
 
 
 def test_reductions_that_inductor_writes() -> None:
     (kernel,), _ = launched("aten.sum.dim_IntList", t(4, 64), (1,))
     assert (kernel.family, kernel.vector_flops) == ("reduction", N * (2.5 + 0.25))
     (kernel,), _ = launched("aten.sum.dim_IntList", t(64, 4), (0,))
-    assert (kernel.variant, kernel.vector_flops) == ("fused.outer", N * 2.5)
+    assert (kernel.variant, kernel.vector_flops) == ("fused.outer", int(N * 2.2))
 
 
 def test_gradients_of_functions_compute_them_again() -> None:
     """Of erf the gradient computes an exponential again."""
     (kernel,), _ = launched("aten.erf.default", g(4, 64), is_backward=True)
-    assert kernel.vector_flops == N * (1.5 + 2 + 1.75)
+    assert kernel.vector_flops == N * (3 + 2 + 1.75)
     (kernel,), _ = launched("aten.relu.default", g(4, 64), is_backward=True)
-    assert kernel.vector_flops == N * (1.5 + 2)
+    assert kernel.vector_flops == N * (3 + 2)
 
 
 @pytest.mark.parametrize(
     ("table", "dtype", "loads"),
     [
-        ((100, 64), "float32", 3.5),
-        ((1000, 8), "float32", 700_000 // 8000),
-        ((10, 8), "float32", 2_800),
-        ((1000, 300), "float32", 3.5),
-        ((100_000, 60), "bfloat16", 3.5),
+        ((100, 64), "float32", 4.7),
+        ((1000, 8), "float32", 350_000 // 8000),
+        ((10, 8), "float32", 1_400),
+        ((1000, 300), "float32", 4.7),
+        ((100_000, 60), "bfloat16", 4.7),
     ],
 )
 def test_additions_to_few_places_wait_for_one_another(table: Any, dtype: str, loads: float) -> None:
@@ -127,7 +127,7 @@ def test_additions_to_few_places_wait_for_one_another(table: Any, dtype: str, lo
     width = 2 if dtype == "bfloat16" else 4
     # Loads of the table's places and of what is added to them; of long rows the numbers are few.
     numbers = 0.75 if table[1] > 8 else 1
-    assert added.vector_flops == rows * (1.5 + 2 + numbers + loads)
+    assert added.vector_flops == round(rows * (3 + 2 + numbers + loads))
     assert added.written_bytes == 4 * rows  # in float32
     assert added.read_bytes == min(4 * rows, 4 * table[0] * table[1]) + width * rows + 8 * 20
 

@@ -1,6 +1,6 @@
 """Kernels that torch.compile runs of a few calls: their work, which is in loads of one element, and bytes, by hand.
 
-An element of a loop takes 1.5 beside its loads, one that is reduced 4, and 0.75 for each of its loads.
+An element of a loop takes 3 beside its loads, one that is reduced 4, and 0.75 for each of its loads.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ def test_images_are_copied_with_their_channels_innermost(channels: int) -> None:
     given = {"x": t(2, channels, 16, 16), "w": t(96, channels, 3, 3), "b": t(96)}
     found = kernels(given, ("y", "conv2d.default", "x", "w", "b"))
     assert [each for each in found if each[0] == "elementwise"] == [
-        loop(image * 2.5, 4 * image, 4 * image),
-        loop(weight * 2.5, 4 * weight, 4 * weight),
+        loop(image * 4, 4 * image, 4 * image),
+        loop(weight * 4, 4 * weight, 4 * weight),
         loop(
-            out * (2.5 + 0.75), 4 * (out + 96), 4 * out
+            out * (4 + 0.75), 4 * (out + 96), 4 * out
         ),  # a number for each channel is three quarters of a load
     ]
 
@@ -75,7 +75,7 @@ def test_images_are_copied_with_their_channels_innermost(channels: int) -> None:
 def test_a_bias_of_columns_is_three_quarters_of_a_load() -> None:
     given = {"x": t(8, 64), "w": t(16, 64), "b": t(16)}
     found = kernels(given, ("y", "linear.default", "x", "w", "b"), ("z", "relu.default", "y"))
-    assert found[-1] == loop(128 * (2.5 + 0.75), 4 * (128 + 16), 4 * 128)
+    assert found[-1] == loop(128 * (4 + 0.75), 4 * (128 + 16), 4 * 128)
 
 
 def test_gradients_of_a_convolution_whose_channels_are_last() -> None:
@@ -96,7 +96,7 @@ def test_gradients_of_a_convolution_whose_channels_are_last() -> None:
         4 * weight,
     )
     (added,) = found[1].kernels or ()
-    assert (added.variant, added.vector_flops) == ("fused.outer", int(2.5 * out))
+    assert (added.variant, added.vector_flops) == ("fused.outer", int(2.2 * out))
     assert (added.read_bytes, added.written_bytes) == (4 * out, 4 * 128)
 
 
@@ -124,37 +124,41 @@ def test_the_gradient_of_an_image_of_one_channel_is_copied_first() -> None:
     assert [kernel.family for kernel in found[1]] == ["convolution"]
 
 
-@pytest.mark.parametrize("columns", [1024, 1025])
-def test_rows_are_read_once(columns: int) -> None:
+@pytest.mark.parametrize(
+    ("columns", "odd", "passes"), [(1024, 1, 1), (1000, 1.4, 1), (1040, 1, 2), (1025, 1.4, 2)]
+)
+def test_rows_that_a_block_keeps_are_gone_through_once(columns: int, odd: float, passes: int) -> None:
+    """Of more than 1,024 elements twice, and those that are no multiple of 16 are loaded one by one."""
     count = 8 * columns
+    each = count * 2.75
     (found,) = kernels({"x": t(8, columns)}, ("y", "layer_norm.default", "x", (columns,)))
-    assert found == ("reduction", count * 2.75, 4 * count, 4 * count)
+    assert found == ("reduction", int(each * passes * odd), 4 * count, 4 * count)
     (found,) = kernels(
         {"x": t(8, columns)}, ("y", "sum.dim_IntList", "x", (1,))
     )  # nothing of that length is left
-    assert found == ("reduction", count * 2.75, 4 * count, 4 * 8)
+    assert found == ("reduction", int(each * odd), 4 * count, 4 * 8)
 
 
 def test_functions_that_a_kernel_computes_inside() -> None:
     """Two exponentials for each element of their sum, at 2.25 loads."""
     calls = ("a", "exp.default", "x"), ("b", "exp.default", "u"), ("c", "add.Tensor", "a", "b")
-    assert kernels({"x": t(8, 64), "u": t(8, 64)}, *calls) == [loop(512 * (3.5 + 4.5), 2 * 2048, 2048)]
+    assert kernels({"x": t(8, 64), "u": t(8, 64)}, *calls) == [loop(512 * (5 + 4.5), 2 * 2048, 2048)]
 
 
 def test_parts_of_a_tensor_are_loads_of_their_own() -> None:
     parts = ("a", "slice.Tensor", "x", 0, 0, 2), ("b", "slice.Tensor", "x", 0, 4, 6)
-    assert kernels({"x": t(10, 64)}, *parts, ("c", "add.Tensor", "a", "b")) == [loop(128 * 3.5, 2 * 512, 512)]
+    assert kernels({"x": t(10, 64)}, *parts, ("c", "add.Tensor", "a", "b")) == [loop(128 * 5, 2 * 512, 512)]
     whole = ("c", "add.Tensor", "a", "x")
     one = ("a", "slice.Tensor", "x", 0, 0, 1)
-    assert kernels({"x": t(10, 64)}, one, whole) == [loop(640 * 2.5, 2560, 2560)]  # a row of it, and all
+    assert kernels({"x": t(10, 64)}, one, whole) == [loop(640 * 4, 2560, 2560)]  # a row of it, and all
 
 
 def test_what_is_added_by_index_is_added_to_a_copy() -> None:
     given = {"x": t(100, 64), "i": t(20, dtype="int64"), "v": t(20, 64)}
     added, table, indices = 20 * 64, 100 * 64, 8 * 20
     assert kernels(given, ("y", "index_add.default", "x", 0, "i", "v")) == [
-        loop(table * 2.5, 4 * table, 4 * table),
-        loop(added * (3.5 + 0.75), 2 * 4 * added + indices, 4 * added),
+        loop(table * 4, 4 * table, 4 * table),
+        loop(added * (5 + 0.75), 2 * 4 * added + indices, 4 * added),
     ]
 
 
@@ -162,16 +166,16 @@ def test_a_part_that_is_written_where_it_lies() -> None:
     """Of the 10 rows that are given 2 are written."""
     calls = ("s", "slice.Tensor", "x", 0, 0, 2), ("y", "copy_.default", "s", "n"), ("z", "exp.default", "x")
     found = kernels({"x": t(10, 64), "n": t(2, 64)}, *calls)
-    assert found[-1] == loop(640 * (2.5 + 2.25), 2560, 2560)
+    assert found[-1] == loop(640 * (4 + 2.25), 2560, 2560)
 
 
 def test_random_numbers_are_drawn_by_the_kernel_that_reads_them() -> None:
     """Each takes as long as ten loads."""
     call = ("y", "dropout.default", "x", 0.5, True)
-    assert kernels({"x": g(8, 64)}, call) == [loop(512 * (2.5 + 10), 2048, 2048 + 512)]
+    assert kernels({"x": g(8, 64)}, call) == [loop(512 * (4 + 10), 2048, 2048 + 512)]
     found = launches({"x": g(8, 64)}, call, back=True)
     (kernel,) = found[0].kernels or ()
-    assert (kernel.vector_flops, kernel.read_bytes, kernel.written_bytes) == (512 * 3.5, 2048 + 512, 2048)
+    assert (kernel.vector_flops, kernel.read_bytes, kernel.written_bytes) == (512 * 5, 2048 + 512, 2048)
 
 
 def test_attention_is_the_kernel_of_its_library_alone() -> None:
@@ -197,4 +201,4 @@ def test_blocks_that_share_rows_along_an_outer_axis_load_sectors(rows: int, leng
     """Of few rows that are longer than the 128 elements of a block a load, and a store, takes as long as 22."""
     (found,) = kernels({"x": t(length, rows)}, ("y", "cumsum.default", "x", 0))
     count = length * rows
-    assert found == ("reduction", 2.5 * count + 2 * apart * count, 4 * count, 4 * count)
+    assert found == ("reduction", int(2.2 * count + 2 * apart * count), 4 * count, 4 * count)
