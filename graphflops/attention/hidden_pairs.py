@@ -104,9 +104,10 @@ class Hiding(Struct, dict=True):
     def restrictions(self, masking: Masking, shape: tuple[Dim, ...]) -> list[Restriction]:
         """The masks that a call applies to scores."""
         call, name, scores = masking.call, masking.call.operator.name, masking.scores
-        is_sum = name == "add" or (name == "sub" and call.value("a") == scores)
-        if is_sum and call.argument("alpha", 1) == 1:
-            sense: Sense = "added" if name == "add" else "subtracted"
+        of_product = name in ("baddbmm", "gemm")
+        is_sum = of_product or name == "add" or (name == "sub" and call.value("a") == scores)
+        if is_sum and call.argument("beta" if of_product else "alpha", 1) == 1:
+            sense: Sense = "subtracted" if name == "sub" else "added"
             return [self.restriction(call, masking.others[0], sense, shape)]
         condition, number = call.value("condition"), call.argument("b")
         keeps = name == "where" and call.value("a") == scores

@@ -251,7 +251,8 @@ def _back(
         return None
     role = role_of(maker)
     if role == "product":
-        return maker, (), ()
+        bias = maker.value("bias") if maker.argument("beta", 1) != 0 else ""
+        return maker, (), (Masking(maker, name, (bias,)),) if bias and is_mask(bias, view) else ()
     if role in _UNARY or role == "part":
         source = view.types.get(first_of(maker))
         kept = source is not None and keeps_last(maker, source.shape, keys)

@@ -18,7 +18,8 @@ from graphflops.cost import REPORTED
 from graphflops.dims import Dim
 from graphflops.fitting.cells import QUANTITIES, Cell, ServedQuantity
 from graphflops.open_sizes import of_report
-from graphflops.render.ledger import Group, Ledger
+from graphflops.render.ledger import Group, Ledger, Tree
+from graphflops.render.ledger import Line as TreeLine
 from graphflops.report import HELD, Report, Row
 from graphflops.report.size_names import named
 
@@ -96,10 +97,19 @@ class Measures:
 
     def module(self, path: str, quantity: str) -> Dim:
         """A quantity of one module with everything in it."""
-        if quantity == "parameters":
-            return sum(self.parameters_in(path).values())
-        value: Dim = getattr(self.group_in(path).cost, quantity)
+        group, parameters = self.whole(path)
+        value: Dim = parameters if quantity == "parameters" else getattr(group.cost, quantity)
         return value
+
+    def whole(self, path: str) -> tuple[Group, int]:
+        """The calls of one module with everything in it, added up, and the parameters there."""
+        found = self._tree.get(path)
+        return (self.ledger.group({}), 0) if found is None else (found.group, found.parameters)
+
+    @cached_property
+    def _tree(self) -> dict[str, TreeLine]:
+        """Every module with calls or parameters in it, by path."""
+        return {line.path: line for line in Tree(self.report, self.ledger, idle=True).paths()}
 
     def unknown(self, path: str = "") -> Counter[str]:
         """How often each operator of unknown cost is called in a module."""
@@ -108,9 +118,8 @@ class Measures:
     @cached_property
     def modules(self) -> list[str]:
         """Paths of all modules, sorted."""
-        paths = {*self.report.modules, *self.report.parameter_modules}
-        every = {module for path in paths for module in (*modules_around(path), path)}
-        return sorted(every.union(self._counts) - {""})
+        called = {module for path in self.report.modules for module in (*modules_around(path), path)}
+        return sorted(called.union(self._tree) - {""})
 
     def lines_in(self, path: str = "") -> list[Line]:
         """The calls of one module with everything in it, by module without numbers and operator, in program order."""
@@ -139,19 +148,6 @@ class Measures:
     @cached_property
     def _unknown(self) -> list[Row]:
         return [row for row in self.report.rows if row.state == "unknown"]
-
-    @cached_property
-    def _counts(self) -> dict[str, Counter[int]]:
-        """Calls by module with everything in it, and by their kind."""
-        counts: dict[str, Counter[int]] = {}
-        for path, found in self.ledger.counts(lambda row: row.module).items():
-            for module in (*modules_around(path), path):
-                counts.setdefault(module, Counter()).update(found)
-        return counts
-
-    def group_in(self, path: str) -> Group:
-        """Calls of one module with everything in it, added up."""
-        return self.ledger.group(self._counts.get(path, {}))
 
 
 _WORK: dict[str, Unit] = {quantity.name: quantity.unit for quantity in REPORTED}

@@ -58,21 +58,9 @@ def _floor_div_by_int(a: Expr, divisor: int) -> Dim:
     if uneven and a.terms[min(uneven, key=rank)] < 0:
         # floor(-x/d) = -ceil(x/d): so that -((-s)//d) is the same object as (s + d - 1)//d.
         return -floor_div(-a + (divisor - 1), divisor)
-    quotient: Terms = {}
-    rest: Terms = {}
-    for monomial, coefficient in a.terms.items():
-        quotient[monomial], rest[monomial] = divmod(coefficient, divisor)
-    whole = build(quotient)
-    constant = rest.pop((), 0)
-    common = math.gcd(divisor, *rest.values())
-    if common == divisor:  # only a constant below the divisor is left
-        return whole
-    if common > 1:
-        part = build({monomial: coefficient // common for monomial, coefficient in rest.items()})
-        return whole + floor_div(part + constant // common, divisor // common)
-    rest[()] = constant
-    remainder = build(rest)
-    assert isinstance(remainder, Expr)
+    whole, remainder, common, _ = _reduced(a, divisor)
+    if isinstance(remainder, int) or common > 1:
+        return whole + floor_div(remainder, divisor // common)
     folded = _fold(remainder, divisor)
     if folded is not None:
         return whole + folded
@@ -81,6 +69,17 @@ def _floor_div_by_int(a: Expr, divisor: int) -> Dim:
         return whole + low // divisor
     residue = fixed_residue(remainder, divisor)  # (s*s + s + 1)//2 = (s*s + s)//2, which comes out even
     return whole + opaque("//", remainder - residue if residue else remainder, divisor)
+
+
+def _reduced(a: Expr, divisor: int) -> tuple[Dim, Dim, int, int]:
+    """Numbers q, r, c, n such that a = divisor*q + c*r + n, n < c, and c divides the divisor; c as large as it can be."""
+    quotient: Terms = {}
+    rest: Terms = {}
+    for monomial, coefficient in a.terms.items():
+        quotient[monomial], rest[monomial] = divmod(coefficient, divisor)
+    common = math.gcd(divisor, *(coefficient for monomial, coefficient in rest.items() if monomial))
+    part = build({monomial: coefficient // common for monomial, coefficient in rest.items()})
+    return build(quotient), part, common, rest.get((), 0) % common
 
 
 def _fold(a: Dim, divisor: Dim) -> Dim | None:
@@ -149,17 +148,9 @@ def mod(a: Dim, b: Dim) -> Dim:
 
 
 def _mod_by_int(a: Expr, divisor: int) -> Dim:
-    rest = {monomial: coefficient % divisor for monomial, coefficient in a.terms.items()}
-    constant = rest.pop((), 0)
-    common = math.gcd(divisor, *rest.values())
-    if common == divisor:
-        return constant
-    if common > 1:
-        part = build({monomial: coefficient // common for monomial, coefficient in rest.items()})
-        return mod(part + constant // common, divisor // common) * common + constant % common
-    rest[()] = constant
-    remainder = build(rest)
-    assert isinstance(remainder, Expr)
+    _, remainder, common, left = _reduced(a, divisor)
+    if isinstance(remainder, int) or common > 1:
+        return mod(remainder, divisor // common) * common + left
     low, high = remainder.bounds()
     if low is not None and high is not None and low // divisor == high // divisor:
         return remainder - low // divisor * divisor

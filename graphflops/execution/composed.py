@@ -160,6 +160,17 @@ def _pair(t: Calls, a: _Factor, b: _Factor, gone: set[str], order: Sequence[str]
     return _Factor(t.view(product, tuple([sizes.get(x, 1) for x in labels])), labels)
 
 
+@composite("matmul")
+def matmul(t: Calls, a: Operand, b: Operand) -> Operand:
+    """A matrix that wants a gradient times those of a batch: one product of all rows, transposed before and after."""
+    if a.rank != 2 or b.rank <= 2 or not a.is_wanted:
+        raise RuleError("this is one product")
+    (*batch, _, columns), (rows, inner) = b.shape, a.shape
+    folded = t.reshape(t.transpose(b, -1, -2), (prod((*batch, columns)), inner))
+    product = t.view(t.mm(folded, t.t(a)), (*batch, columns, rows))
+    return t.contiguous(t.transpose(product, -1, -2))
+
+
 @composite("inner")
 def inner(t: Calls, a: Operand, b: Operand) -> Operand:
     if not a.rank or not b.rank:

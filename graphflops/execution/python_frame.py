@@ -7,16 +7,12 @@ module that it runs last has run as often as it is spelled; on the same line the
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from functools import lru_cache
 
 from msgspec import Struct
 
 from graphflops.execution.source_lines import CodeLine, Statement, closes, continues, statements
 from graphflops.graph import Node
-
-_NUMBERED = re.compile(r"(?<![^.])\d+(?![^.])")  # a part of a module's path that is a number
 
 
 class Frame(Struct):
@@ -32,7 +28,6 @@ class Frame(Struct):
     statement: Statement = Statement()
     opened: int = 0  # the number of the line at which the statement began
     ran: int = 0  # how often the statement has run what it runs last
-    called: str = ""  # the module that the statement called last
     inside: str = ""  # the module that its last call is part of
     # What each local variable holds; `#N`: what an unknown one does.
     variables: dict[str, tuple[str, ...]] = {}
@@ -55,19 +50,16 @@ class Frame(Struct):
         """Begin the next statement of a line, after the last one the first, as in a loop."""
         self.part = (self.part + 1) % len(self.parts)
         self.statement = self.parts[self.part]
-        self.first, self.ran, self.called, self.inside = place, 0, "", ""
+        self.first, self.ran, self.inside = place, 0, ""
 
     def count(self, node: Node, child: str) -> None:
         """Note a call that may be what the statement runs last; child: the module that the call is part of."""
         if not child or child != self.inside:
             self.ran += self.statement.role(node.op, child)[1]
-        self.called, self.inside = child or self.called, child
+        self.inside = child
 
     def is_done(self, node: Node, child: str) -> bool:
-        """Whether the statement was done before a call on the same line.
-
-        A loop over modules may call them by a function of its own: the next turn calls the next module in a list.
-        """
+        """Whether the statement was done before a call on the same line."""
         statement = self.statement
         is_inside = bool(child) and child == self.inside
         if statement.is_piece or is_inside or self.line.number != self.opened:
@@ -75,10 +67,8 @@ class Frame(Struct):
         tensors = [name for name in statement.or_numbers if name in self.variables]
         if self.ran >= statement.times + len(tensors) and statement.runs_last:
             return True
-        is_spelled = statement.role(node.op, child)[0]
         after = self.parts[(self.part + 1) % len(self.parts)]
-        is_next = child not in ("", self.called) and not statement.has_loop and _is_alike(self.called, child)
-        return not is_spelled and (is_next or after.role(node.op, child)[0])
+        return not statement.role(node.op, child)[0] and after.role(node.op, child)[0]
 
     def goes_on(self, line: CodeLine) -> bool:
         """Whether a line is a further piece of the expression that runs, or ends what its first line has opened."""
@@ -100,9 +90,3 @@ class Frame(Struct):
         """
         is_first = self.line.number != lines[depth].number and lines[depth : depth + 2] == self.opening
         return is_first and not self.goes_on(lines[depth])
-
-
-@lru_cache(maxsize=4096)
-def _is_alike(module: str, other: str) -> bool:
-    """Whether two modules have the same place in two parts of a list."""
-    return _NUMBERED.sub("#", module) == _NUMBERED.sub("#", other)

@@ -128,7 +128,7 @@ class Names:
         here, used, owners, body = scope.names, self.used, self.owners, scope.body
         found: list[Ref | None] = []
         for name in names:
-            value = here.get(name)
+            value = here.get(name) if name else None  # a tensor without a name is no operand
             if value is not None and owners[value.name] is body:  # nearly all
                 used.add(value.name)
             else:

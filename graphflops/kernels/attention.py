@@ -93,6 +93,8 @@ def _fused(call: ConcreteCall, operands: _Operands, kernel: AttentionKernel, pha
             variant = "uneven"
         elif sizes.queries > 1 and mask.shape[-2:-1] in ((), (1,)):
             variant = "row"  # one for all queries
+    if is_forward and call.arguments.get("dropout_p"):  # gradients take no longer for it
+        variant = "masked_dropout" if mask is not None and kernel == "cudnn" else "dropout"
     return Kernel("attention", query.dtype, flops, 0, *moved, sizes, variant=variant)
 
 

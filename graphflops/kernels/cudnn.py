@@ -81,15 +81,15 @@ def converted(conv: Convolution, phase: str, is_last: bool) -> str:
 
     With channels last these are tensors whose channels are padded.
     """
+    taken, of_weight = way(conv, phase, is_last), phase == "weight_gradient"
+    if taken == "packed":
+        is_x, is_out = (not is_last or size != conv.packed for size in (conv.channels, conv.results))
+        return _letters(is_x, is_out)
     if not is_last:
-        taken = way(conv, phase, is_last)
-        if taken == "packed":
-            return "xwo"
         if not taken.startswith(("converted", "operands_converted")):
             return ""
         weight = "" if conv.is_pointwise and conv.is_aligned else "w"
         return f"x{weight}{'o' if taken.startswith('converted') else ''}"
-    taken, of_weight = way(conv, phase, is_last), phase == "weight_gradient"
     if taken == "copied":
         return "xw"
     is_product = conv.is_pointwise and (conv.is_one_position or not conv.is_half or of_weight)
@@ -99,6 +99,11 @@ def converted(conv: Convolution, phase: str, is_last: bool) -> str:
         return ""
     is_x = conv.aligned(conv.channels) != conv.channels
     is_out = conv.aligned(conv.results) != conv.results and not conv.is_pointwise
+    return _letters(is_x, is_out)
+
+
+def _letters(is_x: bool, is_out: bool) -> str:
+    """Those of operand and result, and of the weight where any of them is copied."""
     return f"{'x' if is_x else ''}{'w' if is_x or is_out else ''}{'o' if is_out else ''}"
 
 
@@ -182,8 +187,8 @@ def _of_groups(conv: Convolution, phase: str, is_last: bool, platform: Platform)
         return conv.out.nbytes + other.nbytes
     taken = way(conv, phase, is_last)
     if taken == "packed":
-        wide = conv.packed
-        own = sum(conv.copies(wide).values())
+        wide, letters = conv.packed, converted(conv, phase, is_last)
+        own = sum(size for letter, size in conv.copies(wide).items() if letter in letters)
         if phase != "weight_gradient" or is_last or conv.rows < _MANY_ROWS:
             return own
         # Parts of the gradient of the weight: as many as keep the GPU busy, if many rows add to it.
@@ -263,11 +268,12 @@ class Problem(Struct, frozen=True, dict=True):
         turned = _TURNED.get(self.phase, self.phase) if conv.transposed else self.phase
         is_converted = "converted" in self.way or (self.way == "packed" and not self.is_channels_last)
         channels, filters = x.shape[1], out.shape[1]
-        is_stem = channels < conv.alignment and turned == "forward"
+        is_stem = channels < conv.alignment and (turned == "forward" or self.is_channels_last)
         if self.is_padded_group:
             channels = filters = conv.packed * conv.groups
-        elif is_converted and conv.groups == 1 and not is_stem:
-            channels = conv.aligned(channels)
+        elif conv.groups == 1 and converted(conv, self.phase, self.is_channels_last):
+            filters = conv.aligned(filters)
+            channels = channels if is_stem else conv.aligned(channels)
         return Sizes(
             *(x.shape[0], channels, filters, x.shape[2:], out.shape[2:], self.weight.shape[2:]),
             groups=conv.groups,
@@ -280,7 +286,7 @@ class Problem(Struct, frozen=True, dict=True):
     @property
     def is_padded_group(self) -> bool:
         """Whether groups are packed into one kernel with more channels than they have."""
-        return self.way == "packed" and self.conv.packed != self.conv.wide
+        return self.way == "packed" and self.conv.packed != self.conv.narrow
 
     @property
     def operands(self) -> tuple[tuple[Tensor, Tensor], Tensor]:
@@ -313,7 +319,7 @@ class Problem(Struct, frozen=True, dict=True):
     def converted(self, *tensors: Tensor) -> list[Kernel]:
         """The conversions of these tensors to channels-last or back; few channels are padded."""
         conv, is_last = self.conv, self.is_channels_last
-        letters = "xwo" if self.is_padded_group else converted(conv, self.phase, is_last)
+        letters = converted(conv, self.phase, is_last)
         wanted = {"x": self.x, "w": self.weight, "o": self.out}
         is_weight_last = has_channels_last(self.weight.shape, self.weight.strides)
         layout = Layout(operand=is_last, weight=is_weight_last)
@@ -328,7 +334,8 @@ class Problem(Struct, frozen=True, dict=True):
         is_weight, is_grouped = tensor is self.weight, conv.groups > 1
         padded = channels if tensor is self.out or self.way == "copied" else conv.aligned(channels)
         if is_grouped:
-            padded, channels = conv.packed, conv.wide
+            own = {id(self.x): (conv.packed, conv.channels), id(self.out): (conv.packed, conv.results)}
+            padded, channels = own.get(id(tensor), (conv.packed**2, conv.weight_elements))
         written = tensor.full_bytes * padded // max(channels, 1)
         zeros = [Kernel("elementwise", tensor.dtype, written_bytes=written)] if padded > channels else []
         is_generic = (is_weight or self.is_channels_last) if is_grouped else tensor.shape[0] % conv.alignment

@@ -69,9 +69,14 @@ def _forms() -> Mapping[str, tuple[Form, ...]]:
     return found
 
 
+def _forms_of(op: str) -> tuple[Form, ...]:
+    """The forms that operands may have; a version of an operator that differs from the others has a line of its own."""
+    return _forms().get(op) or _forms().get(operator(op).base, ())
+
+
 def misfit(op: str, operands: Sequence[object]) -> str:
     """What is wrong with the shapes of a call's operands; "" if nothing is."""
-    if operator(op).base not in _forms() or next(_agreeing(op, operands), None) is not None:
+    if not _forms_of(op) or next(_agreeing(op, operands), None) is not None:
         return ""
     shapes = (f"[{', '.join(map(str, each.shape))}]" for each in operands if isinstance(each, TensorType))
     return f"operands of {op} do not fit one another: {', '.join(shapes)}"
@@ -86,7 +91,7 @@ def meet_sizes(op: str, operands: Sequence[object]) -> None:
 
 def _agreeing(op: str, operands: Sequence[object]) -> Iterator[list[tuple[Dim, Dim]]]:
     """Of each form that the operands may have, the sizes that must then be equal."""
-    for form in _forms().get(operator(op).base, ()):
+    for form in _forms_of(op):
         given = zip(form, operands, strict=False)
         pairs = [(own, x.shape) for own, x in given if own is not None and isinstance(x, TensorType)]
         same = {len(there) for shape, there in pairs if shape == ("*",)}

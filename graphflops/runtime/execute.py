@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 
 from graphflops.base.record import Record
 from graphflops.dims import Expr, evaluate
@@ -172,6 +173,8 @@ class Execution:
             return resolve(what.removeprefix("torch.ops."), self.trusted)
         if what.partition(":")[0] in ("cpu", "cuda", "meta", "mps", "xpu", "hpu"):
             return self.weights.device
+        if what == "TreeSpec":  # how the operands of `flat_apply` are packed
+            return None
         kind = "an object that the program stores as a pickle, which is not opened"
         raise ModelError(f"{shown(what)} is {kind}")
 
@@ -207,3 +210,9 @@ class RunnableGraph(Record, frozen=True):
         values = dict(self.around)
         values.update((entry.name, value) for entry, value in zip(given, operands, strict=True))
         return self.execution.calls(self.graph, values, self.prefix)
+
+    def alone(self) -> Callable[..., Any]:
+        """The graph as a function of one result, whose calls are no steps of the execution."""
+        program = self.execution
+        apart = Execution(program.graph, program.weights, program.sizes, program.trusted)
+        return lambda *operands: replace(self, execution=apart)(*operands)[0]

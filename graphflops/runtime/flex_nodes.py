@@ -101,14 +101,12 @@ def flex_attention(
     score_mod_other_buffers: Sequence[Any] = (), mask_mod_other_buffers: Sequence[Any] = (),
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
     """`higher_order.flex_attention`: output, log-sum-exp to the base 2, and row maxima."""
-    from graphflops.runtime.flex.trace import function_of
-
     if not takes(query, key, value):
         from torch._higher_order_ops.flex_attention import math_attention
 
-        mask = (*block_mask[:-1], function_of(block_mask[-1].graph))
+        mask = (*block_mask[:-1], block_mask[-1].alone())
         buffers = (tuple(score_mod_other_buffers), tuple(mask_mod_other_buffers))
-        score = function_of(score_mod.graph)
+        score = score_mod.alone()
         return tuple(math_attention(query, key, value, score, mask, scale, {}, *buffers))
     captured = score_mod_other_buffers, mask_mod_other_buffers
     attention = _prepared(kernels, query, key, score_mod, block_mask, *captured)
@@ -124,15 +122,13 @@ def flex_attention_backward(
     score_mod_other_buffers: Sequence[Any] = (), mask_mod_other_buffers: Sequence[Any] = (),
 ) -> tuple[Any, ...]:  # fmt: skip
     """`higher_order.flex_attention_backward`: gradients of query, key, value and captured tensors."""
-    from graphflops.runtime.flex.trace import function_of
-
     captured = tuple(score_mod_other_buffers), tuple(mask_mod_other_buffers)
     learned = any(isinstance(x, torch.Tensor) and x.requires_grad for x in captured[0])
     if learned or not takes(query, key, value):
         from torch._higher_order_ops.flex_attention import sdpa_dense_backward
 
-        mask = (*block_mask[:-1], function_of(block_mask[-1].graph))
-        graphs = function_of(fw_graph.graph), function_of(joint_graph.graph)
+        mask = (*block_mask[:-1], block_mask[-1].alone())
+        graphs = fw_graph.alone(), joint_graph.alone()
         tensors = query, key, value, out, logsumexp, grad_out, grad_logsumexp
         return tuple(sdpa_dense_backward(*tensors, *graphs, mask, scale, {}, *captured))
     attention = _prepared(kernels, query, key, fw_graph, block_mask, *captured)
@@ -161,8 +157,8 @@ def _prepared(
         given = None
         if max(rows, columns) <= _LARGEST_BLOCK:
             lists = from_lists(queries, keys, (partial, places), (full, full_places), rows, columns)
-            given = (mask.graph, lists)
-        return prepare(query, key, score_mod.graph, given, tuple(score_tensors), tuple(mask_tensors))
+            given = (mask.alone(), lists)
+        return prepare(query, key, score_mod.alone(), given, tuple(score_tensors), tuple(mask_tensors))
 
     sizes = (query.shape, key.shape, query.dtype, query.device, queries, keys, rows, columns)
     tensors = (partial, places, full, full_places, *score_tensors, *mask_tensors)

@@ -274,6 +274,12 @@ def _with_effects(token: Any, called: Any, *operands: Any, **keywords: Any) -> A
     return (token, *(found if isinstance(found, (tuple, list)) else (found,)))
 
 
+def _flat_apply(function: None, operands: None, name: str, *rest: torch.Tensor) -> Any:
+    if not name.endswith(".ModIndex"):  # indexing as torch's tracer records it inside a score function
+        raise ModelError(f"{shown(name)} is no function of an attention")
+    return torch.ops.aten.index.Tensor(rest[0], rest[1:])
+
+
 # Higher-order operators, by their own word.
 RUN: dict[str, Callable[..., Any]] = {
     "cond": lambda predicate, true, false, operands=(): (true if bool(predicate) else false)(*operands),
@@ -297,6 +303,7 @@ RUN: dict[str, Callable[..., Any]] = {
         lambda region, operands, *rest, **keywords: region(*operands),
     ),
     "with_effects": _with_effects,
+    "flat_apply": _flat_apply,
     "auto_functionalized_v2": lambda *given, **named: torch.ops.higher_order.auto_functionalized_v2(
         *given, **named
     ),

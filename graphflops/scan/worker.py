@@ -205,14 +205,13 @@ def _modules(report: Report, _: tuple[Finding, ...]) -> Iterator[Row]:
 
     measures = Measures(report)
     paths = {"": None, **dict.fromkeys(report.modules), **dict.fromkeys(row.module for row in report.rows)}
-    held = measures.parameters_in
     for path in paths:
-        group = measures.group_in(path) if path else measures.ledger.group(Counter(measures.ledger.of))
+        group, parameters = measures.whole(path)
         yield {
             "module": shown(path, _TEXT),
             "type": shown(report.modules.get(path, ""), _TEXT),
             "calls": group.calls,
-            "parameters": _number(report, sum(held(path).values())),
+            "parameters": _number(report, parameters),
             **_work(report, group.cost),
         }
 

@@ -207,7 +207,8 @@ def names_of_constants(kernel: Kernel, width: float) -> list[str]:
         case Attention() as sizes:
             phase = "decoding" if sizes.queries == 1 else sizes.phase
             heads = "narrow" if sizes.width <= _NARROW else "wide" if sizes.width > _WIDE else ""
-            phases = [f"{kind}.{phase}" for kind in (kernel.variant, heads) if kind]
+            both = f"{kernel.variant}.{heads}" if kernel.variant and heads else ""
+            phases = [f"{kind}.{phase}" for kind in (both, kernel.variant, heads) if kind]
             of_variants = (*[(sizes.kernel, each) for each in (*phases, phase, "")], ())
         case Product() if kernel.is_alone:
             of_variants = (("alone",), ())

@@ -48,6 +48,16 @@ class Masked(torch.nn.Module):
         if self.spelling == "added":
             bias = torch.zeros(mask.shape).masked_fill(~mask, float("-inf"))
             return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+        if self.spelling in (
+            "in the product",
+            "times 0",
+        ):  # as nn.MultiheadAttention; as older GPT-2 scales its scores
+            bias, scale = (
+                torch.zeros(mask.shape).masked_fill(~mask, float("-inf")),
+                int(self.spelling != "times 0"),
+            )
+            q, k, v = (x.flatten(0, 1) for x in (q, k, v))
+            return torch.baddbmm(bias, q, k.transpose(-2, -1), beta=scale, alpha=0.5).softmax(-1) @ v
         scores = q @ k.transpose(-2, -1) * 0.5
         if self.spelling == "filled":
             scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
@@ -59,7 +69,7 @@ class Masked(torch.nn.Module):
 
 
 KINDS = ["causal", "bottom right", "window", "both sides", "tril", "not triu", "counted"]
-SPELLINGS = ["boolean", "added", "filled", "chosen", "subtracted"]
+SPELLINGS = ["boolean", "added", "filled", "chosen", "subtracted", "in the product"]
 
 
 def visible(kind: str, rows: int, keys: int) -> int:
@@ -98,6 +108,12 @@ def test_every_spelling_gives_one_total(spelling: str, core: bool) -> None:
     assert sum(report.value(row.cost.masked_flops) or 0 for row in report.rows) == report.value(
         report.total().masked_flops
     )
+
+
+def test_a_mask_times_zero_hides_nothing() -> None:
+    report = report_of("causal", "times 0")
+    assert [use.mask for use in report.attentions] == ["none"]
+    assert report.total().masked_flops == 0
 
 
 def onnx_masked(body: str, extra: str = "") -> int | None:

@@ -314,3 +314,20 @@ def test_a_kind_without_a_value(write):
     call = node("ReduceSum", ["x"], ["y"])
     call.attribute.append(attribute("keepdims", AttributeProto.INT))
     assert result(analyze(write(model([call], [value("x")], [NAMELESS(name="y")])))).shape == ()
+
+
+# onnxruntime refuses each: an operator gives no more results than it has, a tensor without a name is none.
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (node("Relu", ["x"], ["y", "z"]), "rule gives 1 results, the file names 2"),
+        (node("Split", ["x"], ["y", "z"], axis=0), ""),
+        (node("MatMul", ["x", ""], ["y"]), "called without its operand b"),
+    ],
+)
+def test_results_and_operands_that_no_runtime_knows(call, said, write):
+    unnamed = helper.make_tensor("", TensorProto.FLOAT, (2, 2), [0.0] * 4)
+    report = analyze(write(model([call], [value("x", (2, 2))], [NAMELESS(name="y")], [unnamed])))
+    assert [said in each.message for each in report.diagnostics if each.code in ("GF105", "GF118")] == (
+        [True] if said else []
+    )

@@ -241,11 +241,14 @@ def sparse(sizes, values, indices):
     "tensor, said",
     [
         (sparse((4, 4), [1.0], [0]), []),
-        (sparse((4, 4), [1.0], []), []),
+        (
+            sparse((4, 4), [1.0], []),
+            ["sparse tensor w is float32[4, 4], but stores 1 elements at indices []"],
+        ),
         (sparse((4, 4), [1.0], [99]), []),
         (
             sparse((1, 2), [1.0] * 3, [0, 1, 2]),
-            ["sparse tensor w is float32[1, 2], but stores 3 elements"],
+            ["sparse tensor w is float32[1, 2], but stores 3 elements at indices [3]"],
         ),
     ],
 )

@@ -205,6 +205,16 @@ def test_masks_of_cudnn(keys: int, queries: int, mask: Any, variant: str) -> Non
     assert kernel.variant == variant
 
 
+@pytest.mark.parametrize(
+    ("kernel", "mask", "variant"),
+    [("cudnn", (), "dropout"), ("cudnn", (40, 24), "masked_dropout"), ("efficient", (40, 24), "dropout")],
+)
+def test_a_forward_that_drops_weights_has_a_time_of_its_own(kernel: Any, mask: Any, variant: str) -> None:
+    given = [t(2, 6, size, WIDTH, **HALF) for size in (40, 24, 24)]
+    *_, found = forward(SDPA, *given, t(*mask, **HALF) if mask else None, 0.1, kernel=kernel)
+    assert found.variant == variant
+
+
 @pytest.mark.parametrize("kernel", ["flash", "efficient", "cudnn"])
 @pytest.mark.parametrize("width", [12, 16])
 def test_memory_of_heads_that_are_filled_up(kernel: Any, width: int) -> None:

@@ -111,6 +111,7 @@ Z = g(4, 5, dtype="complex64")
 BY_OTHERS: list[tuple[Any, ...]] = [
     *[("kron.default", g(2, 3), g(4)), ("kron.default", g(4), g(2, 3)), ("kron.default", g(2, 3), g(4, 5))],
     *[("kron.default", g(2), g(3)), ("kron.default", g(2, 3, 4), g(5, 6)), ("kron.default", g(2), g(3, 1, 5))],
+    *[("matmul.default", g(2, 3), g(1, 3, 5)), ("matmul.default", g(2, 3), g(1, 1, 3, 5))],
     *[("inner.default", g(), g(3)), ("inner.default", g(3), g()), ("inner.default", g(2, 3), g(3))],
     *[("inner.default", g(3), g(2, 3)), ("inner.default", g(3), g(3)), ("inner.default", g(2, 5, 3), g(4, 3))],
     *[("outer.default", g(3), g(4)), ("ger.default", g(3), g(4))],

@@ -8,7 +8,7 @@ from graphflops.devices import HOPPER
 from graphflops.dims import Dim, symbol
 from graphflops.kernels import cudnn
 from graphflops.kernels.convolution import Convolution, Layout
-from graphflops.tensor import BFLOAT16, FLOAT32, DType, TensorType
+from graphflops.tensor import BFLOAT16, FLOAT16, FLOAT32, DType, TensorType
 
 HEADER = 700  # bytes of cuDNN's own at most, which are not predicted
 Shape = tuple[int, ...]
@@ -101,6 +101,13 @@ def test_channels_last_are_padded() -> None:
     conv = convolution(BFLOAT16, (16, 320, 16, 16), (320, 21, 4, 4), (16, 21, 19, 19), padding=0)
     assert conv.transposed
     assert workspace(conv, "forward", is_last=True) == 523_008  # measured: 523,024
+
+
+def test_channels_last_of_packed_groups_are_padded_where_they_are_fewer() -> None:
+    """Groups of 8 channels with 16 results: operand and weight with 16 channels a group; the result stays as it is."""
+    conv = convolution(FLOAT16, (16, 64, 96, 96), (128, 8, 3, 3), (16, 128, 96, 96), 8)
+    operand, weight = 2 * 16 * 128 * 96 * 96, 2 * 128 * 16 * 9
+    assert workspace(conv, "forward", is_last=True) == operand + weight  # 37,785,600; measured: 37,785,747
 
 
 WEIGHTS = [

@@ -167,20 +167,22 @@ def test_how_the_kernel_of_a_way_sees_its_operands(
     ("one", "taken", "channels", "filters"),
     [
         # Converted channels are filled up to 8, but in the forward of fewer; groups that are packed to a power of two.
-        (problem(60, 30), "converted", 64, 30),
+        (problem(60, 30), "converted", 64, 32),
         (problem(60, 30), "as_it_lies", 60, 30),
-        (problem(7, 30), "converted", 7, 30),
-        (problem(8, 30), "converted", 8, 30),
-        (problem(9, 30), "converted", 16, 30),
-        (problem(7, 30, phase=WEIGHT), "converted", 8, 30),
-        (problem(7, 30, phase=INPUT), "converted", 8, 30),
+        (problem(7, 30), "converted", 7, 32),
+        (problem(8, 30), "converted", 8, 32),
+        (problem(9, 30), "converted", 16, 32),
+        (problem(7, 30, phase=WEIGHT), "converted", 8, 32),
+        (problem(7, 30, phase=INPUT), "converted", 8, 32),
         (problem(12, 6, 4), "packed", 64, 64),
-        (problem(16, 6, 4), "packed", 64, 24),
+        (problem(16, 6, 4), "packed", 64, 64),
         (problem(12, 6, 4), "converted", 48, 24),
         (problem(12, 6, 4), "one_by_one", 48, 24),
         (problem(2, 2, 8), "packed", 32, 32),  # the fewest of a group are four
-        (problem(5, 30, dtype="float32"), "converted", 8, 30),
-        (problem(3, 30, dtype="float32"), "converted", 3, 30),
+        (problem(5, 30, dtype="float32"), "converted", 8, 32),
+        (problem(3, 30, dtype="float32"), "converted", 3, 32),
+        (problem(60, 30, is_last=True), "converted", 64, 32),
+        (problem(3, 30, is_last=True, phase=INPUT), "converted", 3, 32),
     ],
 )
 def test_channels_as_the_kernel_sees_them(
@@ -282,24 +284,26 @@ def test_with_channels_last_they_are_appended_to_each_pixel() -> None:
 
 @pytest.mark.parametrize("is_last", [False, True])
 def test_packed_groups_are_padded_each(is_last: bool, takes: Any) -> None:
-    """Of 12 and 6 channels 16 each: four groups are 64, of weights 16 instead of 12."""
+    """Of 12 and 6 channels 16 each: four groups are 64. With channels last, those that are 16 already stay as they are."""
     takes("packed")
     one = problem(12, 6, 4, is_last=is_last)
     x, weight, out = 2 * 2 * 48 * 64, 2 * 24 * 12 * 9, 2 * 2 * 24 * 64
     generic = ("copy", "generic", 0)
     found = [made(one.conversion(tensor)) for tensor in (one.x, one.weight, one.out)]
-    wide = [size * 16 // 12 for size in (x, weight, out)]
+    wide = [x * 16 // 12, weight * 256 // 72, out * 16 // 6]
     assert [kernels[0] for kernels in found] == [zeros(size) for size in wide]
     assert found[1][1] == (*generic, weight, wide[1], None)
     if is_last:
         assert found[0][1] == (*generic, x, wide[0], None)
     else:
         assert found[0][1] == conversion(x, wide[0], 2, 64, 64)
-        assert found[2][1] == conversion(out, wide[2], 2, 32, 64)
+        assert found[2][1] == conversion(out, wide[2], 2, 64, 64)
     exact = problem(16, 16, 4, is_last=is_last)
     assert made(exact.conversion(exact.x)) == [conversion(2 * 2 * 64 * 64, 2 * 2 * 64 * 64, 2, 64, 64)]
     families = [kernel.family for kernel in one.kernels(1)]
     assert families.count("copy") == 3
+    half = [kernel.family for kernel in problem(8, 16, 4, is_last=is_last).kernels(1)]
+    assert half.count("copy") == (2 if is_last else 3)
     assert exact.is_padded_group is False
 
 

@@ -1,4 +1,4 @@
-"""Generated functions: each operator against torch's, what has no translation, and functions that come as Graphs."""
+"""Generated functions: each operator against torch's, what has no translation, and the functions of an exported program."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from torch.nn.attention.flex_attention import flex_attention as torch_flex
 from graphflops.errors import ModelError
 from graphflops.exporters.live import from_exported_program
 from graphflops.graph import Graph
+from graphflops.runtime.execute import Execution
 from graphflops.runtime.flex import prepare
 from graphflops.runtime.flex.trace import functions, written
+from graphflops.runtime.tensors import Weights
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 F = torch.nn.functional
@@ -131,7 +133,9 @@ def test_functions_of_an_exported_program() -> None:
     assert isinstance(given, tuple)
     from graphflops.runtime.flex.blocks import from_block_mask
 
-    attention = prepare(x, x, score, (given[-1], from_block_mask(mask)), score_tensors=(bias,))
+    execution = Execution(program, Weights(program, DEVICE), trusted=True)
+    scored, seen = (execution.argument(nested, {}, "").alone() for nested in (score, given[-1]))
+    attention = prepare(x, x, scored, (seen, from_block_mask(mask)), score_tensors=(bias,))
     out, _ = attention(x, x, x)
     place = torch.arange(20, device=DEVICE)
     apart = place[:, None] - place

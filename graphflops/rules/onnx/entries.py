@@ -15,7 +15,7 @@ from graphflops.dims import Dim, Expr, differ, total
 from graphflops.errors import DimError
 from graphflops.rules.onnx.values import Number
 from graphflops.rules.registry import require, require_known
-from graphflops.rules.shapes import axes, only_result
+from graphflops.rules.shapes import axes, only_result, shown
 from graphflops.tensor import DTYPES, INT8, INT32, DType, TensorType, UnknownType, flat
 
 # In the order of their numbers, from 1 on.
@@ -152,11 +152,12 @@ def arithmetic(x: TensorType) -> DType:
     return INT8 if x.dtype.kind in ("int", "uint") and x.dtype.bits == 8 else x.dtype
 
 
-def require_scales(sizes: Sequence[Dim], *scales: TensorType | None) -> None:
-    """Raises ShapeError for a scale or zero point with another number of elements than one or those of an axis."""
-    for scale in scales:
-        fits = scale is None or scale.rank > 1 or not all(differ(scale.numel, size) for size in (1, *sizes))
-        require(fits, f"a scale or zero point {scale} for axes of {', '.join(map(str, sizes))}")
+def require_scales(own: Sequence[Dim], *scales: TensorType | None) -> None:
+    """Raises ShapeError for a scale or zero point that is neither one number, nor of that shape, nor a vector for it."""
+    for scale in filter(None, scales):
+        whole = scale.rank == len(own) and not any(map(differ, scale.shape, own))
+        vector = scale.rank < 2 and not all(differ(scale.numel, size) for size in (1, *own[-2:]))
+        require(whole or vector, f"a scale or zero point {scale} is neither one number nor {shown(own)}")
 
 
 def in_32_bits(product: Estimate, *factors: tuple[TensorType, TensorType | None]) -> Estimate:

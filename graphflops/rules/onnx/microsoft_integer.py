@@ -39,7 +39,7 @@ def zeroed(*pairs: tuple[TensorType, TensorType | None]) -> tuple[TensorType, ..
 def require_features(of: Operands) -> None:
     """Raises ShapeError for scales and a bias that are not those of the results' features."""
     features = of.b.shape[-1]
-    require_scales((features,), of.b_scale, of.b_zero_point)
+    require_scales((*of.b.shape[:-2], 1, features), of.b_scale, of.b_zero_point)
     if of.bias is not None:
         meet(of.bias.numel, features, f"a bias {of.bias} for {features} features")
 

@@ -168,8 +168,8 @@ def dequantizing(zero_point: TensorType | None) -> int:
 def meet_parameters(of: Operands, axis: int, block_size: int) -> None:
     """One scale and zero point for all elements, for each place of an axis, or for each block of places of it."""
     x, *parameters = of
-    for each in parameters:
-        if each is None or not differ(each.numel, 1):
+    for each in filter(None, parameters):
+        if each.rank < 2 and not block_size and not differ(each.numel, 1):
             continue
         place = axis_of(axis, x.rank)
         own = x.shape[place : place + 1]
@@ -179,6 +179,9 @@ def meet_parameters(of: Operands, axis: int, block_size: int) -> None:
         require(each.rank == len(own), problem)
         for size, there in zip(each.shape, own, strict=True):
             meet(size, there, problem)
+    if of.zero_point is not None:
+        problem = f"a zero point {of.zero_point} beside a scale {of.scale}"
+        meet(of.zero_point.numel, of.scale.numel, problem)
 
 
 @rule("onnx.QuantizeLinear", "com.microsoft.QuantizeLinear")
@@ -215,8 +218,8 @@ def quantized_product(
 )
 def qlinear_matmul(of: Operands) -> Estimate:
     """A product of integers; zero points taken off both operands, six operations to quantize each result."""
-    require_scales(of.a.shape[-2:-1], of.a_scale, of.a_zero_point, of.y_scale, of.y_zero_point)
-    require_scales(of.b.shape[-1:], of.b_scale, of.b_zero_point)
+    require_scales((*of.a.shape[:-1], 1), of.a_scale, of.a_zero_point, of.y_scale, of.y_zero_point)
+    require_scales((*of.b.shape[:-2], 1, of.b.shape[-1]), of.b_scale, of.b_zero_point)
     dtype = of.y_zero_point.dtype
     return quantized_product(matmul(of.a, of.b), of.a, of.b, dtype=dtype, reads=of.but("a b"))
 
@@ -239,6 +242,7 @@ def between(
     estimate: Estimate, operands: tuple[Quantized, ...], zero_point: TensorType | None, *scales: TensorType
 ) -> Estimate:
     """The operator between its conversions; the result has the first operand's type."""
+    require_scales((), zero_point, *scales, *(zero for _, zero in operands))
     out = only_result(estimate).like(dtype=operands[0][0].dtype)
     conversions = sum(dequantizing(zero) * x.numel for x, zero in operands)
     conversions += quantizing(out.dtype, zero_point) * out.numel
@@ -310,7 +314,9 @@ def qlinear_where(of: Operands) -> Estimate:
     """One selection per result, between conversions of the operands and of the result."""
     choice = pointwise(WORK["where"], of.condition, of.x, of.y)
     operands = ((of.x, of.x_zero_point), (of.y, of.y_zero_point))
-    return between(choice, operands, of.z_zero_point, of.condition, of.x_scale, of.y_scale, of.z_scale)
+    return between(choice, operands, of.z_zero_point, of.x_scale, of.y_scale, of.z_scale).plus(
+        reads=(of.condition,)
+    )
 
 
 @rule("com.microsoft.QLinearConcat")

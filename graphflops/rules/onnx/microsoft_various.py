@@ -108,7 +108,7 @@ def is_all_finite(*tensors: TensorType) -> Estimate:
 def murmur_hash(x: TensorType, *, positive: int = 1) -> Estimate:
     """Seven operations mix each four bytes into the hash, and eight more finish it."""
     words = 1 if x.dtype == STRING else max(x.dtype.bits // 32, 1)
-    out = x.like(dtype=UINT32 if positive else INT32)
+    out = x.like(dtype=UINT32 if positive == 1 else INT32)
     return Estimate((out,), vector_flops=(7 * words + 8) * x.numel, reads=(x,))
 
 

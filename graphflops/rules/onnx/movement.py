@@ -108,6 +108,9 @@ def squeeze(x: TensorType | UnknownType, axes: entries.Numbers = None) -> Estima
     if gone is None:
         left = x.rank - entries.rank_of(axes, "Squeeze")
         return free(x.view(entries.unknown("squeeze", place) for place in range(left)))
+    require_known(
+        gone != () or not ones, "of an empty list of axes ONNX removes none, onnxruntime all of length one"
+    )
     for place in gone:
         meet(x.shape[place], 1, f"axis {place} of {shown(x.shape)} is not of length one")
     return free(same_elements(x, (length for place, length in enumerate(x.shape) if place not in gone)))

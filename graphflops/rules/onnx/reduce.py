@@ -76,8 +76,8 @@ rule("onnx.Det", kind="linear_algebra").derived(
 @rule("onnx.MatMulInteger", product=("a", "b")).takes("a b a_zero_point? b_zero_point?")
 def matmul_of_integers(of: Operands) -> Estimate:
     """As `MatMul` in 32 bits, with a subtraction per element of an operand that has a zero point."""
-    entries.require_scales(of.a.shape[-2:-1], of.a_zero_point)
-    entries.require_scales(of.b.shape[-1:], of.b_zero_point)
+    entries.require_scales((*of.a.shape[:-1], 1), of.a_zero_point)
+    entries.require_scales((*of.b.shape[:-2], 1, of.b.shape[-1]), of.b_zero_point)
     return entries.in_32_bits(products.matmul(of.a, of.b), (of.a, of.a_zero_point), (of.b, of.b_zero_point))
 
 

@@ -30,7 +30,7 @@ from graphflops.rules.onnx.entries import (
     sizes,
     unknown,
 )
-from graphflops.rules.onnx.values import Number, converted, floor, multiply, subtract
+from graphflops.rules.onnx.values import Number, converted, floor, multiply
 from graphflops.rules.operands import Operands
 from graphflops.rules.registry import require, require_known, rule
 from graphflops.rules.resample import resized, separated
@@ -160,31 +160,24 @@ _TAPS = {"nearest": 0, "linear": 2, "bilinear": 2, "cubic": 4}  # along one axis
 
 
 @rule("onnx.Resize").takes(
-    "x roi? scales? sizes?; antialias=0 axes=None coordinate_transformation_mode='half_pixel' "
-    "keep_aspect_ratio_policy='stretch' mode='nearest'"
+    "x roi? scales? sizes?; antialias=0 axes=None keep_aspect_ratio_policy='stretch' mode='nearest'"
 )
 def resize(of: Operands) -> Estimate:
-    """Resizes to sizes, or by factors of the whole image or of a cropped region of interest."""
+    """Resizes to sizes, or by factors of the whole image: of a cropped one too, in all runtimes and ONNX's own inference."""
     places = chosen_axes(of.axes, of.x.rank) or ()
     own = [of.x.shape[place] for place in places]
     if of.sizes is not None and many(of.sizes) != 0:
         lengths = _to_sizes(own, of.sizes, of.keep_aspect_ratio_policy)
     else:
         require(of.scales is not None, "neither sizes nor scales are given")
-        extents: Sequence[Number] | None = (1,) * len(own)
-        if of.coordinate_transformation_mode == "tf_crop_and_resize":
-            # the part of each axis that the region of interest covers: its starts stand first, then its ends
-            found = numbers(of.roi)
-            half = len(found or ()) // 2
-            extents = found and [*map(subtract, found[half:], found[:half])]
-        lengths = _by_factors(own, of.scales, extents)
+        lengths = _by_factors(own, of.scales)
     return _resized(of.x, dict(zip(places, lengths, strict=True)), of.mode, bool(of.antialias))
 
 
 @rule("onnx.Resize.10", "onnx.Upsample")
 def resize_by_factors(x: TensorType, scales: Numbers, *, mode: str = "nearest") -> Estimate:
     """Resizes by one factor per axis."""
-    return _resized(x, dict(enumerate(_by_factors(x.shape, scales, (1,) * x.rank))), mode)
+    return _resized(x, dict(enumerate(_by_factors(x.shape, scales))), mode)
 
 
 @rule("onnx.Upsample.1")
@@ -216,20 +209,20 @@ def _to_sizes(own: Sequence[Dim], given: Numbers, policy: str) -> Lengths:
     return [floor_div(2 * over * length + under, 2 * under) for length in own]
 
 
-def _by_factors(own: Sequence[Dim], given: Numbers, extents: Sequence[Number] | None) -> Lengths:
+def _by_factors(own: Sequence[Dim], given: Numbers) -> Lengths:
     factors = numbers(given)
     require(many(given) in (None, len(own)), f"{many(given)} factors are given for {len(own)} axes")
-    if factors is None or extents is None:
+    if factors is None:
         return [None] * len(own)
     wrong = [factor for factor in factors if not isinstance(factor, Expr) and not 0 < factor < inf]
     require(not wrong, f"an axis cannot be resized by the factor {wrong[0] if wrong else 1}")
-    return [_scaled(*each) for each in zip(own, extents, factors, strict=True)]
+    return [*map(_scaled, own, factors)]
 
 
-def _scaled(length: Dim, extent: Number, factor: Number) -> Dim | None:
+def _scaled(length: Dim, factor: Number) -> Dim | None:
     """The product in single precision, rounded down."""
     try:
-        found = floor(converted(multiply(multiply(length, extent), factor), FLOAT32))
+        found = floor(converted(multiply(length, factor), FLOAT32))
     # A factor computed from sizes in an unsupported way.
     except (ArithmeticError, DimError, ValueError):
         return None

@@ -11,11 +11,10 @@ import torch
 from torch import Tensor
 
 from graphflops.errors import ModelError
-from graphflops.graph import Graph
 from graphflops.runtime.flex import blocks as block_lists
 from graphflops.runtime.flex import launch
 from graphflops.runtime.flex.blocks import FlexCounts, Kernel, MaskBlocks
-from graphflops.runtime.flex.trace import function_of, functions, written
+from graphflops.runtime.flex.trace import functions, written
 
 BLOCK = 128  # default rows and columns of a block
 
@@ -82,15 +81,15 @@ class PreparedAttention:
 
 
 def prepare(
-    q: Tensor, k: Tensor, score_mod: Callable[..., Any] | Graph | None = None,
+    q: Tensor, k: Tensor, score_mod: Callable[..., Any] | None = None,
     block_mask: Any = None, score_tensors: Sequence[Tensor] = (),
     mask_tensors: Sequence[Tensor] = (),
 ) -> PreparedAttention:  # fmt: skip
     """Trace and translate a score function and a mask's function, and list the mask's blocks.
 
     q, k: operands of the sizes and the element type it will be called with; nothing is computed from them.
-    score_mod: `score_mod(score, b, h, q_idx, kv_idx, *score_tensors)`, from Python or as a Graph.
-    block_mask: torch's `BlockMask`, or `(function or Graph, Blocks)`; None sees everything.
+    score_mod: `score_mod(score, b, h, q_idx, kv_idx, *score_tensors)`.
+    block_mask: torch's `BlockMask`, or `(function, Blocks)`; None sees everything.
     """
     if block_mask is None:
         queries, keys = q.shape[2], k.shape[2]
@@ -99,8 +98,7 @@ def prepare(
         mask, blocks = block_mask
     else:
         mask, blocks = block_mask.mask_mod, block_lists.from_block_mask(block_mask)
-    score, seen = (function_of(given) if isinstance(given, Graph) else given for given in (score_mod, mask))
-    key, buffers = written(score, seen, q.dtype, q.device, score_tensors, mask_tensors)
+    key, buffers = written(score_mod, mask, q.dtype, q.device, score_tensors, mask_tensors)
     each = (*blocks.by_row, *blocks.by_column)
     settings = launch.LaunchSettings(
         lists=tuple(tensor for x in each for tensor in (x.counts, x.places)),
@@ -117,7 +115,7 @@ def prepare(
 
 
 def flex_attention(
-    q: Tensor, k: Tensor, v: Tensor, score_mod: Callable[..., Any] | Graph | None = None,
+    q: Tensor, k: Tensor, v: Tensor, score_mod: Callable[..., Any] | None = None,
     block_mask: Any = None, scale: float | None = None, enable_gqa: bool = False, return_lse: bool = False,
     count: bool = False,
 ) -> Any:  # fmt: skip

@@ -147,11 +147,7 @@ class _Writer:
     def node(self, node: Node) -> None:
         op, arguments = node.operator, node.arguments()
         name, view = result_of(node), self.view(arguments.get("x"))
-        if op.name == "flat_apply":  # indexing as torch's tracer records it inside a score function
-            if len(node.args) < 5 or not str(node.args[2]).endswith("ModIndex"):
-                raise self.unknown(node)
-            self.known[name] = self.indexed(node.args[3], tuple(node.args[4:]))
-        elif op.name == "index":
+        if op.name == "index":
             self.known[name] = self.indexed(arguments["x"], arguments["index"])
         elif op.name == "select":
             self.known[name] = self.selected(node)

@@ -6,6 +6,7 @@ They are operators of torch too, so that autograd, torch.compile and torch.expor
 from __future__ import annotations
 
 import functools
+from collections import namedtuple
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -41,6 +42,15 @@ class LaunchSettings:
 
 
 INTERPRETED = not hasattr(forward_kernel, "cache_key")  # kernels run in Triton's interpreter
+# What is known when a kernel is compiled. ROWS, COLUMNS: of a tile. SHARING: query heads to a key head. EVEN_...: no tile
+# sticks out. CLAMP: keep indices inside buffers. COUNT: 0 nothing, 1 tiles, 2 tiles and visible scores. SUM: the type sums
+# are kept in. UPCAST: products in single precision.
+Constants = namedtuple(
+    "Constants",
+    "HAS_SCORE HAS_MASK SCALE WIDTH VALUE_WIDTH BLOCK_WIDTH BLOCK_VALUE_WIDTH ROWS COLUMNS BLOCK_ROWS BLOCK_COLUMNS "
+    "SHARING TOGETHER HAS_PARTIAL HAS_FULL PARTIAL_CONTIGUOUS FULL_CONTIGUOUS EVEN_QUERIES EVEN_KEYS CLAMP COUNT "
+    "DESCRIPTORS STAGES SUM PRECISION UPCAST",
+)
 
 
 def laid_out(
@@ -91,21 +101,22 @@ def _constants(
     together = 1 << (min(most, max(q_shape[0] * heads, 1)).bit_length() - 1)
     given, listed, follows = functions(key), present >> 2 * by_column, contiguous >> 2 * by_column
     even_queries, even_keys = q_shape[2] % rows == 0, k_shape[2] % columns == 0
-    return {
-        "SCORE": given.score, "HAS_SCORE": given.score is not None,
-        "MASK": given.mask, "HAS_MASK": given.mask is not None,
-        "ROWS": tiles.rows, "COLUMNS": tiles.columns, "BLOCK_ROWS": rows, "BLOCK_COLUMNS": columns,
-        "STAGES": tiles.stages, "num_warps": tiles.warps, "num_stages": tiles.stages,
-        "EVEN_QUERIES": even_queries, "EVEN_KEYS": even_keys,
-        "CLAMP": indexed and not (even_queries and even_keys),  # functions read with the indices
-        "HAS_PARTIAL": bool(listed & 1), "PARTIAL_CONTIGUOUS": bool(follows & 1),
-        "HAS_FULL": bool(listed & 2), "FULL_CONTIGUOUS": bool(follows & 2),
-        "WIDTH": q_shape[-1], "BLOCK_WIDTH": _block_width(q_shape[-1]),
-        "VALUE_WIDTH": value_width, "BLOCK_VALUE_WIDTH": _block_width(value_width),
-        "SHARING": sharing, "TOGETHER": together, "SCALE": scale, "COUNT": count, "DESCRIPTORS": use,
-        "SUM": _TRITON_TYPES[sum_type(dtype)], "UPCAST": INTERPRETED and dtype == torch.bfloat16,
-        "PRECISION": "ieee" if exact or dtype != torch.float32 else "tf32",
-    }  # fmt: skip
+    known = Constants(
+        HAS_SCORE=given.score is not None, HAS_MASK=given.mask is not None, SCALE=scale,
+        WIDTH=q_shape[-1], BLOCK_WIDTH=_block_width(q_shape[-1]),
+        VALUE_WIDTH=value_width, BLOCK_VALUE_WIDTH=_block_width(value_width),
+        ROWS=tiles.rows, COLUMNS=tiles.columns, BLOCK_ROWS=rows, BLOCK_COLUMNS=columns,
+        SHARING=sharing, TOGETHER=together,
+        HAS_PARTIAL=bool(listed & 1), PARTIAL_CONTIGUOUS=bool(follows & 1),
+        HAS_FULL=bool(listed & 2), FULL_CONTIGUOUS=bool(follows & 2),
+        EVEN_QUERIES=even_queries, EVEN_KEYS=even_keys,
+        CLAMP=indexed and not (even_queries and even_keys),  # functions read with the indices
+        COUNT=count, DESCRIPTORS=use, STAGES=tiles.stages,
+        SUM=_TRITON_TYPES[sum_type(dtype)], UPCAST=INTERPRETED and dtype == torch.bfloat16,
+        PRECISION="ieee" if exact or dtype != torch.float32 else "tf32",
+    )  # fmt: skip
+    launched = {"C": known, "num_warps": tiles.warps, "num_stages": tiles.stages}
+    return {"SCORE": given.score, "MASK": given.mask, **launched}
 
 
 def source(tensor: Tensor, rows: int, use: bool) -> Any:
@@ -231,10 +242,11 @@ def _start(kernel: Any, programs: int, constants: dict[str, Any], *args: Any, **
             kernel[(programs,)](*args, **constants, **more)
             return
         except OutOfResources as error:
-            if constants["STAGES"] == 1:
+            stages = constants["num_stages"] - 1
+            if stages == 0:
                 raise ModelError(f"attention kernel: {error}") from None
             # Later launches use the same dictionary.
-            constants["STAGES"] = constants["num_stages"] = constants["STAGES"] - 1
+            constants.update(C=constants["C"]._replace(STAGES=stages), num_stages=stages)
 
 
 # Operators of torch

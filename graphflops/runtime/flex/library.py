@@ -1,6 +1,7 @@
-"""Functions that kernels call: loading and storing tiles, products, the order of tiles.
+"""Functions that kernels call: loading and storing tiles, products, the blocks of a mask, the order of tiles.
 
-And those that generated code calls where Triton has no operator with torch's semantics.
+C holds what is known when a kernel is compiled (`launch.Constants`). Other functions are for generated code, where Triton
+has no operator with torch's semantics.
 """
 
 import triton
@@ -9,13 +10,16 @@ import triton.language as tl
 
 @triton.jit
 def load_tile(
-    source, batch, head, row, strides, length, ROWS: tl.constexpr, WIDTH: tl.constexpr,
-    BLOCK_WIDTH: tl.constexpr, EVEN: tl.constexpr, DESCRIPTOR: tl.constexpr,
+    source, batch, head, row, strides, length, KEYS: tl.constexpr, VALUES: tl.constexpr,
+    DESCRIPTOR: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
-    """Rows `row` to `row + ROWS` of one head, zero past the end.
+    """A tile of one head from a row on, zero past the end: of queries or keys, as wide as these or as values.
 
-    source: a tensor descriptor, or a pointer. strides: of batch entries, heads, rows, columns. EVEN: no tile sticks out.
+    source: a tensor descriptor, or a pointer. strides: of batch entries, heads, rows, columns.
     """
+    ROWS: tl.constexpr = C.COLUMNS if KEYS else C.ROWS
+    WIDTH: tl.constexpr = C.VALUE_WIDTH if VALUES else C.WIDTH
+    BLOCK_WIDTH: tl.constexpr = C.BLOCK_VALUE_WIDTH if VALUES else C.BLOCK_WIDTH
     if DESCRIPTOR:
         return source.load([batch, head, row, 0]).reshape(ROWS, BLOCK_WIDTH)
     else:
@@ -24,7 +28,7 @@ def load_tile(
         rows = tl.arange(0, ROWS)
         columns = tl.arange(0, BLOCK_WIDTH)
         places = start + rows[:, None] * strides[2] + columns[None, :] * strides[3]
-        if EVEN:
+        if C.EVEN_KEYS if KEYS else C.EVEN_QUERIES:
             if WIDTH == BLOCK_WIDTH:
                 return tl.load(places)
             else:
@@ -36,47 +40,74 @@ def load_tile(
 
 @triton.jit
 def store_tile(
-    target, values, batch, head, row, strides, length, ROWS: tl.constexpr, WIDTH: tl.constexpr,
-    BLOCK_WIDTH: tl.constexpr,
+    target, values, batch, head, row, strides, length, KEYS: tl.constexpr, VALUES: tl.constexpr,
+    C: tl.constexpr,
 ):  # fmt: skip
-    """Write the rows of one head, without rows past its end."""
+    """Write a tile of one head, without rows past its end."""
     start = target + batch.to(tl.int64) * strides[0] + head.to(tl.int64) * strides[1]
     start += row.to(tl.int64) * strides[2]
-    rows = tl.arange(0, ROWS)
-    columns = tl.arange(0, BLOCK_WIDTH)
+    rows = tl.arange(0, C.COLUMNS if KEYS else C.ROWS)
+    columns = tl.arange(0, C.BLOCK_VALUE_WIDTH if VALUES else C.BLOCK_WIDTH)
     places = start + rows[:, None] * strides[2] + columns[None, :] * strides[3]
-    inside = (row + rows[:, None] < length) & (columns[None, :] < WIDTH)
+    inside = (row + rows[:, None] < length) & (columns[None, :] < (C.VALUE_WIDTH if VALUES else C.WIDTH))
     tl.store(places, values.to(target.dtype.element_ty), mask=inside)
 
 
 @triton.jit
-def product(a, b, PRECISION: tl.constexpr, UPCAST: tl.constexpr):
-    """Matrix product of a and b. UPCAST: in single precision, for types that Triton cannot multiply."""
-    if UPCAST:
-        return tl.dot(a.to(tl.float32), b.to(tl.float32), input_precision=PRECISION)
+def product(a, b, C: tl.constexpr):
+    """Matrix product of a and b; UPCAST: in single precision, for types that Triton cannot multiply."""
+    if C.UPCAST:
+        return tl.dot(a.to(tl.float32), b.to(tl.float32), input_precision=C.PRECISION)
     else:
-        return tl.dot(a, b, input_precision=PRECISION)
+        return tl.dot(a, b, input_precision=C.PRECISION)
 
 
 @triton.jit
-def add_product(sum, a, b, PRECISION: tl.constexpr, UPCAST: tl.constexpr):
+def add_product(sum, a, b, C: tl.constexpr):
     """The sum with the matrix product of a and b added."""
-    if UPCAST:
-        return tl.dot(a.to(tl.float32), b.to(tl.float32), sum, input_precision=PRECISION, out_dtype=sum.dtype)
-    else:
-        return tl.dot(a, b, sum, input_precision=PRECISION, out_dtype=sum.dtype)
+    if C.UPCAST:
+        a, b = a.to(tl.float32), b.to(tl.float32)
+    return tl.dot(a, b, sum, input_precision=C.PRECISION, out_dtype=sum.dtype)
 
 
 @triton.jit
-def tile_start(
-    first, places, step, SPLIT: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr,
-    CONTIGUOUS: tl.constexpr,
-):  # fmt: skip
-    """First query or key of a tile in a line: each listed block has SPLIT tiles; `first` is the first of the line."""
-    if CONTIGUOUS:
+def line_of_blocks(lists, meta, entry, head, line, SIZE: tl.constexpr, MASKED: tl.constexpr):
+    """How many blocks of one kind a line of the mask has, where these are listed, and the first place in the first."""
+    most, mask_heads = meta[0 if MASKED else 1], meta[3]
+    listed = ((entry % meta[2]) * mask_heads + head % mask_heads) * meta[4] + line
+    places = lists[1 if MASKED else 3] + listed.to(tl.int64) * most
+    return tl.load(lists[0 if MASKED else 2] + listed), places, tl.load(places) * SIZE
+
+
+@triton.jit
+def tile_start(first, places, step, KEYS: tl.constexpr, MASKED: tl.constexpr, C: tl.constexpr):
+    """First query or key of a tile in a line, which begins at `first`; each listed block has several tiles."""
+    TILE: tl.constexpr = C.COLUMNS if KEYS else C.ROWS
+    BLOCK: tl.constexpr = C.BLOCK_COLUMNS if KEYS else C.BLOCK_ROWS
+    SPLIT: tl.constexpr = BLOCK // TILE
+    if C.PARTIAL_CONTIGUOUS if MASKED else C.FULL_CONTIGUOUS:
         return first + step * TILE
     else:
         return tl.load(places + step // SPLIT) * BLOCK + (step % SPLIT) * TILE
+
+
+@triton.jit
+def kept(
+    entry, head, q_index, kv_index, inside, buffers, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
+    MASK: tl.constexpr, C: tl.constexpr,
+):  # fmt: skip
+    """Which scores of a tile the mask lets through; `inside`: where there are keys."""
+    if C.HAS_MASK:
+        keep = tl.broadcast_to(MASK(entry, head, q_index, kv_index, buffers), (HEIGHT, WIDTH))
+        return keep if C.EVEN_KEYS else keep & inside
+    else:
+        return tl.broadcast_to(inside, (HEIGHT, WIDTH))
+
+
+@triton.jit
+def number_of(pairs):
+    """How many pairs are true."""
+    return tl.sum(tl.sum(pairs.to(tl.int32), 1), 0).to(tl.int64)
 
 
 @triton.jit

@@ -1,4 +1,4 @@
-"""Traces score and mask functions, given in Python or as Graphs, to Graphs of plain operators; also their derivatives.
+"""Traces score and mask functions to Graphs of plain operators; also their derivatives.
 
 Generated source compiled to Triton functions, registered by the digest of the source.
 """
@@ -20,13 +20,12 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import TorchFunctionMode
 
 from graphflops.base.record import Record
-from graphflops.errors import ModelError, shown
+from graphflops.errors import ModelError
 from graphflops.exporters.live import from_graph_module
-from graphflops.graph import Graph, Opaque, Ref
+from graphflops.graph import Graph, Ref
 from graphflops.runtime.flex import library
-from graphflops.runtime.flex.codegen import GRADIENT, MASK, SCORE, Buffer, result_of, triton_function
-from graphflops.runtime.operators import overload_of
-from graphflops.tensor import DType, TensorType
+from graphflops.runtime.flex.codegen import GRADIENT, MASK, SCORE, Buffer, triton_function
+from graphflops.tensor import TensorType
 
 
 def _gradient(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -43,38 +42,6 @@ def _gradient(function: Callable[..., Any]) -> Callable[..., Any]:
         return torch.zeros_like(grad) if result is None else result
 
     return gradient
-
-
-def function_of(graph: Graph) -> Callable[..., Any]:
-    """A graph of scalars as a function of tensors, to be traced again."""
-
-    def run(*inputs: Tensor) -> Any:
-        values: dict[str, Any] = dict(zip((entry.name for entry in graph.inputs), inputs, strict=True))
-        for node in graph.nodes:
-            op, args = node.operator, [_argument(argument, values) for argument in node.args]
-            named = {name: _argument(value, values) for name, value in node.kwargs}
-            kwargs = {name: value for name, value in named.items() if not isinstance(value, Opaque)}
-            if op.name == "flat_apply" and len(args) > 4 and str(args[2]).endswith("ModIndex"):
-                values[result_of(node)] = torch.ops.aten.index.Tensor(args[3], args[4:])
-                continue
-            if op.dialect not in ("aten", "prims"):
-                raise ModelError(f"no translation of {shown(op.spelling)} to the attention kernel")
-            if (function := overload_of(op)) is None:
-                raise ModelError(f"torch has no operator {shown(op.spelling)}")
-            values[result_of(node)] = function(*args, **kwargs)
-        return _argument(graph.outputs[0].value, values)
-
-    return run
-
-
-def _argument(argument: Any, values: dict[str, Any]) -> Any:
-    if isinstance(argument, Ref):
-        return values[argument.name]
-    if isinstance(argument, tuple):
-        return [_argument(item, values) for item in argument]
-    if isinstance(argument, DType):
-        return getattr(torch, argument.name)
-    return argument
 
 
 class _Indexing(TorchFunctionMode):  # type: ignore[misc]

@@ -90,7 +90,7 @@ def test_windows_and_groups(call, said) -> None:
 
 OPEN = (
     "g (float[n, s, h] x, int8[n, s, h] i, int8[7, 5] w, float a, float[7] b, float[9] c, float[5] d, "
-    "float[5, 9] m, int8[9] z, float[n, s, 8] q) => (y) { y ="
+    "float[5, 9] m, int8[9] z, float[n, s, 8] q, int8 e, float[1, 1] r, int8[5, 3] v, int8[1, 2] f) => (y) { y ="
 )
 
 
@@ -107,8 +107,12 @@ OPEN = (
         ("DequantizeLinear(w, d)", ""),
         ("DequantizeLinear<axis = 0>(w, d)", "a scale or zero point float32[5] for axis 0 of int8[7, 5]"),
         ("DequantizeLinear<axis = 0>(w, b, z)", "a scale or zero point int8[9] for axis 0 of int8[7, 5]"),
-        ("DequantizeLinear<axis = 2>(i, b, z)", "a scale or zero point int8[9] for axis 2 of int8[n, s, 7]"),
-        ("com.microsoft.MatMulIntegerToFloat(i, w, a, b)", "float32[7] for axes of 5"),
+        ("DequantizeLinear<axis = 2>(i, b, z)", "a zero point int8[9] beside a scale float32[7]"),
+        ("com.microsoft.MatMulIntegerToFloat(i, w, a, b)", "float32[7] is neither one number nor [1, 5]"),
+        ("DequantizeLinear<axis = 0>(w, b, e)", "a zero point int8[] beside a scale float32[7]"),
+        ("DequantizeLinear(w, r)", "a scale or zero point float32[1, 1] for axis 1"),
+        ("MatMulInteger(w, v, , f)", "int8[1, 2] is neither one number nor [1, 3]"),
+        ("com.microsoft.QLinearSigmoid(w, b, e, a, e)", "float32[7] is neither one number nor []"),
         ("com.microsoft.DynamicQuantizeMatMul(x, w, d, , c)", "a bias float32[9] for 5 features"),
     ],
 )
@@ -349,12 +353,12 @@ def test_calls_over_which_onnx_ends_the_process(call) -> None:
         (
             "uint8[4, 8] a, float[3] s, uint8 z, uint8[8, 5] b, float t",
             "QLinearMatMul(a, s, z, b, t, z, t, z)",
-            "a scale or zero point float32[3] for axes of 4",
+            "a scale or zero point float32[3] is neither one number nor [4, 1]",
         ),
         (
             "uint8[1, 2, 5, 5] a, float s, uint8 z, uint8[4, 2, 3, 3] b, float[2] t",
             "QLinearConv(a, s, z, b, t, z, s, z)",
-            "a scale or zero point float32[2] for axes of 4",
+            "a scale or zero point float32[2] is neither one number nor [4]",
         ),
         ("float[7, 2, 3] a, float[2, 20, 3] b, float[1, 20, 5] c", "LSTM(a, b, c)", "[2, 20, 3], [1, 20, 5]"),
     ],
@@ -367,3 +371,11 @@ def test_attention_of_keys_and_values_in_other_heads() -> None:
     text = "g (float[2, 4, 8, 16] q, float[2, 2, 8, 16] k, float[2, 4, 8, 16] v) => (y) { y = Attention(q, k, v) }"
     report = analyze(Program(parser.parse_model(HEAD.replace("21", "23") + text)).graph(Origin()))
     assert report.diagnostics[0].code == "GF118"
+
+
+@pytest.mark.parametrize(("opset", "parameter", "fits"), [(18, "g", True), (21, "g", False), (21, "c", True)])
+def test_scales_of_groups_are_of_groups_before_version_21(opset: int, parameter: str, fits: bool) -> None:
+    call = f"GroupNormalization<num_groups = 2>(x, {parameter}, {parameter})"
+    text = f"g (float[1, 6, 5] x, float[2] g, float[6] c) => (y) {{ y = {call} }}"
+    model = parser.parse_model(f'<ir_version: 10, opset_import: ["": {opset}]> {text}')
+    assert (analyze(Program(model).graph(Origin())).coverage.unknown == 0) is fits

@@ -118,6 +118,12 @@ def test_squeeze_of_axes_that_only_data_tells():
         price("onnx.Squeeze.13", t(2, 3), ints(0))
 
 
+def test_squeeze_of_no_axes():
+    assert shapes(price("onnx.Squeeze.13", t(2, 3), ints())) == [(2, 3)]
+    with pytest.raises(RuleError, match="onnxruntime all"):  # ONNX's reference keeps the axis of one
+        price("onnx.Squeeze.13", t(1, 3), ints())
+
+
 @pytest.mark.parametrize(
     "shape, axes, expected",
     [
