@@ -125,7 +125,10 @@ class TensorType(Record, frozen=True):
         return out if self.stored is None else replace(out, stored=dim_min(self.stored, out.numel))
 
     def __str__(self) -> str:
-        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+        sizes = (
+            "?" if size.endswith("?')") else size for size in map(str, self.shape)
+        )  # of data: Symbol('a?')
+        return f"{self.dtype}[{', '.join(sizes)}]"
 
 
 class PartType(TensorType, frozen=True):

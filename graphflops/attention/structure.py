@@ -192,6 +192,22 @@ def join(p: Evaluator[Any], step: Step, at: Indices) -> Any:
     return found
 
 
+def pad(p: Evaluator[Any], step: Step, at: Indices) -> Any:
+    """One number around a tensor; PyTorch counts the axes from the last."""
+    pads, shape, inner, edges = p.number(step.argument("pads")), _source(p, step).shape, list(at), []
+    if step.operator.is_onnx or step.argument("mode", "constant") != "constant":
+        return None
+    for axis, (before, after) in enumerate(zip(pads[::2], pads[1::2], strict=True), start=1):
+        if (before, after) != (0, 0):
+            inner[-axis] = at[-axis] + -before
+            edges.append(p.domain.between(inner[-axis], 0, shape[-axis]))
+    found = _of(p, step, p.clipped(tuple(inner), shape))
+    around = p.cast(step, p.operand(step.argument("value") or 0, ()))
+    for inside in edges:
+        found = p.domain.choose(inside, found, around)
+    return found
+
+
 def stack(p: Evaluator[Any], step: Step, at: Indices) -> Any:
     """Several tensors side by side along a new axis."""
     axis, found = _axis(p, step, len(at)), None
@@ -276,7 +292,7 @@ FUNCTIONS: dict[str, Follow] = {
     **dict.fromkeys(("reshape", "flatten", "unflatten", "ravel"), reshape),
     "slice": part, "narrow": part, "flip": flip, "repeat": tiled, "index": index, "select": index_select,
     "index_select": index_select, "embedding": partial(index_select, name="weight"),
-    "gather": gather, "gather_nd": gather_nd, "flat_apply": flat_apply, "cat": join, "stack": stack,
+    "gather": gather, "gather_nd": gather_nd, "flat_apply": flat_apply, "cat": join, "stack": stack, "pad": pad,
     "slice_scatter": scatter, "select_scatter": scatter, "arange": arange, "eye": eye,
     **dict.fromkeys(("triu", "tril", "trilu"), triangle),
 }  # fmt: skip

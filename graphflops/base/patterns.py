@@ -1,13 +1,18 @@
-"""Patterns of module paths, operators and files; matching takes at most quadratic time."""
+"""Trees of modules by path; patterns of module paths, operators and files, whose matching takes at most quadratic time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _OUTERMOST = 100  # modules around one, whose paths together take quadratic memory
 DEEPEST = 100  # components of a path in a tree; what goes on past them counts as the last one
-Module = TypeVar("Module")
+Module = TypeVar("Module", bound="ModuleNode")
 
 
 def modules_around(path: str) -> list[str]:
@@ -16,13 +21,34 @@ def modules_around(path: str) -> list[str]:
     return [".".join(parts[:end]) for end in range(1, len(parts))]
 
 
-def module_at(tree: dict[str, Module], path: str, make: Callable[[Module, str, str], Module]) -> Module:
-    """The module at a path of a tree. make: gives the one in a module by name and path, made where there is none."""
+class ModuleNode(Struct, eq=False):
+    """A module in a tree of modules."""
+
+    name: str
+    path: str
+    parent: Self | None = None
+    type: str = ""  # as the file records it
+    parameters: int = 0  # elements that it holds itself
+    children: dict[str, Self] = {}
+
+    def walk(self) -> Iterator[Self]:
+        """The module and all in it, one before those in it."""
+        waiting = [self]
+        while waiting:
+            module = waiting.pop()
+            yield module
+            waiting += module.children.values()
+
+
+def module_at(tree: dict[str, Module], path: str, types: Mapping[str, str]) -> Module:
+    """The module at a path of a tree, made where there is none. types: of modules, by path."""
     if path not in tree:
         module, so_far = tree[""], ""
         for name in path.split(".", DEEPEST - 1):
             so_far = f"{so_far}.{name}" if so_far else name
-            module = make(module, name, so_far)
+            if name not in module.children:
+                module.children[name] = type(module)(name, so_far, module, types.get(so_far, ""))
+            module = module.children[name]
         tree[path] = module
     return tree[path]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 
-from msgspec import Struct
+from msgspec import field
 
-from graphflops.base.patterns import module_at
+from graphflops.base.patterns import ModuleNode, module_at
 from graphflops.base.units import is_index
 from graphflops.comparison.result import WORK, Figure
 from graphflops.comparison.sizes import Renamed
@@ -16,19 +16,13 @@ from graphflops.dims import Dim
 from graphflops.report import Report
 
 
-class ComparedModule(Struct, eq=False):
+class ComparedModule(ModuleNode):
     """A module of one program, and what is in it."""
 
-    path: str
-    name: str
-    parent: ComparedModule | None
-    type: str = ""  # as the file records it
     kind: str = ""  # without the package, which exporters and moves between files change
-    rows: list[int] = []  # of its own calls in program order
-    calls: list[tuple[int, int]] = []  # (row, kind) of those that cost something
-    parameters: int = 0  # elements that it holds itself
+    rows: list[int] = field(default_factory=list)  # of its own calls in program order
+    calls: list[tuple[int, int]] = field(default_factory=list)  # (row, kind) of those that cost something
     first: int | None = None  # the first of the calls in it, as a row of the report
-    children: dict[str, ComparedModule] = {}
     mark: Hashable = ()  # what its own calls are compared by
     signature: int = -1  # equal for modules that are equal from here down, but for their own names
     size: int = 1  # modules from here down, like the next but one
@@ -39,13 +33,6 @@ class ComparedModule(Struct, eq=False):
     @property
     def numbered(self) -> bool:
         return is_index(self.name)
-
-    def walk(self) -> Iterator[ComparedModule]:
-        stack = [self]
-        while stack:
-            module = stack.pop()
-            yield module
-            stack.extend(module.children.values())
 
     def above(self) -> Iterator[ComparedModule]:
         """The modules around this one, the innermost first."""
@@ -63,15 +50,10 @@ def grown(
     mark: Callable[[ComparedModule], Hashable],
 ) -> ComparedModule:
     """The modules of a report. `signatures` is shared by the programs that are compared."""
-    root = ComparedModule("", "", None, report.modules.get("", ""))
+    root = ComparedModule("", "", type=report.modules.get("", ""))
     by_path = {"": root}
-
-    def made(around: ComparedModule, name: str, path: str) -> ComparedModule:
-        module = ComparedModule(path, name, around, report.modules.get(path, ""))
-        return around.children.setdefault(name, module)
-
     for index, (row, kind) in enumerate(zip(report.rows, kinds, strict=True)):
-        module = module_at(by_path, row.module, made)
+        module = module_at(by_path, row.module, report.modules)
         module.rows.append(index)
         if module.first is None and kind is not None:
             module.first = index
@@ -79,9 +61,9 @@ def grown(
         if kind is not None:
             module.calls.append((index, kind))
     for path, count in parameters.items():
-        module_at(by_path, path, made).parameters += count
+        module_at(by_path, path, report.modules).parameters += count
     for path in report.modules:
-        module_at(by_path, path, made)
+        module_at(by_path, path, report.modules)
     for module in reversed([*root.walk()]):
         _finish(module, signatures, mark)
     return root

@@ -63,7 +63,6 @@ class References:
         # All frames but the innermost that had hidden values when it began its line.
         self.callers: list[Frame] = []
         self.last = -1  # position of the latest call
-        self.modules: list[tuple[int, int]] = []  # first and last call of each run of a module
         self.own = module_variables(nodes)
         self.results = [tuple(filter(None, node.outputs)) for node in nodes]
         self.last_read = {value: place for place, read in enumerate(self.reads) for value in read}
@@ -96,7 +95,6 @@ class References:
         self.leave(0, len(self.nodes) - 1)
         for values, last in (held for variable in self.tuples for held in self.beside[variable]):
             self.hold(values, last)
-        self.hold_arguments()
         used = {self.memory_of.get(value, value): place for value, place in self.last_read.items()}
         longer = [name for name, last in self.assumed.items() if last >= self.until[name]]
         return Lifetimes(self.until, frozenset(x for x in longer if used.get(x, -1) < self.assumed[x]))
@@ -163,8 +161,12 @@ class References:
                 self.frames[-1].beside = tuple(value for values in held for value in values)
             for name in [*frame.variables]:
                 self.unbind(frame, name, last)
-            if frame.line.function == "forward" and frame.entered > 0:
-                self.modules.append((frame.entered, last))
+            if (
+                frame.line.function == "forward"
+            ):  # what its module is given from outside lives until it returns
+                first = frame.entered
+                read = {value for values in self.reads[first : last + 1] for value in values}
+                self.hold([value for value in read if self.made.get(value, first) < first], last)
 
     def unbind(self, frame: Frame, name: str, last: int) -> None:
         """A variable no longer holds what it held, from the call after `last` on."""
@@ -318,19 +320,3 @@ class References:
         frame.hidden.update(self.results[place])
         self.hold([frame.locals.pop(node.op, "")], self.last)
         frame.locals.update((node.op, name) for name in self.results[place] if self.readers[name] > 1)
-
-    def hold_arguments(self) -> None:
-        """What a module is given from outside lives until its forward returns."""
-        modules = self.modules[::-1]  # each before those inside of it
-        inner = [-1] * len(self.nodes)  # by call, the innermost module
-        around: list[int] = []  # by module, the one around it
-        for number, (first, last) in enumerate(modules):
-            around.append(inner[first])
-            inner[first : last + 1] = [number] * (last + 1 - first)
-        for read, number in zip(self.reads, inner, strict=True):
-            for value in read if number >= 0 else ():
-                made, holder = self.made.get(value), number
-                if made is not None and made < modules[holder][0]:
-                    while around[holder] >= 0 and made < modules[around[holder]][0]:
-                        holder = around[holder]
-                    self.hold((value,), modules[holder][1])

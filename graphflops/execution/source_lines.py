@@ -37,7 +37,7 @@ _CONTINUING = (*".+-*/@%&|^<>=)]}", "if ", "else ", "and ", "or ", "for ")
 _BINDING = re.compile(r"^[^][(){}=#'\"]*([])])\s*=(?!=)")  # the end of targets that stand on lines above
 # By how they end: several names in brackets, or an element of what a variable holds.
 _BOUND_ABOVE = {")": ("#0", "#1"), "]": ("#0[]",)}
-# Words of the operators that Python's symbols call (`1 / x` multiplies a reciprocal), and the kinds of others.
+# Words of the operators that Python's symbols call (`1 / x` multiplies a reciprocal).
 _WORDS: dict[type[ast.AST], tuple[str, ...]] = {
     ast.Add: ("add",),
     ast.Sub: ("sub", "rsub"),
@@ -46,14 +46,6 @@ _WORDS: dict[type[ast.AST], tuple[str, ...]] = {
     ast.Pow: ("pow",),
     ast.MatMult: ("matmul",),
     ast.USub: ("neg",),
-}
-_KINDS: dict[type[ast.AST], tuple[str, ...]] = {
-    ast.BinOp: ("elementwise", "logic"),
-    ast.UnaryOp: ("elementwise", "logic"),
-    ast.Compare: ("comparison",),
-    ast.MatMult: ("product",),
-    ast.Subscript: ("view", "gather"),
-    ast.Attribute: ("view",),  # it has many names: `x.T`
 }
 _CASTS = frozenset({"to", "float", "half", "bfloat16", "double", "type", "type_as", "long", "int", "bool"})
 _JOINS = ("cat", "stack")  # how names of torch's functions end that join tensors
@@ -143,7 +135,6 @@ class Statement(Struct, frozen=True):
     given: tuple[str, ...] = ()  # the variables that its first call gets, "" for other operands
     joins: bool = False  # it joins what a variable's list holds
     called: frozenset[str] = frozenset()  # words of operators, and of modules: `.conv` of `self.conv`
-    kinds: frozenset[str] = frozenset()  # of operators that its symbols call
     runs_last: tuple[str, ...] = ()  # the word of what it runs last, "" for what a variable holds
     times: int = 0  # how often that is spelled
     # And of the variable in each `1 + x`, which is one more if it holds a tensor.
@@ -151,20 +142,18 @@ class Statement(Struct, frozen=True):
 
     def role(self, op: str, child: str = "") -> tuple[bool, bool]:
         """Whether it spells an operator, or `child`, the module in its own that the call is part of, and runs that last."""
-        return _role(self.called, self.kinds, self.runs_last, "" if child else op, child)
+        return _role(self.called, self.runs_last, "" if child else op, child)
 
 
 @lru_cache(maxsize=4096)
-def _role(
-    called: frozenset[str], kinds: frozenset[str], runs_last: tuple[str, ...], op: str, child: str
-) -> tuple[bool, bool]:
+def _role(called: frozenset[str], runs_last: tuple[str, ...], op: str, child: str) -> tuple[bool, bool]:
     if child:
         words = _module_words(child)
         is_spelled = not called.isdisjoint(words)
         return is_spelled, not {*words, *[""] * (not is_spelled)}.isdisjoint(runs_last)
     last, spelled = tuple(filter(None, runs_last)), operator(op)
     word = "to" if spelled.kind == "cast" else spelled.word.strip("_")
-    return word in called or spelled.kind in kinds, word.startswith(last)
+    return word in called, word.startswith(last)
 
 
 def _module_words(path: str) -> tuple[str, str]:
@@ -297,7 +286,6 @@ def _statement(tree: ast.stmt, own: str) -> Statement:
     subscripts = [part for part in parts if isinstance(part, ast.Subscript)]
     elements = [part.value for part in subscripts if isinstance(part.slice, ast.Constant)]
     returned = [part.id for part in getattr(value, "elts", ()) if isinstance(part, ast.Name)]
-    callees = [part.func for part in parts if isinstance(part, ast.Call)]
     joined = [part for part, spelled in words.items() if any(word.endswith(_JOINS) for word in spelled)]
     return Statement(
         is_piece=isinstance(tree, (ast.Expr, ast.For)) and not targets,
@@ -308,7 +296,6 @@ def _statement(tree: ast.stmt, own: str) -> Statement:
         given=_given(_first_call(value)),
         joins=any(any(_given(part)[:1]) for part in joined),
         called=frozenset(word for spelled in words.values() for word in spelled if word),
-        kinds=frozenset(kind for part in parts if part not in callees for kind in _KINDS.get(type(part), ())),
         runs_last=words[last],
         times=turns * (1 + len(alike) - len(numbers)),
         or_numbers=tuple(

@@ -76,9 +76,7 @@ class Op(Record, frozen=True):
     in_order: bool = True  # a loop over what a reduction reads visits one row after the other
     instructions: int = 2  # for each element, as inductor counts them
     numbers: tuple[float, ...] = ()  # constants in them, which a kernel has once
-    computes: tuple[
-        Op, ...
-    ] = ()  # what makes results that it reads which are not stored: parts of its kernel
+    computes: tuple[Op, ...] = ()  # what makes what it reads of its own kernel, where that is not stored
 
     @property
     def is_fusible(self) -> bool:

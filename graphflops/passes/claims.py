@@ -246,7 +246,8 @@ class FallbackTypes:
             listed = f"{some} and {rest} more values" if rest > 0 else some
             found.append(diagnostic("GF110", "", f"the types of {listed} are {_SOURCES[source]}"))
         if self.outdated:
-            text = f"what the file declares of {len(self.outdated)} values is out of date: {self.outdated[0]}"
+            more = f", and {len(self.outdated) - 1} more values" if len(self.outdated) > 1 else ""
+            text = f"what the file declares is out of date: {self.outdated[0]}{more}"
             found.append(diagnostic("GF213", "", text))
         return found
 

@@ -12,9 +12,9 @@ from functools import cached_property
 from math import inf
 from typing import NamedTuple
 
-from msgspec import Struct, field
+from msgspec import field
 
-from graphflops.base.patterns import module_at
+from graphflops.base.patterns import ModuleNode, module_at
 from graphflops.base.record import Record
 from graphflops.base.units import is_index, spans
 from graphflops.cost import QUANTITIES, Cost
@@ -151,23 +151,10 @@ class Line(Record, frozen=True):
     first: str | None = None  # the path of the first of them; None for a part of a module
 
 
-class TreeModule(Struct, eq=False):
-    """A module with the calls made in itself, by kind, and the parameters it holds itself."""
+class TreeModule(ModuleNode):
+    """A module with the calls made in itself, by kind."""
 
-    name: str
-    path: str
-    type: str = ""
     own: Counts = field(default_factory=dict)
-    parameters: int = 0
-    children: dict[str, TreeModule] = field(default_factory=dict)
-
-    def walk(self) -> Iterator[TreeModule]:
-        """The module and all in it, one before those in it."""
-        waiting = [self]
-        while waiting:
-            module = waiting.pop()
-            yield module
-            waiting += module.children.values()
 
 
 Totals = tuple[Counts, int]  # calls by kind, and parameters
@@ -190,21 +177,17 @@ class Tree:
         self.shapes: dict[Hashable, int] = {}  # by types, names, costs and parameters, submodules included
         self.totals: list[Totals] = []  # by number of the shape
         self.shape_of: dict[TreeModule, int] = {}
-        root = self.root = TreeModule("", "", report.modules.get("", ""))
+        root = self.root = TreeModule("", "", type=report.modules.get("", ""))
         by_path = self.by_path = {"": root}
-
-        def made(around: TreeModule, name: str, path: str) -> TreeModule:
-            return around.children.setdefault(name, TreeModule(name, path, report.modules.get(path, "")))
-
         works = [idle or one.state == "unknown" or bool(one.forward or one.backward) for one in ledger.kinds]
         for path, counts in ledger.counts(lambda row: row.module).items():
             own = {kind: times for kind, times in counts.items() if works[kind]}
-            module_at(by_path, path, made).own = own
+            module_at(by_path, path, report.modules).own = own
         for row in report.rows:
             module = by_path[row.module]
             module.type = module.type or row.module_type
         for path, parameters in report.parameter_modules.items():
-            module_at(by_path, path, made).parameters += parameters
+            module_at(by_path, path, report.modules).parameters += parameters
         self._shape(root)
 
     def lines(self, depth: int | None = None, most: int | None = None) -> list[Line]:

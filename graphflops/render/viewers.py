@@ -12,9 +12,10 @@ from itertools import groupby
 from typing import Any
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import field
 
 from graphflops.base.aligned import equal_at_start
+from graphflops.base.patterns import ModuleNode, module_at
 from graphflops.base.units import exact, interval, is_index, spans
 from graphflops.budget.measure import TOP, Measures
 from graphflops.cost import QUANTITIES, REPORTED, Cost
@@ -206,15 +207,14 @@ _UNITS = {
 _FORMULA = 2_000  # characters of a formula; a longer one is cut in the middle
 
 
-class _Module(Struct):
-    """What is said of a module's own calls and parameters, and the modules in it by name."""
+class _Module(ModuleNode):
+    """A module with what is said of its own calls and parameters."""
 
     texts: list[str] = field(default_factory=list)
-    inside: dict[str, _Module] = field(default_factory=dict)
 
     def lines(self) -> tuple[str, ...]:
         """The texts, each behind its path from here; of numbered modules alike only those of the first."""
-        of = {name: module.lines() for name, module in self.inside.items()}
+        of = {name: module.lines() for name, module in self.children.items()}
         alike = grouped((lines, int(name)) for name, lines in of.items() if is_index(name))
         most = max(map(len, alike.values()), default=0)
         found = [f" {text}" for text in self.texts]
@@ -269,7 +269,8 @@ def _lines(measures: Measures) -> Iterator[str]:
 
 
 def _program(measures: Measures) -> _Module:
-    top = _Module()
+    top = _Module("", "")
+    by_path = {"": top}
     ledger, rows = measures.ledger, measures.report.rows
     kinds_of = grouped(((row.module, row.op), kind) for row, kind in zip(rows, ledger.of, strict=True))
     for (path, op), found in kinds_of.items():
@@ -280,17 +281,10 @@ def _program(measures: Measures) -> _Module:
             parts.append(f"cost of {count_of(group.unknown, 'call')} unknown")
         work = ", ".join([count_of(group.calls, "call"), *parts]) if parts else ""
         if work:
-            _at(top, path).texts.append(f"{safe(op)}: {work}")
+            module_at(by_path, path, {}).texts.append(f"{safe(op)}: {work}")
     for path, count in measures.report.parameter_modules.items():
-        _at(top, path).texts.append(f"parameters: {exact(count)}")
+        module_at(by_path, path, {}).texts.append(f"parameters: {exact(count)}")
     return top
-
-
-def _at(top: _Module, path: str) -> _Module:
-    module = top
-    for name in path.split(".")[:_DEEPEST_STACK] if path else ():
-        module = module.inside.setdefault(name, _Module())
-    return module
 
 
 def _exact(measures: Measures, quantity: Dim) -> str:

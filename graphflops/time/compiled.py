@@ -222,17 +222,15 @@ class Written:
         except OpenSizeError:
             return None
         reductions = [op for op in planned.members if op.kept]
-        if any(
-            map(self._is_split_scan, reductions)
-        ):  # a block for each row: elements lie in sectors of their own
+        # A block for each row: elements lie in sectors of their own.
+        if any(map(self._is_split_scan, reductions)):
             slow += _AT_POINT * elements * (loads + len(whole))
         if any(op.role == "moments" and not op.is_inner for op in reductions):
             slow += _OUTER_MOMENT * elements
         kept = max([op.kept for op in reductions], default=0)
         rows = Rows(kept, -(-elements // kept), all(op.is_inner for op in reductions)) if kept else None
         found = written_kernel(elements, loads, read, written, slow, rows)
-        is_last = bool(reductions) and all(op.role == "parts" for op in reductions)
-        return replace(found, variant="fused.parts") if is_last else found
+        return replace(found, variant="fused.parts") if {op.role for op in reductions} == {"parts"} else found
 
     def _is_split_scan(self, op: Op) -> bool:
         """Whether blocks share rows that lie along an outer axis, as where these are few (`SplitScan` of inductor)."""
@@ -282,8 +280,7 @@ class Written:
         total = sum(self._bytes(name) for name in whole)
         beside = [(name, read) for name, read in parts.items() if name not in whole]
         total += sum(min(sum(read.values()), self._bytes(name)) for name, read in beside)
-        narrow = [name for name, op in whole.items() if self._bytes(name) < op.elements]
-        each = dict.fromkeys(whole, 1.0) | dict.fromkeys(narrow, _NARROW_LOAD)
+        each = {name: _NARROW_LOAD if self._bytes(name) < op.elements else 1.0 for name, op in whole.items()}
         loads = sum(load * shares.get(name, 1.0) for name, load in each.items())
         loads += sum(len(read) * shares.get(name, 1.0) for name, read in parts.items())
         return loads, total

@@ -149,6 +149,17 @@ def joined(q: int, k: int) -> Mask:
     return torch.cat([torch.ones(q, 2, dtype=torch.bool), (j <= i)[:, : k - 2]], 1)
 
 
+def padded(q: int, k: int) -> Mask:
+    i, j = places(q, k)
+    return functional.pad((j <= i)[:, : k - 2], (1, 1), value=True)
+
+
+def padded_and_cut(q: int, k: int) -> Mask:
+    i, j = places(q, k)
+    bias = torch.zeros(q, k).masked_fill(j > i, float("-inf"))
+    return functional.pad(bias, (1, -1, -1, 1), value=-1e9)
+
+
 def by_head(q: int, k: int) -> Mask:
     i, j = places(q, k)
     return torch.stack([j <= i, j >= i, i == j, i != j])
@@ -167,6 +178,8 @@ FORMULAS: list[Callable[[int, int], Mask]] = [
     window_with_sink,
     either,
     joined,
+    padded,
+    padded_and_cut,
     blocks,
     causal_blocks,
 ]
@@ -182,7 +195,7 @@ NUMBERS: list[Callable[[int, int], Mask]] = [
 ]
 
 
-DECOMPOSED = (prefix_written_in_place, parts_in_place, documents_by_their_lengths, slopes, two_added)
+DECOMPOSED = (padded, prefix_written_in_place, parts_in_place, documents_by_their_lengths, slopes, two_added)
 
 
 def hidden(mask: Mask, q: int = QUERIES, k: int = KEYS) -> int:

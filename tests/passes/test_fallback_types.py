@@ -47,8 +47,18 @@ def test_what_the_file_declares_does_not_count_against_what_is_derived():
     )
     assert result(report) == t(2, 3)
     assert messages(report, "GF213") == [
-        "what the file declares of 1 values is out of date: a is float32[2, 3], declared as float32[9, 9]"
+        "what the file declares is out of date: a is float32[2, 3], declared as float32[9, 9]"
     ]
+
+
+def test_a_declared_size_that_is_left_out_is_a_question_mark():
+    model = parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 21]> g (float[2, 3] x) => (float[2] y) { y = Relu(x) }'
+    )
+    model.graph.output[0].type.tensor_type.shape.dim[0].ClearField("value")
+    report = analyze(Program(model).graph(Origin()))
+    (said,) = messages(report, "GF213")
+    assert said.endswith("y is float32[2, 3], declared as float32[?]")
 
 
 def test_a_call_without_rule_has_the_type_that_the_file_declares():

@@ -31,7 +31,7 @@ from graphflops.dims import (
     where,
 )
 from graphflops.dims.atoms import COMPARISONS
-from graphflops.dims.ratios import SIMPLE
+from graphflops.dims.ratios import SIMPLE, RatioArithmetic
 from graphflops.errors import DimError
 from graphflops.rules import shapes
 from graphflops.rules.shapes import aligned, few, in_type, nested
@@ -151,17 +151,10 @@ def fraction(number: Number) -> tuple[Dim, Dim]:
 
 def quotient(numerator: Dim, denominator: Dim) -> Number:
     """A quotient in lowest terms; an integer if it provably is one."""
-    if denominator == 0:
-        raise ZeroDivisionError
-    if isinstance(denominator, int):
-        if denominator < 0:
-            numerator, denominator = -numerator, -denominator
-        if isinstance(numerator, int):
-            return numerator if denominator == 1 else numerator / denominator
-        common = math.gcd(denominator, *numerator.terms.values())
-        numerator, denominator = floor_div(numerator, common), denominator // common
-    whole = mod(numerator, denominator) == 0
-    return floor_div(numerator, denominator) if whole else call("truediv", numerator, denominator)
+    if isinstance(numerator, int) and isinstance(denominator, int):
+        return numerator / denominator
+    arithmetic = RatioArithmetic()
+    return arithmetic.argument(arithmetic.ratio(numerator, denominator))
 
 
 def _sizes(*numbers: Number) -> list[Dim]:
