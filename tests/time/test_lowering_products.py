@@ -78,7 +78,7 @@ def test_products_with_a_bias_take_as_long_as_on_an_h100(
 ) -> None:
     m, n, k = sizes
     (kernel,) = forward("aten.linear.default", t(m, k), t(n, k), t(n))
-    assert predict(kernel, devices.device("h100")).seconds == pytest.approx(microseconds * 1e-6, rel=0.32)
+    assert predict(kernel, devices.device("h100")).seconds == pytest.approx(microseconds * 1e-6, rel=0.3)
 
 
 def test_a_matrix_that_is_added_is_copied_into_the_result_first() -> None:
