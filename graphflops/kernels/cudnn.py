@@ -37,7 +37,7 @@ from graphflops.kernels.kernel import (
     Rows,
 )
 from graphflops.kernels.kernel import Convolution as Sizes
-from graphflops.kernels.moved import pointwise, put_in_order, sum_to
+from graphflops.kernels.moved import copy_to, pointwise, put_in_order, sum_to
 
 KINDS = {1: "sequence", 3: "volume"}  # by axes; images differ by their windows
 _SPLIT = ("split", "converted_split", "operands_converted_split")
@@ -331,8 +331,10 @@ class Problem(Struct, frozen=True, dict=True):
     def conversion(self, tensor: Tensor) -> list[Kernel]:
         """The conversion of one tensor, or back; channels are padded with zeros first."""
         conv, channels = self.conv, tensor.shape[1]
+        if self.way == "copied":  # rounded as they lie
+            return [copy_to(tensor, tensor)]
         is_weight, is_grouped = tensor is self.weight, conv.groups > 1
-        padded = channels if tensor is self.out or self.way == "copied" else conv.aligned(channels)
+        padded = channels if tensor is self.out else conv.aligned(channels)
         if is_grouped:
             own = {id(self.x): (conv.packed, conv.channels), id(self.out): (conv.packed, conv.results)}
             padded, channels = own.get(id(tensor), (conv.packed**2, conv.weight_elements))

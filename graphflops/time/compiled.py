@@ -111,7 +111,9 @@ class CompiledLauncher(Launcher):
 
     def _own(self, call: PricedCall, op: Op, plan: Plan) -> tuple[Kernel, ...] | None:
         """The kernels of a call that inductor does not write."""
-        kernels = self._lowered(call, plan.execution.layouts, is_backward=op.is_gradient)
+        values, is_copied = plan.execution.values, plan.backward is not None and not op.is_gradient
+        turned = plan.joint.channels_last and is_turned(call, values, is_copied=is_copied)
+        kernels = self._lowered(call, plan.execution.layouts, is_backward=op.is_gradient, is_turned=turned)
         if kernels is None:
             return None
         kind = call.node.operator.kind
@@ -127,16 +129,14 @@ class CompiledLauncher(Launcher):
             return kernels[-1:]
         if kind != "convolution":
             return kernels
-        values = plan.execution.values
-        is_copied = plan.backward is not None and not op.is_gradient
-        if not (plan.joint.channels_last and is_turned(call, values, is_copied=is_copied)):
+        if not turned:
             own = [each for each in kernels if each.family not in _WRITTEN and each.variant != "strided"]
             if own and op.is_gradient and plan.joint.channels_last and is_of_images(call, values):
                 # The gradient of the result has its channels last.
                 size = self.sizes(plan.joint.sizes.get(op.reads[0], 0))
                 own.insert(0, Kernel("copy", own[0].dtype, 0, 0, size, size, variant="strided"))
             return tuple(own)
-        own = [kernel for kernel in kernels if kernel.family not in (*_WRITTEN, "copy")]
+        own = [kernel for kernel in kernels if kernel.family not in _WRITTEN]
         return tuple([part for kernel in own for part in _image_kernels(kernel)])
 
 

@@ -15,11 +15,12 @@ from graphflops.cost import Value, free
 from graphflops.execution.composed_gradients import kernel_calls
 from graphflops.execution.layouts import Layouts, attention_problem
 from graphflops.execution.runs import Runs
+from graphflops.execution.strides import channels_last, row_major
 from graphflops.graph import Node, Step
 from graphflops.kernels.buffers import saved_input_bytes
 from graphflops.kernels.call import ConcreteCall, OpenSizeError, Sizes
 from graphflops.kernels.gradients import backward_kernels, call_kernels
-from graphflops.kernels.kernel import AttentionKernel, Exchange, Kernel
+from graphflops.kernels.kernel import IMAGE_RANK, AttentionKernel, Exchange, Kernel
 from graphflops.kernels.lower import inside_operator
 from graphflops.kernels.moved import Transfer, copy, elementwise, transfer
 from graphflops.kernels.rowwise import loss_kernels
@@ -62,7 +63,7 @@ class Launcher:
         self.records = False  # whether what is lowered runs for gradients
         self.sites: dict[tuple[PricedGraph, bool], _Sites] = {}
         self.kinds: dict[tuple[object, ...], _Site] = {}
-        self.known: dict[tuple[Layouts, bool, bool, int | None], tuple[Kernel, ...] | None] = {}
+        self.known: dict[tuple[Layouts, bool, bool, bool, int | None], tuple[Kernel, ...] | None] = {}
         self.called: dict[_Site, Launches] = {}  # what equal calls have in common in the forward
         self.joined: dict[tuple[Kernel, ...], tuple[Kernel, ...]] = {}
 
@@ -292,16 +293,28 @@ class Launcher:
             problem = replace(problem, is_grouped=True)
         return attention_kernel(problem, layouts.platform).kernel
 
-    def _lowered(self, call: PricedCall, layouts: Layouts, *, is_backward: bool) -> tuple[Kernel, ...] | None:
-        """The kernels of one call in one phase; None where a size is open. Calls of one form are lowered once."""
+    def _lowered(
+        self, call: PricedCall, layouts: Layouts, *, is_backward: bool, is_turned: bool = False
+    ) -> tuple[Kernel, ...] | None:
+        """The kernels of one call in one phase; None where a size is open. Calls of one form are lowered once.
+
+        is_turned: its images have their channels last, however the program lays them.
+        """
         form = layouts.forms.of(call)
         records = self.records and call.node.operator.kind == "attention"  # others run alike for a gradient
-        key = (layouts, records, is_backward, form)
+        key = (layouts, records, is_backward, is_turned, form)
         if form is not None and key in self.known:
             return self.known[key]
         is_copy = layouts.is_copy(next(filter(None, call.node.outputs), None))
         kernel = self._attention_kernel(call, layouts)
-        concrete = ConcreteCall(call, layouts.values, layouts.known, self.sizes, is_copy, kernel)
+        strides = layouts.known
+        if is_turned:
+            shapes = {name: layouts.typed(name).shape for name in call.tensors(layouts.values)}
+            last = channels_last(IMAGE_RANK)
+            strides = {
+                name: row_major(shape, last) for name, shape in shapes.items() if len(shape) == IMAGE_RANK
+            }
+        concrete = ConcreteCall(call, layouts.values, strides, self.sizes, is_copy, kernel)
         lower = backward_kernels if is_backward else call_kernels
         kernels: tuple[Kernel, ...] | None = None
         with suppress(OpenSizeError):
