@@ -199,7 +199,7 @@ class Reconciler:
     ) -> None:
         """Fix the type of each result of a file that records none: the derived one, else the best known."""
         derived = priced.estimate.out
-        if priced.state != "unknown" and len(node.outputs) > len(derived):
+        if priced.state != "unknown" and any(name is not None for name in node.outputs[len(derived) :]):
             self.say("GF105", node, f"rule gives {len(derived)} results, the file names {len(node.outputs)}")
         others: dict[int, Value] | None = None
         for place, name in enumerate(node.outputs):

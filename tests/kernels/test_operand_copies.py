@@ -104,6 +104,6 @@ def test_a_copy_is_made_again_only_for_a_gradient_that_reads_it() -> None:
 
 
 def test_a_matrix_is_copied_once_for_all_matrices_of_the_other() -> None:
-    args = g(64, 64, dtype=BFLOAT16), g(4, 64, 32, dtype=BFLOAT16)
+    args = TensorType((64, 64), BFLOAT16), g(4, 64, 32, dtype=BFLOAT16)
     execution, call = eager("aten.matmul.default", *args, lies={"x0": (256, 2)})
     assert [copy.nbytes for copy in execution.operand_copies(call).values()] == [64 * 64 * 2]

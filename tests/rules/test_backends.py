@@ -83,7 +83,7 @@ SAVED = (BAG_ROWS, BAG_SIZE, CHOSEN)  # bag of each row, rows of each bag, row o
 LENGTHS = t(5, dtype="int64")
 LABELS = t(2, 6, dtype="int64")
 LEARNED = "float32[3, 4] float32[1] float32[1]"
-TABLE, MASKED, FOUND = "float32[10, 3]", "float32[3, 4] bool[3, 4]", "Symbol('unique?')"
+TABLE, MASKED, FOUND = "float32[10, 3]", "float32[3, 4] bool[3, 4]", "?"
 
 
 @pytest.mark.parametrize(
