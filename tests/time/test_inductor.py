@@ -89,8 +89,7 @@ def test_a_norm_an_activation_and_a_residual_are_kernels_between_products():
 def test_images_and_weights_are_copied_to_channels_last():
     loop = "elementwise.fused"
     forward = launcher(Stem(), torch.empty(2, 3, 64, 64)).forward(records=False)
-    # copies of the image and of the weight, which cuDNN rounds to TF32 in copies of its own; the norm and the activation; the
-    # pooling
+    # copies of image and weight, which cuDNN rounds in copies of its own; the norm and the activation; the pooling
     rounded = ["copy.memcpy", "copy.memcpy"]
     assert families(forward) == [loop, loop, *rounded, "convolution", loop, loop]
 
