@@ -125,9 +125,8 @@ class TensorType(Record, frozen=True):
         return out if self.stored is None else replace(out, stored=dim_min(self.stored, out.numel))
 
     def __str__(self) -> str:
-        sizes = (
-            "?" if size.endswith("?')") else size for size in map(str, self.shape)
-        )  # of data: Symbol('a?')
+        # A size that data tell is a Symbol('a?') of a rule, until the loop names it.
+        sizes = ("?" if size.endswith("?')") else size for size in map(str, self.shape))
         return f"{self.dtype}[{', '.join(sizes)}]"
 
 

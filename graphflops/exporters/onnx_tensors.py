@@ -177,10 +177,7 @@ def sparse_of(proto: Any, name: str, complain: Complain) -> TensorType:
     """The type of a sparse tensor: runtimes make it dense when they load the file."""
     stored = tensor_of(proto.values, name, complain)
     whole = TensorType(_sizes(proto, name), stored.dtype)
-    count, indices = (
-        stored.numel,
-        list(proto.indices.dims),
-    )  # one for each number, or one for each of its axes
+    count, indices = stored.numel, list(proto.indices.dims)  # one for each number, or for each of its axes
     if at_least(count, whole.numel + 1) or indices not in ([count], [count, whole.rank]):
         complain(f"sparse tensor {shown(name)} is {whole}, but stores {count} elements at indices {indices}")
     return whole

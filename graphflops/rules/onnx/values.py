@@ -152,7 +152,7 @@ def fraction(number: Number) -> tuple[Dim, Dim]:
 def quotient(numerator: Dim, denominator: Dim) -> Number:
     """A quotient in lowest terms; an integer if it provably is one."""
     if isinstance(numerator, int) and isinstance(denominator, int):
-        return numerator / denominator
+        return numerator if denominator == 1 else numerator / denominator
     arithmetic = RatioArithmetic()
     return arithmetic.argument(arithmetic.ratio(numerator, denominator))
 
