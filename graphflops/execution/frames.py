@@ -161,9 +161,8 @@ class References:
                 self.frames[-1].beside = tuple(value for values in held for value in values)
             for name in [*frame.variables]:
                 self.unbind(frame, name, last)
-            if (
-                frame.line.function == "forward"
-            ):  # what its module is given from outside lives until it returns
+            if frame.line.function == "forward":
+                # What its module is given from outside lives until it returns.
                 first = frame.entered
                 read = {value for values in self.reads[first : last + 1] for value in values}
                 self.hold([value for value in read if self.made.get(value, first) < first], last)

@@ -262,9 +262,8 @@ def _intensity(numbers: Numbers, flops: Dim, moved: Dim) -> str:
 def _peak(report: Report, numbers: Numbers) -> str:
     peak = report.totals
     is_recorded = report.origin.format == "recorded" and report.memory_use
-    weights = (
-        report.memory_use[0].weights if is_recorded else report.parameter_bytes
-    )  # the host may have some
+    # The host may have some.
+    weights = report.memory_use[0].weights if is_recorded else report.parameter_bytes
     parts = [numbers.memory(peak.peak_bytes), f"{numbers.memory(weights)} parameters"]
     if report.buffer_bytes:
         parts.append(f"{memory(report.buffer_bytes)} buffers")

@@ -158,10 +158,9 @@ def _modelled(kernel: Kernel, width: float, rates: Rates, device: Device) -> Tim
         case Rows() as sizes if kernel.family == "decomposition":
             return predict_traffic.decomposition_seconds(sizes, rates)
         case Product() as sizes if peak and "step" in rates:
-            arithmetic = 2 * sizes.m * sizes.n * sizes.k / peak  # few blocks go through k step by step
-            serial = (
-                sizes.k ** rates.get("power", 1.0) * rates["step"] * 1e-9
-            )  # with more parts where it is longer
+            # Few blocks go through k step by step, in more parts where it is longer.
+            arithmetic = 2 * sizes.m * sizes.n * sizes.k / peak
+            serial = sizes.k ** rates.get("power", 1.0) * rates["step"] * 1e-9
             return rates["floor"] * 1e-6 + serial + arithmetic / rates["matrix"], arithmetic, 0.0
         case Product() as sizes if peak:
             problem = predict_products.of_product(sizes, width, peak, moved, is_alone=kernel.is_alone)

@@ -101,9 +101,8 @@ def tf_idf_vectorizer(of: Operands) -> Estimate:
     require(x.rank in (1, 2), f"{shown(x.shape)} is not a sequence of tokens")
     out = TensorType((*x.shape[:-1], max(of.ngram_indexes, default=-1) + 1), FLOAT32)
     lengths = of.max_gram_length - of.min_gram_length + 1
-    spacings = lengths * (skips + 1) - (
-        skips if of.min_gram_length == 1 else 0
-    )  # a single token skips nothing
+    # A single token skips nothing.
+    spacings = lengths * (skips + 1) - (skips if of.min_gram_length == 1 else 0)
     weighted = 0 if of.mode == "TF" else out.numel
     return Estimate((out,), vector_flops=spacings * x.numel + weighted, reads=(x,))
 
