@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -251,6 +250,6 @@ def in_steps(op: Op, joint: JointGraph) -> list[Op]:
         pairs = zip(made, op.outputs, strict=True)
         joint.sizes.update((part, joint.bytes(name) // op.kept * results) for part, name in pairs)
         found.append(replace(op, outputs=made, kept=results, in_order=False))
-        more: dict[str, Any] = {"is_gradient": op.is_gradient, "role": "parts"}
-        op = Op("reduction", op.outputs, made, results, op.row, op.node, op.kept, **more)
+        last = Op("reduction", op.outputs, made, results, op.row, op.node, op.kept, role="parts")
+        op = replace(last, is_gradient=op.is_gradient)
     return [*found, op]

@@ -271,7 +271,7 @@ class Written:
         parts: dict[str, dict[str, int]] = {}
         outside = set(planned.reads)
         for op in planned.members:
-            for name in outside.intersection(op.reads):
+            for name in [read for read in op.reads if read in outside]:  # a sum of floats follows their order
                 if name in op.parts:
                     read = parts.setdefault(name, {})
                     read.update((part, self.sizes(size)) for part, size in op.parts[name].items())
