@@ -114,7 +114,7 @@ def token_ids(report: Report) -> TensorType | None:
 
 
 def _uses(report: Report, inputs: Mapping[str, Named]) -> Iterator[tuple[Use, str, Named]]:
-    """How calls use the values of inputs, at most changed element by element: use, input, and the operand with the values."""
+    """How calls use values of inputs that are at most changed element by element: use, input, operand with the values."""
     computed = {*inputs}  # values that depend on an input
     holds = {name: name for name in inputs}  # by value, the input whose values it holds
     kinds = {op: operator(op).kind for op in {row.op for row in report.rows}}
@@ -205,7 +205,7 @@ def per_item(report: Report, axis: str) -> PerItem:
 
 
 def _items(report: Report, axis: str) -> tuple[int, int | None]:
-    """The entries of an input axis in all samples, and in one sample (None if it is the first axis, which counts samples)."""
+    """The entries of an input axis in all samples, and in one sample; None if it is the first axis, that of samples."""
     places = of_report(report).places(axis)
     infos = [report.symbols[place] for place in places if place in report.symbols]
     axes = {*places, *(place for info in infos for place in info.where if place not in info.computed)}
