@@ -317,7 +317,7 @@ class Problem(Struct, frozen=True, dict=True):
         return [*self.converted(*reads), kernel, *self.converted(writes)]
 
     def converted(self, *tensors: Tensor) -> list[Kernel]:
-        """The kernels that convert these tensors to channels last or back, with padded channels where tensor cores need them."""
+        """The kernels that convert these tensors to channels last or back; tensor cores may need padded channels."""
         conv, is_last = self.conv, self.is_channels_last
         letters = converted(conv, self.phase, is_last)
         wanted = {"x": self.x, "w": self.weight, "o": self.out}

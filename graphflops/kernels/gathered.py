@@ -99,8 +99,7 @@ def added_sorted(call: ConcreteCall, table: Tensor, out: Tensor) -> list[Kernel]
     """The kernels that add gradients to a table's rows in the order of sorted indices, which are assumed to be random.
 
     For an embedding, a warp adds up to ten gradients of a row, and then the partial sums; with few rows it adds all at once.
-    For an index, a warp adds all gradients of a row one after the other (EmbeddingBackwardKernel.cu and Indexing.cu of
-    ATen).
+    For an index, it adds all of a row one after the other (EmbeddingBackwardKernel.cu and Indexing.cu of ATen).
     """
     is_index = call.operator.name == "index"
     columns = prod(table.shape[1:])
