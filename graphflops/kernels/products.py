@@ -85,7 +85,7 @@ def _way(sizes: Product) -> str:
 
 
 def product(call: ConcreteCall) -> list[Kernel]:
-    """The product, after the copies that it needs; a separate kernel adds a bias if the operand's rows are not contiguous."""
+    """The product after the copies that it needs; if the operand is not contiguous, a separate kernel adds the bias."""
     problem = problem_of(call)
     if problem is None:
         return []
@@ -116,8 +116,7 @@ def product(call: ConcreteCall) -> list[Kernel]:
 def _of_groups(call: ConcreteCall, problem: Problem) -> list[Kernel]:
     """One kernel multiplies the rows of each group by the group's matrix; another finds where groups begin.
 
-    Which groups have rows depends on data. The number of matrices read is the expected number of groups with rows if each
-    row falls into any group with equal probability.
+    Which groups have rows depends on data: the matrices read are as many as expected if rows fall into groups at random.
     """
     weight = max(call.operands, key=lambda operand: operand.rank)
     groups, rows = max(weight.shape[0], 1), problem.sizes.m
