@@ -1,9 +1,9 @@
-"""Gradients of calls: what they cost and read, which a training step computes, and what checkpoints run again for them.
+"""Gradients of calls: what they cost and read, which of them a training step computes, and what checkpoints recompute.
 
-A checkpoint is a module that the user names, a call of `torch.utils.checkpoint` that the recorded lines of code show, or a
-checkpointed graph that an export holds as one operator; its calls then stand in the program itself.
-`torch.utils.checkpoint` keeps what goes into a checkpoint. When the first gradient needs a value from inside, it runs the
-calls again up to the last one that keeps a value for its gradient; these values are then kept until they are read.
+A checkpoint is a module that the user names, a call of `torch.utils.checkpoint` in the recorded lines of code, or a
+checkpointed graph that an export holds as one operator, whose calls then replace it in the program.
+`torch.utils.checkpoint` saves the inputs of a checkpoint. When the first gradient needs a value from inside, the calls run
+again, up to the last call that saves a value for its gradient; these values then stay until they are read.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from graphflops.training import matched
 def gradient(rule: Rule, arguments: Mapping[str, Any], estimate: Estimate) -> Estimate | None:
     """The estimate of the backward of one call; None if no operand wants a gradient.
 
-    Without a rule of its own: for a product the forward's matrix work once per wanted factor, otherwise the forward's vector
-    work once per wanted operand; a view's gradient is a view.
+    Without a rule of its own, a product costs the forward's matrix work once per wanted factor, any other call the forward's
+    vector work once per wanted operand; a view's gradient is a view.
     """
     wanted = frozenset(name for name, value in arguments.items() if _wanting(value))
     results = [value for value in estimate.out if isinstance(value, TensorType)]
