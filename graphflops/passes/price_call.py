@@ -228,7 +228,7 @@ def matrix_dtype(estimate: Estimate) -> str:
 
 
 def converts(op: Op, x: Any) -> bool:
-    """Whether an operator converts from or to few bits: a cast or product does if its operand is integers of at most a byte."""
+    """Whether an operator converts from or to few bits: a cast or product of integers of at most a byte does."""
     if op.kind not in ("cast", "product", "convolution"):
         return op.kind == "quantisation"
     return isinstance(x, TensorType) and x.dtype.bits <= _BYTE and x.dtype.kind in ("int", "uint")
