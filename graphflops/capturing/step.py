@@ -117,7 +117,7 @@ def _recorded(factory: Callable[..., Any], axes: Mesh, rank: int) -> RecordedSte
 
 @contextlib.contextmanager
 def _uncollected() -> Iterator[None]:
-    """No garbage is collected within this context: when that runs and what it frees is random; it takes a tenth of the time."""
+    """Within this context no garbage is collected, because when that runs is random, and it takes a tenth of the time."""
     was_collecting = gc.isenabled()
     gc.disable()
     try:
