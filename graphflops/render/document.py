@@ -106,7 +106,7 @@ class Document(Record, frozen=True):
     """The parts of a result. Parts that a format does not write are not made."""
 
     tables: Iterable[TextTable]  # for people
-    notes: Iterable[str] = ()  # below the tables
+    notes: Iterable[str] = ()  # below the headline on a terminal, else below the tables
     headline: str = ""  # the first line; "" for none
     exact: Callable[[], Listing] = lambda: Listing((), ())  # the figures for a spreadsheet
     data: Callable[[], Any] | None = None  # for programs, where `exact` is not all
