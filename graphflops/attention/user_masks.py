@@ -62,7 +62,7 @@ def parse(text: str) -> Stated:
     """The mask that a text states. Raises ModelError for other texts."""
     found = _SPELLING.fullmatch(text.strip())
     if found is None:
-        raise ModelError(f"{shown(text)!r} says nothing of a mask: {KINDS}")
+        raise ModelError(f"{shown(text)!r} is no mask: write {KINDS}")
     if found[4]:
         whole, _, part = found[5].partition(".")
         length = int(whole or 0) * _WHOLE + int((part + "0" * 12)[:12])
@@ -93,4 +93,4 @@ def refuse_unused(masks: Iterable[str], used: set[str]) -> None:
     """Raise ModelError for a stated mask of an input that masks nothing."""
     for name in masks:
         if name not in used:
-            raise ModelError(f"--mask {shown(name)}: no attention is found that it masks")
+            raise ModelError(f"--mask {shown(name)}: it masks no attention that was found")

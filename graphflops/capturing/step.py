@@ -34,8 +34,8 @@ _ADVICE = {
     "FlexAttention": "flex_attention is not recorded: let the factory use scaled_dot_product_attention",
     "_pack_padded_sequence": "packed sequences are not recorded: let the factory give padded ones",
     "shape_env must not be None": "jagged tensors are not recorded: let the factory pad them",
-    "_set_forward_pass_work_handle": "join of DDP is not recorded: leave it out, all ranks have as many inputs here",
-    "PipeliningMetadataError": "no other rank tells shapes here: give PipelineStage input_args and output_args",
+    "_set_forward_pass_work_handle": "join of DDP is not recorded: leave it out, since all ranks have as many inputs here",
+    "PipeliningMetadataError": "no rank tells another its shapes here: give PipelineStage input_args and output_args",
     "UnsupportedOperatorException: c10d": "this torch has no collectives without data: record with a later one",
 }
 

@@ -262,7 +262,7 @@ def complete(profile: Device) -> Device:
 def substitution(profile: Device, *, has_launches: bool) -> str:
     """What predictions for a device take from others, in words; "" for nothing. has_launches: a CPU launches kernels."""
     if profile.kind == "tpu":
-        own = "memory and time are those of a GPU of its bandwidth and peak, without the memory of a driver"
+        own = "memory and time are those of a GPU with its bandwidth and peak, without a driver's memory"
         return f"{profile.name} does not run PyTorch's CUDA kernels: {own}"
     figures = {
         "the memory of the driver": profile.context_bytes is None and profile.kind == "gpu",

@@ -215,7 +215,7 @@ def ordered(nodes: Sequence[Any], visible: Callable[[str], bool]) -> Iterator[Ca
     except CycleError as error:
         stuck = calls[min(error.args[1])].node
         name = shown(checked(stuck.name or stuck.op_type))
-        raise FileError(f"{name} uses what is made of its own results: the graph has a circle") from None
+        raise FileError(f"{name} depends on its own results: the graph has a cycle") from None
     order = []
     while waiting.is_active():
         for index in waiting.get_ready():

@@ -45,7 +45,7 @@ from graphflops.ops.operator import operator, orders
 from graphflops.tensor import DTYPES, TensorType, flat
 
 _GUESSES = "the step reads numbers from its data, which a recording lacks: they are taken to be 1, masks to choose all"
-_COMPILED = "parts are for torch.compile: they are recorded as they run without it, call by call"
+_COMPILED = "parts are meant for torch.compile: they are recorded as they run without it, call by call"
 _LARGEST = 2**48  # of sizes, strides and bytes
 
 
@@ -201,7 +201,7 @@ def _check(step: RecordedStep) -> None:
     require(calls > 0, "the step has no call")
     for memory in step.storages:
         is_there = -1 <= memory.first <= memory.last < calls
-        require(is_there, f"memory {memory.name} is let go before it is there")
+        require(is_there, f"memory {memory.name} is freed before it is allocated")
         require(0 <= memory.bytes <= _LARGEST, f"memory {memory.name} has {memory.bytes} bytes")
     for index, value in enumerate(step.values):
         require(0 <= value.storage < storages, f"value {index} lies in no memory")
@@ -278,7 +278,7 @@ def _check_mesh(step: RecordedStep) -> None:
     for group in step.groups:
         ranks = set(group.ranks)
         are_there = len(ranks) == len(group.ranks) > 0 and all(0 <= rank < devices for rank in ranks)
-        require(are_there, f"group {group.name} has ranks that are none")
+        require(are_there, f"group {group.name} does not list ranks of the mesh, each once")
         along = group.axis.split("+") if group.axis else []
         is_of_axes = not along or (
             axes.keys() >= {*along}

@@ -185,7 +185,8 @@ def check_memory(step: RecordedStep) -> None:
             require(is_there, f"call {place} uses memory {memory.name}, which is not there")
         is_copy = copies_between(op, call.kwargs)
         require(
-            is_copy or _is_on_one_side(step, call, made), f"call {place} computes on the host and beside it"
+            is_copy or _is_on_one_side(step, call, made),
+            f"call {place} computes on the host and on the device",
         )
         if op.writes_operands or op.dialect in _WRITING:
             _check_written(step, call, place, op, made)

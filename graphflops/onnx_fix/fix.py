@@ -232,7 +232,7 @@ def _refuse(before: Audit) -> None:
         is_binary = onnx.form_of(file.read(512)) == "binary"
     proto, _ = onnx.opened(before.path)
     if problem:
-        problem += ": mend by hand what the audit calls an error"
+        problem += ": first correct what the audit calls an error"
     elif not is_binary:
         problem = "is text: store the model as binary"
     elif proto.training_info or proto.graph.sparse_initializer:

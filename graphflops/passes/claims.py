@@ -184,7 +184,7 @@ def _is_asserted(graph: Graph, sizes: Container[str | None], number: int) -> boo
 _KNOWN = (TensorType, SequenceType, OptionalType)
 _MOST_NAMES = 3  # in one diagnostic
 _FEW = 64  # elements of an integer tensor that sizes may be computed from
-_SOURCES = {"declared": "known from what the file declares alone", "unknown": "not known"}
+_SOURCES = {"declared": "known only from what the file declares", "unknown": "not known"}
 
 
 class FallbackTypes:

@@ -27,7 +27,7 @@ _MOST_TERMS, _MOST_DEGREE, _MOST_DEPTH = 24, 8, 12  # of a size; a larger expres
 _LARGEST_NUMBER = 2**64  # coefficient in a size
 _BYTE = 8  # bits
 _LARGEST_SIZE, _LARGEST_COST, _MOST_AXES = 2**128, 2**512, 256
-RANKLESS = "not even the number of axes of an operand is known, here and in calls that this one leads to"
+RANKLESS = "an operand has an unknown number of axes, here or in calls that depend on this one"
 
 
 class Priced(Record, frozen=True, dict=True):

@@ -108,6 +108,6 @@ def say_unfused(program: PricedProgram, separate: PricedProgram) -> None:
     moved, peak = told(separate.main.cost.moved_bytes), told(memory_use(separate).forward.bytes)
     text = (
         f"{more - calls:,} calls that convert or scale quantized values, or lie between such calls, are parts of those that"
-        f" runtimes fuse them with; where each runs by itself, {moved} are read and written and the peak is {peak}"
+        f" runtimes fuse them with; if each runs by itself, {moved} are read and written and the peak is {peak}"
     )
     program.notes.say("GF126", "", text)

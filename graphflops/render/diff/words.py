@@ -78,7 +78,7 @@ def ledger_lines(comparison: Comparison, *, verbose: bool = False) -> list[str]:
         told = listed(names, len(entry.names) if verbose else _NAMES)
         lines.append(f"{_STATUS[entry.status]}: {_ledger_words(entry)} ({told})")
     rest = len(entries) - len(shown)
-    return [*lines, f"and {rest:,} more kinds of differences, explained (-v lists them)"] if rest else lines
+    return [*lines, f"and {rest:,} more explained kinds of differences (-v lists them)"] if rest else lines
 
 
 # What an entry counts, and what is said about it.
@@ -288,7 +288,7 @@ def _general(comparison: Comparison) -> Iterator[str]:
     if comparison.export and (masked.before == 0) != (masked.after == 0):
         ours, theirs = before_after("masked_flops", masked)
         side, hidden = ("second", ours) if masked.after == 0 else ("first", theirs)
-        yield f"that a mask makes {hidden} of the FLOPs needless cannot be seen in the {side}"
+        yield f"a mask makes {hidden} of the FLOPs unnecessary, which cannot be seen in the {side}"
 
 
 def growths(comparison: Comparison, quantities: Iterable[str] = ("matrix_flops",)) -> Iterator[str]:

@@ -82,11 +82,11 @@ def section(points: Sequence[Point], said: Sequence[str] = (), price_per_hour: f
 
 
 def _notes(points: Sequence[Point], undrawn: int) -> Iterator[str]:
-    yield "At these sizes, whatever is set below; all others as they were when the report was made."
+    yield "The fields below do not change these points; all other sizes are those of the report."
     if undrawn:
         yield f"{count_of(undrawn, 'more curve')} would not be distinguishable: the table has them."
     if any(amount(point) is None for point in points for _, amount, _ in _QUANTITIES):
-        yield "? is what another size decides that has no value: --dim gives it one."
+        yield "? depends on another size, which has no value: give it with --dim."
     if len(points) > _MOST_LINES:
         yield f"The first {_MOST_LINES} of {len(points):,} points: --format csv writes all of them."
 
