@@ -25,19 +25,19 @@ class Reader(Record, frozen=True):
 
     name: str  # the format's name in reports, and the name of its module in this folder
     suffixes: tuple[str, ...]  # of its files; the first is the one that models are usually stored under
-    # What such a file begins with, or has at the offset. (): not enough to identify it, so the module's `recognises(head)`
-    # looks at the first 512 bytes.
+    # Bytes that such a file has at `offset`, any one of them. (): no fixed bytes identify the format, so the module's
+    # `recognises(head)` looks at the first 512 bytes.
     magic: tuple[bytes, ...] = ()
     offset: int = 0
 
     def recognises(self, head: bytes) -> bool:
-        """True if a file that begins so holds such a model."""
+        """True if a file with these first bytes is of this format."""
         if self.magic:
             return head.startswith(self.magic, self.offset)
         return bool(self._function("recognises")(head))
 
     def read(self, path: Path, model: str | None, **options: Any) -> Graph:
-        """The program in a file. model: which one of several. options: those that this reader takes."""
+        """The program in a file. model: which one, if the file holds several. options: those that this reader takes."""
         graph: Graph = self._function("read")(path, model, **options)
         return graph
 
@@ -55,15 +55,15 @@ MODEL_SUFFIXES = tuple(reader.suffixes[0] for reader in READERS)
 
 
 def recognised(head: bytes) -> Reader | None:
-    """The reader of files that begin so."""
+    """The reader of files with these first bytes; None if there is none."""
     return next((reader for reader in READERS if reader.recognises(head)), None)
 
 
 def load(path: Path | str, model: str | None = None, mesh: Mapping[str, int] | None = None) -> Graph:
     """The program in a file.
 
-    model: which program of an archive that holds several. mesh: sizes of axes on which a recorded step is to be.
-    Raises FileError, in one line, for anything that no reader reads, ModelError for a mesh that the step cannot have.
+    model: which program of an archive that holds several. mesh: for a recorded step, the sizes of its mesh's axes.
+    Raises FileError, in one line, for a file that no reader reads, and ModelError for a mesh that the step cannot have.
     """
     path = regular_file(path)
     reader = reader_of(path)
@@ -73,7 +73,7 @@ def load(path: Path | str, model: str | None = None, mesh: Mapping[str, int] | N
 
 
 def reader_of(path: Path) -> Reader:
-    """The reader of a file; for a file that no reader recognises, one that refuses it and says what it is."""
+    """The reader of a file. If none recognises the file, the reader of its suffix: it refuses the file and says why."""
     with in_one_line(shown(str(path))), path.open("rb") as file:
         head = file.read(_HEAD)
     by_suffix = (reader for reader in READERS if path.suffix in reader.suffixes)

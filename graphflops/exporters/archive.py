@@ -47,7 +47,7 @@ _ONNX_FIELDS = frozenset(b"\x12\x1a\x22\x2a\x32\x3a\x42\x72")
 
 
 def kind_of(head: bytes) -> str:
-    """The kind of a file by its first bytes: "zip", "onnx", "json", or "" for anything else."""
+    """The kind of a file, by its first bytes: "zip", "onnx", "json", or "" for anything else."""
     if head.startswith((b"PK\x03\x04", b"PK\x05\x06")):
         return "zip"
     if len(head) > 2 and head[0] == 0x08 and 0 < head[1] < 0x40 and head[2] in _ONNX_FIELDS:
@@ -56,7 +56,7 @@ def kind_of(head: bytes) -> str:
 
 
 def refusal(head: bytes) -> str:
-    """Why a file that begins so is not a model, and what to do, in one line."""
+    """Why a file with these first bytes is not a model, and what to do, in one line."""
     kind = kind_of(head)
     if kind == "onnx":
         return "is an ONNX model, which this reader does not read: give a .pt2 that torch.export.save wrote"
@@ -100,7 +100,7 @@ class Archive:
         self._file.close()
 
     def within(self, name: str) -> Archive:
-        """The archive that a member is; its contents are read only where they are packed."""
+        """A member that is an archive itself, opened; it is read as a whole only if it is compressed."""
         found = self._members[name]
         inner = object.__new__(Archive)
         inner.path = self.path
@@ -120,7 +120,7 @@ class Archive:
         return None if member.method == DEFLATED else member.start
 
     def read(self, name: str, most: int = MAX_MEMBER_BYTES) -> bytes:
-        """Contents of one member, checked against its size and checksum. most: the largest size that is read, in bytes."""
+        """Contents of one member, checked against its size and checksum. most: bytes; a larger member is refused."""
         found = self._members[name]
         member = f"{self}: member {shown(name)}"
         if found.size > most:
@@ -157,14 +157,14 @@ class _Part:
         return found
 
     def close(self) -> None:
-        """Leave the whole file open."""
+        """Does nothing: the outer file stays open."""
 
 
 class Pages:
     """The bytes of an open file by offset, with one page in memory at a time.
 
-    A memory mapping would do the same, but its untouched neighbours count as the process's memory: for a file of weights,
-    much of it.
+    A memory mapping would do the same, but the system maps the neighbours of each page that is read, and all of them count
+    as the process's memory: for a file of weights, much of the file.
     """
 
     def __init__(self, file: BinaryIO, size: int) -> None:

@@ -1,4 +1,4 @@
-"""Reads an `ExportedProgram` in memory, as its saved file would be read; and exports a module.
+"""Reads an `ExportedProgram` in memory, with the same result as from its saved file; and exports modules.
 
 This is the only reader that imports torch, from 2.6 on. It walks the fx graph itself rather than torch's
 serializer, so programs that torch cannot save (flex attention with a block mask, scalars carried by a loop)
@@ -47,10 +47,10 @@ def capture(
     """Exports a module with `torch.export`. Its tensors may be real, fake, or on the meta device.
 
     args, kwargs: example inputs. dynamic_shapes: as `torch.export.export` takes it.
-    joint: forward and backward in one program of core operators, as torch differentiates it. The loss is the module's
-        result if that is one number, else the sum of its results.
-    runtime_asserts: what torch cannot prove of open axes becomes a check in the program, not an error (from torch 2.8 on).
-    Inputs are made fake, or moved to the meta device, if the parameters are.
+    joint: export forward and backward as one program of core operators. The loss is the module's result if that is one
+        number, else the sum of its results.
+    runtime_asserts: conditions on open axes that torch cannot prove become checks in the program, not errors (torch 2.8 on).
+    If the parameters are fake, or on the meta device, the inputs are made so too.
     """
     if joint:
         from torch.export.experimental import _export_forward_backward
@@ -130,12 +130,12 @@ def from_exported_program(exported: torch.export.ExportedProgram) -> Graph:
 
 
 def from_graph_module(module: fx.GraphModule, name: str) -> Graph:
-    """A traced function as a Graph; tensors that it holds are its last inputs."""
+    """A traced function as a Graph. Tensors that it holds become inputs, after its own."""
     return Scope(Program(), module).region(name)
 
 
 def _shared_weights(program: torch.export.ExportedProgram) -> dict[str, str]:
-    """Parameters and buffers that share memory with an earlier one, by qualified name: that one's name."""
+    """For each parameter or buffer that shares memory with an earlier one, the name of the earlier one."""
     first: dict[Any, str] = {}
     shared: dict[str, str] = {}
     for spec in program.graph_signature.input_specs:

@@ -29,7 +29,7 @@ class Program:
         self._memories: dict[int, memoryview] = {}
 
     def contents(self, tensors: Mapping[str, Any]) -> Callable[[str], Stored | None]:
-        """A function from an input's name to its contents; `tensors` are by input name."""
+        """A function that returns the contents of an input by its name. tensors: by name of the input."""
 
         def contents(name: str) -> Stored | None:
             tensor = tensors.get(name)
@@ -129,7 +129,7 @@ class Scope:
         self.constants: list[Input] = []
         self.tensors: dict[str, Any] = {}  # what the constants hold
         self._refs: dict[str, Ref] = {}
-        self._same: dict[str, str] = {}  # by name of a repeated getitem: the first of the same result
+        self._same: dict[str, str] = {}  # by name of a repeated getitem: the first getitem of the same result
 
     def region(self, name: str) -> Graph:
         inputs = []
@@ -154,7 +154,7 @@ class Scope:
         self.types[entry.name] = known
 
     def nodes(self) -> tuple[Node, ...]:
-        """All calls in program order; a `getitem` of results is folded into its call, as in a saved program."""
+        """All calls in program order. A `getitem` is no call here: it names a result of its call, as in a saved program."""
         calls = []
         for node in self.module.graph.nodes:
             if node.op == "get_attr":
@@ -166,7 +166,7 @@ class Scope:
         return tuple(calls)
 
     def constant(self, node: fx.Node) -> None:
-        """Makes a tensor that the graph refers to by attribute an input of role `constant`."""
+        """Adds an input of role `constant` for a tensor that the graph reads as an attribute."""
         held = attribute_of(self.module, str(node.target))
         value = node.meta.get("val")
         value = held if value is None else value
@@ -195,9 +195,9 @@ class Scope:
     # Results
 
     def outputs(self, node: fx.Node | None, name: str, value: Any) -> Iterable[str | None]:
-        """Names of results, flat, as in a saved program: that of a `getitem`, else `NAME_unused_1`.
+        """Names of results, flat, as in a saved program: the name of the `getitem` that reads it, else `NAME_unused_1`.
 
-        node: what gives them, a call or a `getitem` of one; None for a list that nothing uses.
+        node: the call that returns them, or a `getitem` of a list that it returns; None for a list that nothing uses.
         """
         if not isinstance(value, (tuple, list, dict)):
             if value is not None:
@@ -264,7 +264,7 @@ class Scope:
         return self._refs.setdefault(name, Ref(name))
 
     def nested(self, target: str) -> Graph:
-        """A graph that is an argument; the same attribute is the same Graph each time."""
+        """A graph that is an argument. Each attribute is read once and gives one Graph."""
         key, graphs = (id(self.module), target), self.program.graphs
         if key not in graphs:
             graphs[key] = Scope(self.program, attribute_of(self.module, target)).region(target)

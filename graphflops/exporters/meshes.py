@@ -1,8 +1,8 @@
-"""A recorded step on other sizes of its mesh: recordings on several meshes give its numbers as formulas of the axes' sizes.
+"""Computes a recorded step for other sizes of its mesh: recordings on several meshes give its numbers as formulas.
 
-Along an axis of n devices, a number is a + b n or a + b / n; for several axes, a sum of products of these. It is a part of a
-size, a whole size, or a number of devices; or the root of such a number, as for divisors of norms. Two sizes of each axis,
-in every combination, determine a and b; a recording on third sizes selects the formula, and checks that one fits.
+Along an axis of n devices, a number is a + b n or a + b / n; for several axes, it is a sum of products of these. It is a
+shard of a size, a whole size, a number of devices, or the root of such a number, as divisors of norms are. Recordings at two
+sizes of each axis, in every combination, determine a and b. One more, at third sizes, selects the formula and confirms it.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from graphflops.exporters.step_file import (
 from graphflops.graph import Storage
 
 LARGEST = 2**20  # devices of a mesh
-_LEAST = 2  # devices of an axis: one device exchanges nothing, so its calls are others
+_LEAST = 2  # devices of an axis: a single device exchanges nothing, so a step on it has other calls
 
 
 class _Tree(NamedTuple):
-    """A step without the numbering of its parts: a value is identified by what makes it, as `[maker, place]`."""
+    """A step whose values are not numbered: the input or call that makes a value identifies it, as `[maker, place]`."""
 
     values: list[list[Any]]  # by maker, an input or a call
-    storages: list[list[Any]]  # the fields of each; so are the next two
+    storages: list[list[Any]]  # here and below: the fields of each entry
     inputs: list[list[Any]]
     calls: list[list[Any]]
 
 
 def samples(axes: Mapping[str, int], chosen: Sequence[str]) -> list[dict[str, int]]:
-    """The meshes on which a step must be recorded so that the sizes of chosen axes are open; the first is the given one."""
+    """The meshes on which a step must be recorded to leave the sizes of chosen axes open; the first is `axes` itself."""
     chosen = [name for name in axes if name in chosen]
     others = {name: _others(axes[name]) for name in chosen}
     corners = product(*((axes[name], others[name][0]) for name in chosen))
@@ -50,16 +50,16 @@ def samples(axes: Mapping[str, int], chosen: Sequence[str]) -> list[dict[str, in
 
 
 def _others(size: int) -> tuple[int, int]:
-    """Two further sizes of an axis, smaller ones where there are: what divides by a size divides by its parts."""
+    """Two more sizes of an axis, smaller if possible: a tensor that divides by a size also divides by its factors."""
     if size % 4 == 0 and size // 4 >= _LEAST:
         return size // 2, size // 4
     return (size // 2, 2 * size) if size % 2 == 0 and size // 2 >= _LEAST else (2 * size, 4 * size)
 
 
 def at_mesh(steps: Sequence[RecordedStep], axes: Mapping[str, int]) -> RecordedStep:
-    """The step as a recording on a mesh of these sizes would have it; an axis that is not given has its recorded size.
+    """The step as it would be recorded on a mesh of these sizes. An axis that is not given keeps its recorded size.
 
-    steps: on the meshes of `samples`. Raises ModelError, in one line, if sizes do not divide, or if calls depend on sizes.
+    steps: recorded on the meshes of `samples`. Raises ModelError if a size does not divide, or if calls depend on the mesh.
     """
     first = steps[0]
     recorded = dict(first.axes)
@@ -74,7 +74,7 @@ def at_mesh(steps: Sequence[RecordedStep], axes: Mapping[str, int]) -> RecordedS
             raise ModelError(f"--mesh {name}={size}: other calls run there than were recorded: record it so")
     wanted = {**recorded, **axes}
     if wanted == recorded:
-        return first  # also where the calls depend on the mesh
+        return first  # even if the calls depend on the mesh
     for step in steps[1:]:
         if len(step.calls) != len(first.calls):
             raise ModelError(
@@ -100,7 +100,7 @@ def _fixed(step: RecordedStep) -> tuple[Any, ...]:
 
 
 def _tree(step: RecordedStep) -> _Tree:
-    """A step as a tree that can be compared with those of other meshes."""
+    """A step as a tree, which can be compared with the trees of the step on other meshes."""
     held = to_builtins(step)
     maker = {value: -1 - place for place, (value, *_) in enumerate(held["inputs"])}
     maker |= {x: place for place, call in enumerate(step.calls) for x in call.results if x is not None}
@@ -116,7 +116,7 @@ def _tree(step: RecordedStep) -> _Tree:
     groups = {group.name: place for place, group in enumerate(step.groups)}
     numbered: dict[str, Any] = {f"v{number}": place for number, place in enumerate(places)}
 
-    def placed(given: Any) -> Any:  # places in the tree for values, and places in the list for groups
+    def placed(given: Any) -> Any:  # replaces values by their places in the tree, groups by those in the list
         if isinstance(given, str):
             return {"g": groups[given]} if given in groups else given
         return {"v": places[given["v"]]} if isinstance(given, dict) and "v" in given else given
@@ -132,7 +132,7 @@ def _tree(step: RecordedStep) -> _Tree:
 
 
 def _each(given: Any, change: Callable[[Any], Any]) -> Any:
-    """An argument, or each item of nested lists, changed."""
+    """Applies `change` to an argument, or to each item of nested lists."""
     return [_each(item, change) for item in given] if isinstance(given, list) else change(given)
 
 
@@ -169,7 +169,7 @@ def _step(tree: _Tree, first: RecordedStep, axes: Mapping[str, int]) -> Recorded
 
 
 def ranks_along(axes: Mapping[str, int], along: str, rank: int = 0) -> list[int]:
-    """The ranks, in order, of a rank's group along axes of its mesh, `dp+tp`; "": of the rank alone."""
+    """The ranks of a rank's group along axes of the mesh, such as `dp+tp`, in order; for "", the rank alone."""
     names = [*axes]
     strides = {name: prod(axes[inner] for inner in names[place + 1 :]) for place, name in enumerate(names)}
     chosen = [name for name in names if name in along.split("+")]
@@ -179,14 +179,14 @@ def ranks_along(axes: Mapping[str, int], along: str, rank: int = 0) -> list[int]
 
 
 class _Numbers:
-    """The numbers of a step on one mesh, from those on others."""
+    """Computes the numbers of a step on the wanted mesh from its numbers on the recorded ones."""
 
     def __init__(self, meshes: Sequence[Mapping[str, int]], wanted: Mapping[str, int]) -> None:
         *corners, checked = meshes
         chosen = [name for name in checked if checked[name] != corners[0][name]]
         self.here, self.there = (_said([(x, mesh[x]) for x in chosen]) for mesh in (corners[0], wanted))
         sizes = {name: (corners[0][name], corners[-1][name]) for name in chosen}
-        # By formula: the weight of each corner at the checked mesh, and at the wanted one.
+        # For each formula: the weights of the corners at the mesh that checks it, and at the wanted mesh.
         self.formulas = [
             tuple(_weights(dict(zip(chosen, powers, strict=True)), sizes, at) for at in (checked, wanted))
             for powers in product((1, -1), repeat=len(chosen))
@@ -219,7 +219,7 @@ class _Numbers:
         return found
 
     def merged(self, parts: Sequence[Any]) -> Any:
-        """What is in the same place on the wanted mesh."""
+        """The entry for the wanted mesh, from the entries in its place on the recorded ones."""
         first = parts[0]
         if all(part == first and type(part) is type(first) for part in parts):
             return first
@@ -234,7 +234,7 @@ class _Numbers:
         raise self._refusal("is another on each mesh")
 
     def _repeated(self, parts: Sequence[list[Any]]) -> Iterator[Any]:
-        """A list with an entry for each device of an axis: entries are the same, or follow one another by equal steps."""
+        """A list with one entry per device of an axis: all entries are equal, or each differs from the last by one step."""
         number = self._number(tuple(map(len, parts)))
         if min(map(len, parts)) < _LEAST or number < 0:
             raise self._refusal("has a list of another length on each mesh")
@@ -247,7 +247,7 @@ class _Numbers:
             yield self._after(start, following, turn)
 
     def _after(self, start: Any, following: Any, turns: int) -> Any:
-        """What comes `turns` steps after the start."""
+        """The entry that comes `turns` entries after the first, `start`."""
         if start == following:
             return start
         if type(start) is int and type(following) is int:
@@ -274,7 +274,7 @@ class _Numbers:
         return self.known[values]
 
     def _wanted(self, values: Iterable[Fraction]) -> set[Fraction]:
-        """The values on the wanted mesh, by the formulas that the checked mesh confirms."""
+        """The values on the wanted mesh, by each formula that gives the right value on the last recorded mesh."""
         *corners, checked = values
         return {_total(corners, there) for here, there in self.formulas if _total(corners, here) == checked}
 
@@ -285,7 +285,7 @@ class _Numbers:
 def _weights(
     powers: Mapping[str, int], sizes: Mapping[str, tuple[int, int]], at: Mapping[str, int]
 ) -> list[Fraction]:
-    """How much each corner adds to a number at a mesh, where the number is linear in each size to its power."""
+    """The weight of each corner's number in the number at the mesh `at`: linear interpolation in size ** power by axis."""
     pairs = []
     for name, power in powers.items():
         first, second, here = (Fraction(size) ** power for size in (*sizes[name], at[name]))

@@ -31,29 +31,29 @@ _CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1f]")
 
 
 def recognises(head: bytes) -> bool:
-    """True if a file that begins so holds an ONNX model."""
+    """True if a file with these first bytes holds an ONNX model."""
     return bool(form_of(head))
 
 
 def form_of(head: bytes) -> str:
-    """The form in which a file that begins so holds an ONNX model; "" where it holds none."""
+    """The form of the ONNX model in a file with these first bytes; "" if there is no model."""
     if _SYNTAX.match(head):
         return "text"
     if _JSON.match(head):
         return "json"
     if _PROTOTEXT.match(head):
         return "prototext"
-    # ir_version comes first in what protobuf writes; other fields may where a file was put together by hand.
+    # protobuf writes ir_version first; a file that was put together by hand may begin with another field.
     return "binary" if head[:1] in _FIRST_FIELDS and _CONTROL.search(head[:64]) else ""
 
 
 def read(path: Path | str, model: str | None = None) -> Graph:
-    """The program in an ONNX file, which holds one: `model` chooses nothing. Raises FileError, in one line, for others."""
+    """The program in an ONNX file, which holds only one, so `model` is ignored. Raises FileError for any other file."""
     return graph_of(*opened(path))
 
 
 def opened(path: Path | str) -> tuple[Any, Origin]:
-    """The ModelProto in a file, without weights, and where it came from. Raises FileError, in one line, for other files."""
+    """The ModelProto in a file, without weights, and its origin. Raises FileError, in one line, for any other file."""
     path = regular_file(path)
     with in_one_line(shown(str(path))):
         with path.open("rb") as file:
@@ -90,7 +90,7 @@ def graph_of(model: Any, origin: Origin) -> Graph:
 
 
 def _decoded(data: bytes, form: str) -> Any:
-    """The ModelProto that bytes of that form hold."""
+    """The ModelProto in bytes of this form."""
     if form == "binary":
         try:
             return onnx_proto.messages().ModelProto.FromString(data)
@@ -110,7 +110,7 @@ def _decoded(data: bytes, form: str) -> Any:
             return parser.parse_model(data.decode())
         except UnicodeDecodeError:
             raise FileError("is not UTF-8") from None
-        # it is not strict about which
+        # the parser raises any of these for malformed text
         except (parser.ParseError, IndexError, RuntimeError, ValueError) as error:
             said = error.args[0] if error.args else ""
             said = said.decode(errors="replace") if isinstance(said, bytes) else str(said)
@@ -123,7 +123,7 @@ def _decoded(data: bytes, form: str) -> Any:
         raise FileError(f"is not the {what} of an ONNX model: {shown(str(error), 300)}") from None
 
 
-# Modules of protobuf, the option by which they pass over fields that they do not know, and what a form is called.
+# By form: protobuf's module for it, that module's option to skip unknown fields, and the form's name.
 _OF_PROTOBUF = {
     "json": ("json_format", "ignore_unknown_fields", "JSON"),
     "prototext": ("text_format", "allow_unknown_field", "text"),

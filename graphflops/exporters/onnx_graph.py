@@ -1,7 +1,7 @@
-"""A ModelProto as a Graph: names made unique, functions written out, bodies of control flow as nested graphs.
+"""A ModelProto as a Graph: names are made unique, functions inlined, and bodies of control flow become nested graphs.
 
-Stored tensors, with those of nested graphs and of Constant nodes, are inputs of the whole program. Nested graphs capture
-them like any other outer value.
+All stored tensors, also those of nested graphs and of Constant nodes, are inputs of the whole program. Nested graphs
+capture them like any other outer value.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ _DIFFER = "readers differ in which of the two counts"
 
 
 class Program:
-    """Reads one model. `graph()` is to be called once."""
+    """Reads one model. Call `graph()` once."""
 
     def __init__(self, model: Any) -> None:
         self.model = model
         self.sizes = Sizes()
         self.places = OnnxPlaces()
         self.names = onnx_scope.Names()
-        # None for the many files that define no function.
+        # None if the file defines no function, as most do.
         self.functions = onnx_scope.Functions(model.functions) if model.functions else None
         self.inputs: list[Input] = []
         self.types: dict[str, Type | Scalar] = {}
@@ -57,7 +57,7 @@ class Program:
         self._operators: dict[tuple[str, str, int | None], str] = {}
         self._memory: dict[Hashable, str] = {}
         self._protos: dict[str, tuple[Any, str]] = {}  # see onnx_tensors.stored
-        self._calls: dict[Graph, int] = {}  # in a nested graph, and in those nested in it
+        self._calls: dict[Graph, int] = {}  # number of calls in a nested graph, with those nested in it
         self._constants: dict[bytes, TensorType] = {}
         self._notes: dict[str, list[Note]] = {}
         self._evidence: dict[str, Evidence] = {}
@@ -101,7 +101,7 @@ class Program:
         )
 
     def note(self, code: str, node: str, message: str) -> None:
-        """Keep what the user should know, of each kind a few."""
+        """Keep a note for the user, up to a maximum for each code."""
         said = self._notes.setdefault(code, [])
         if len(said) < _MOST_NOTES:
             said.append(Note(code, node, message))
@@ -111,8 +111,8 @@ class Program:
     def store(self, proto: Any, scope: Scope, targets: Mapping[str, str], defaults: frozenset[str]) -> None:
         """Make the stored tensors of a graph inputs of the program.
 
-        defaults: those that a caller may replace, so that no size, branch or trip count follows from their contents. (An
-        attention mask counts as stored.)
+        defaults: stored tensors that a caller may replace, so their contents decide no size, branch or trip count. (An
+        attention mask is still read from its stored contents.)
         """
         complain = partial(self.note, "GF210", "")
         for tensor in proto.initializer:
@@ -132,7 +132,7 @@ class Program:
     def store_one(
         self, name: str, typed: TensorType, role: InputRole, scope: Scope, target: str, memory: Hashable
     ) -> str:
-        """Make a stored tensor an input of the program; its name there."""
+        """Make a stored tensor an input of the program; return its unique name."""
         unique = self.names.define(name, scope, "a stored tensor", self.root)
         shared = self._memory.setdefault((memory, typed.dtype, typed.shape), target) if memory else target
         self.inputs.append(Input(unique, role, target, "" if shared == target else shared))
@@ -140,14 +140,14 @@ class Program:
         return unique
 
     def constant(self, call: Call, scope: Scope) -> bool:
-        """Make the contents of a Constant node an input of the program; False if the node does not state them."""
+        """Make the contents of a Constant node an input of the program. Returns False if the node does not hold them."""
         outputs = call.node.output[:]
         if len(outputs) != 1:
             return False
         name = outputs[0]
         held = onnx_proto.named_once(call.attributes, call.node.name or name)
         if any(attribute.ref_attr_name for attribute in call.attributes):
-            return False  # of a function, whose caller gives the value
+            return False  # in a function whose caller gives the value
         key = b"".join([attribute.SerializeToString() for attribute in held.values()])
         typed = self._constants.get(key)  # equal small ones are one object
         if typed is None:
@@ -178,14 +178,14 @@ class Program:
         return tuple(outputs)
 
     def declare(self, values: Iterable[Any], scope: Scope) -> None:
-        """Keep the types that the file states of values."""
+        """Keep the types that the file declares for values."""
         for value in values:
             known = scope.names.get(value.name)
             if known is not None:
                 scope.body.declared.setdefault(known.name, value)
 
     def nested(self, proto: Any, scope: Scope, name: str) -> Graph:
-        """A graph in an attribute of a call. name: of the attribute."""
+        """A graph in an attribute of a call. name: the attribute's, used if the graph has none."""
         name = onnx_proto.checked(proto.name or name)
         body = onnx_scope.Body(scope.body)
         inner = replace(scope, body=body, names={}, around=scope, wanted={})
@@ -210,7 +210,7 @@ class Program:
         return graph
 
     def finished(self, body: onnx_scope.Body) -> tuple[Node, ...]:
-        """The calls of a graph, results that nobody uses marked; one without a used result keeps its first."""
+        """The calls of a graph. Unused results become None, but a call with no used result keeps its first."""
         used = self.names.used
         for place, node in enumerate(body.nodes):
             if len(node.outputs) > 1 and not all(name in used for name in node.outputs):
@@ -222,7 +222,7 @@ class Program:
     # Calls
 
     def call(self, call: Call, scope: Scope) -> None:
-        """Read a call: a Constant is a stored tensor, a function is written out, any other is one node."""
+        """Read a call: a Constant becomes a stored tensor, a call of a function is inlined, any other becomes one node."""
         proto, names = call.node, self.names
         domain, kind = onnx_scope.domain_of(proto.domain), proto.op_type
         if kind == "Constant" and not domain and self.constant(call, scope):
@@ -277,7 +277,7 @@ class Program:
         name: str,
         place: tuple[str, str, str],
     ) -> None:
-        """Put a function's calls in the place of a call of it."""
+        """Inline a function: put the calls of its body in place of one call of it."""
         given = self.attributes(call.attributes, scope, name)
         results = [pair for pair in zip(function.outputs, call.node.output[:], strict=False) if pair[1]]
         inner = Scope(
@@ -313,7 +313,7 @@ class Program:
         }
 
     def attribute(self, proto: Any, scope: Scope, node: str) -> tuple[Argument, ...]:
-        """The value of an attribute; () for a function's attribute that is not given."""
+        """The value of an attribute, in a tuple; () if it refers to a function's attribute that the caller left out."""
         kind = onnx_proto.kind_of(proto)
         if proto.ref_attr_name:
             if not scope.call:
@@ -321,7 +321,7 @@ class Program:
                 raise FileError(f"{shown(node)} {taken} of a function that it is not in")
             if self.functions is None or proto.ref_attr_name not in scope.attributes:
                 return ()
-            # the value that the function's caller gives; a graph is captured, and counted, once more
+            # The function's caller gives the value. Each use of a graph counts its calls and captures its values again.
             value: Any = scope.attributes[proto.ref_attr_name]
             for graph in onnx_proto.graphs_in(value):
                 self.functions.count(self._calls[graph])

@@ -1,9 +1,9 @@
-"""The module of each call of an ONNX file, if the file does not record it, or records another one.
+"""Finds the module of each call of an ONNX file where the file records none, or a wrong one.
 
-The evidence for a call's module may be recorded in metadata; rewritten, if an exporter's optimizer replaced calls by this
-one; named, by a name such as `/blocks/blocks.0/fc/MatMul`; or missing, for calls that a quantizer added. A parameter's name
-contains its module. So it decides for calls that were rewritten or have no module, and completes a path from a name. Other
-calls without a module inherit that of their neighbours.
+A call's module is "recorded" in metadata; "rewritten" if an exporter's optimizer replaced other calls by this one; "named"
+by the call's name, such as `/blocks/blocks.0/fc/MatMul`; or unknown ("none") for calls that a quantizer added. A parameter's
+name contains its module. It decides for calls that were rewritten or have no module, and completes a path from a call's
+name. Other calls without a module inherit that of their neighbours.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _REPEATED = re.compile(r"(.+)_\d+", re.ASCII)  # the scope of a second call of o
 
 
 class Placement:
-    """The modules of a program's calls. evidence: by name of a call, the evidence for its module; else it is recorded."""
+    """The modules of a program's calls. evidence: by name of a call, how its module is known; "recorded" if not listed."""
 
     def __init__(
         self, nodes: Sequence[Node], inputs: Sequence[Input], evidence: Mapping[str, Evidence]
@@ -44,13 +44,13 @@ class Placement:
             elif self._how(node) == "rewritten":
                 own = node.module
                 self.elsewhere.update(name for name in used if rewritten.setdefault(name, own) != own)
-        # Modules as recorded or named, and those that a parameter's name decides.
+        # The module that a parameter's name decides, else the one that is recorded or named.
         self.modules = {
             node.name: (self._by_weight(node) if self._how(node) in ("rewritten", "none") else "")
             or node.module
             for node in nodes
         }
-        # paths read off names as whole paths, with enclosing modules that only names of parameters show
+        # Completes paths from names of calls by enclosing modules that only names of parameters show.
         whole: dict[str, str] = {}
         owners = set(self.stored.values())
         for node in nodes:
@@ -66,7 +66,7 @@ class Placement:
         return self.evidence.get(node.name, "recorded")
 
     def _second_calls(self) -> dict[str, str]:
-        """By path of a module's second call (`head.0_1`), the path of its first call, which uses the same parameters."""
+        """By path of a module's second call (`head.0_1`): the path of its first call, which uses the same parameters."""
         uses: dict[str, set[str]] = {}
         for node in self.nodes:
             if self._how(node) == "named":
@@ -85,11 +85,11 @@ class Placement:
         return found
 
     def _by_weight(self, node: Node) -> str:
-        """The module of the parameter that a call uses; "" where calls of other modules use the parameter too."""
+        """The module of the parameter that a call uses; "" if calls of other modules use the parameter too."""
         for name in self.operands[node.name]:
             if name.endswith(_SCALES):
                 continue
-            # the stored tensor itself, or what the value is the dequantized form of, by the name that onnxruntime gives it
+            # The operand is a stored tensor, or the dequantized form of one, which onnxruntime's name of it shows.
             base = unquantized(name)
             forms = (self.stored[form] for form in (f"{base}_quantized", base) if form in self.stored)
             owner = self.stored.get(name) or next(forms, "")
@@ -98,14 +98,14 @@ class Placement:
         return ""
 
     def _rename(self, paths: Mapping[str, str]) -> None:
-        """Replace the beginnings of paths read off names."""
+        """Replace prefixes of those paths that come from names of calls."""
         if paths:
             named = [node.name for node in self.nodes if self._how(node) == "named"]
             known = {path: renamed(path, paths) for path in {self.modules[name] for name in named}}
             self.modules.update((name, known[self.modules[name]]) for name in named)
 
     def _inherit(self) -> None:
-        """Modules of calls without evidence, the last first: a call serves what uses its results."""
+        """Give each call without a module that of the calls that use its results or make its operands: the deeper one."""
         open_ = [node for node in self.nodes if self._how(node) == "none" and not self.modules[node.name]]
         makers = {name: node for node in self.nodes for name in node.outputs if name is not None}
         after: dict[str, str | None] = {}
@@ -119,7 +119,7 @@ class Placement:
             self.modules[node.name] = max((after[node.name] or "", before[node.name]), key=_depth)
 
     def _used_by(self, node: Node, after: Mapping[str, str | None]) -> str | None:
-        """The module that uses a call's results: of an added bias the bias's, else the one around a layer."""
+        """The module that uses a call's results: that of an addition of a bias; of a layer, the module around it."""
         for user in (user for name in node.outputs for user in self.users.get(name or "", ())):
             if user.name not in after:
                 is_bias = user.operator.name == "add" and self._has_weight(user)
@@ -129,7 +129,7 @@ class Placement:
         return None
 
     def _around(self, node: Node) -> str:
-        """The module that calls the layer of a call with parameters; of another call its own module."""
+        """The module around the layer, for a call with parameters; any other call's own module."""
         module = self.modules[node.name]
         return module.rpartition(".")[0] if self._has_weight(node) else module
 
@@ -138,7 +138,7 @@ class Placement:
         return bool(module) and any(self.stored.get(name) == module for name in self.operands[node.name])
 
     def owned(self, entry: Input) -> Input:
-        """An input; a stored tensor whose name an exporter made up belongs to the module of its first call."""
+        """The input. A stored tensor whose name an exporter made up is put in the module of the first call that uses it."""
         base, users = unquantized(entry.target), self.users.get(entry.name)
         is_made_up = entry.role != "user" and not _PARAMETER.fullmatch(base) and _GENERATED.fullmatch(base)
         if not is_made_up or not users:
@@ -167,7 +167,7 @@ def placed(
         kind = node.module_type if path == node.module else types.get(path, "")
         changed = replace(node, module=path, module_type=kind) if path != node.module else node
         found.append(_with_nested(changed, moved))
-    # Paths read off names may have nothing under them any more.
+    # A path from names of calls may have no call left under it.
     gone = {prefix for before, after in moved.items() if before != after for prefix in _prefixes(before)}
     alive = {prefix for path in paths.values() for prefix in _prefixes(path)} if gone else set()
     empty = {path for path in gone - alive if path in modules}
@@ -176,7 +176,7 @@ def placed(
 
 
 def _with_nested(node: Node, moved: Mapping[str, str]) -> Node:
-    """The call, the calls of graphs in its attributes under their new paths."""
+    """The call, with new module paths for the calls of graphs in its attributes."""
     if not any(isinstance(value, Graph) for _, value in node.kwargs):
         return node
 
@@ -190,7 +190,7 @@ def _with_nested(node: Node, moved: Mapping[str, str]) -> Node:
 
 
 def renamed(path: str, paths: Mapping[str, str]) -> str:
-    """The path with its longest beginning that has another name replaced."""
+    """The path with its longest prefix that is in `paths` replaced."""
     for prefix in reversed(_prefixes(path)):
         if prefix in paths:
             return paths[prefix] + path[len(prefix) :]
@@ -198,7 +198,7 @@ def renamed(path: str, paths: Mapping[str, str]) -> str:
 
 
 def _aligned(path: Sequence[str], owner: Sequence[str]) -> dict[str, str]:
-    """By each beginning of a path, that of the parameter's module; {} if the path is no abbreviation of it."""
+    """For each prefix of a path, the matching prefix of the parameter's module; {} if the path does not abbreviate it."""
     if path[-1] != owner[-1]:
         return {}
     found: dict[str, str] = {}
@@ -220,7 +220,7 @@ def _prefixes(path: str) -> list[str]:
 
 
 def _owner(target: str) -> str:
-    """The module of a parameter by its name; "" where the name is not a parameter's."""
+    """The module of a parameter, by its name; "" if the name is not a parameter's."""
     name = unquantized(target)
     return name.rpartition(".")[0] if _PARAMETER.fullmatch(name) else ""
 

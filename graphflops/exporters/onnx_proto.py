@@ -1,7 +1,7 @@
 """ONNX's protobuf messages: models without their weights; types of values, kinds of attributes, roles of stored tensors.
 
-Importing the package `onnx` takes 0.3 s, most of it for numpy. The module of message classes takes a fifth of that and is
-the only one imported here. Both ways give the same classes.
+Importing the package `onnx` takes 0.3 s, most of it for numpy. So only its module of message classes is imported, which
+takes a fifth of that and gives the same classes.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from graphflops.tensor import DType, OptionalType, SequenceType, TensorType, Unk
 
 Buffer = bytes | memoryview
 
-KEPT_BYTES = 1024  # of a tensor's data; a tensor whose contents matter to sizes is not larger
-DROPPED = "graphflops.dropped_bytes"  # key of a tensor's number of dropped bytes, in `external_data`
+KEPT_BYTES = 1024  # longer data are dropped; a tensor whose contents decide on sizes is never longer
+DROPPED = "graphflops.dropped_bytes"  # key in `external_data` of the number of bytes that were dropped from a tensor
 EXTERNAL = 1  # TensorProto.DataLocation.EXTERNAL
 FIELDS = {
     "float32": "float_data",
@@ -40,7 +40,7 @@ FIELDS = {
 }  # all other element types are held in `int32_data`
 
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
-# Which fields of a message hold messages that may hold tensor data, by field number.
+# By kind of message and field number: the messages inside it that may hold tensor data.
 _INSIDE: dict[str, dict[int, str]] = {
     "model": {7: "graph", 20: "training", 25: "function"},
     "training": {1: "graph", 2: "graph"},
@@ -81,7 +81,7 @@ def decode_error() -> type[Exception]:
 
 
 def without_weights(data: bytes | Pages) -> bytes:
-    """A serialized ModelProto without the large data of its tensors; an entry of each tensor has their size.
+    """A serialized ModelProto without the large data of its tensors; an entry in each such tensor has their size.
 
     Bytes that are not a well-formed message are returned unchanged: parsing them will report what is wrong.
     """
@@ -96,7 +96,7 @@ def without_weights(data: bytes | Pages) -> bytes:
 
 
 def _slimmed(data: memoryview | Pages, at: int, end: int, kind: str, depth: int) -> Iterator[Buffer]:
-    """The parts of the message in data[at:end] that are kept, joined where they are neighbours."""
+    """The parts of the message in data[at:end] that are kept; adjacent parts are one piece."""
     kept_from, dropped = at, []
     for number, body, stop, start in fields(data, at, end):
         length = stop - body
@@ -118,7 +118,7 @@ def _slimmed(data: memoryview | Pages, at: int, end: int, kind: str, depth: int)
 
 
 def fields(data: memoryview | Pages, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """For each field with a length in the message data[at:end]: its number, begin and end, and where its tag begins.
+    """For each length-delimited field in data[at:end]: its number, where its contents begin and end, where its tag begins.
 
     Raises ValueError or IndexError for bytes that are not a message.
     """
@@ -177,7 +177,7 @@ def require_axes(count: int) -> None:
 
 
 def type_of(proto: Any, size: Callable[[Any, int], Dim]) -> Type:
-    """The type that a TypeProto states; `size` reads one size, given with its axis."""
+    """The type that a TypeProto states. size: reads one size from its message and axis."""
     kind = proto.WhichOneof("value")
     if kind in ("tensor_type", "sparse_tensor_type"):
         tensor = getattr(proto, kind)
@@ -195,7 +195,7 @@ def type_of(proto: Any, size: Callable[[Any, int], Dim]) -> Type:
 
 
 def dtype_of(code: int) -> DType:
-    """The element type by its number; raises FileError for one that no ONNX version has."""
+    """The element type of this number; raises FileError for a number that no ONNX version has."""
     try:
         return onnx_dtype(code)
     except DimError:
@@ -211,7 +211,7 @@ def checked(name: str | bytes) -> str:
 
 
 def state_of(op_type: str, operands: Sequence[Ref | None]) -> list[Ref | None]:
-    """The operands that a call takes as state, not as parameters."""
+    """The operands that a call takes as state (running statistics), not as parameters."""
     return [operands[place] for place in _state(op_type) if place < len(operands)]
 
 
@@ -248,7 +248,7 @@ def number_of_elements(typed: TensorType) -> int:
 
 
 def named_once(attributes: Iterable[Any], node: str) -> dict[str, Any]:
-    """Attributes by name; raises FileError if two have one name, because readers disagree on which of them counts."""
+    """Attributes by name; raises FileError if two have the same name, because readers disagree on which one counts."""
     found: dict[str, Any] = {}
     for attribute in attributes:
         if found.setdefault(checked(attribute.name), attribute) is not attribute:
@@ -275,9 +275,9 @@ _KINDS = {name: kind for kind, name in enumerate(_FIELDS.split(), FLOAT)}  # by 
 
 
 def kind_of(proto: Any) -> int | None:
-    """The kind of an attribute; files of the first IR version state it by the field that is set alone.
+    """The kind of an attribute. Files of the first IR version do not state it: there, the field that is set shows it.
 
-    Raises FileError where the value is of another kind than is stated, or there are several.
+    Raises FileError if the value is not of the stated kind, or if there are several values.
     """
     held = [_KINDS[field.name] for field, _ in proto.ListFields() if field.name in _KINDS]
     stated = proto.type or (held[0] if held else None)

@@ -1,7 +1,7 @@
-"""Scopes of an ONNX model: what a name of the file means at one place, and an order in which calls follow what they use.
+"""Scopes of an ONNX model: which value a name means at one place of the file. Also sorts calls topologically.
 
-A value keeps its name from the file unless another value has it already. A value made inside a function is named after the
-call that the function is written out for.
+A value keeps its name from the file unless another value has it already. The name of a value made inside a function begins
+with that of the call that the function is inlined for.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from graphflops.ops.onnx_attributes import NEWEST, NEWEST_IR
 from graphflops.rules.registry import find
 
 _MAY_HOLD_GRAPHS = (0, 5, 10)  # AttributeProto.type: not stated, GRAPH, GRAPHS
-MOST_CHARACTERS = 2**26  # of all names made inside functions: each holds the names of the calls around it
+MOST_CHARACTERS = 2**26  # of all names made inside functions: each contains the names of the calls around it
 
 
 def domain_of(domain: str) -> str:
-    """A domain by the name that operators are found by: "" for ONNX's own."""
+    """The domain under which operators are looked up: "" for ONNX's own."""
     return "" if domain == "ai.onnx" else str(domain)
 
 
 def opsets_of(imports: Iterable[Any]) -> dict[str, int]:
-    """Version by domain; raises FileError where a domain has two."""
+    """Opset version by domain; raises FileError if a domain has two."""
     found: dict[str, int] = {}
     for entry in imports:
         domain = domain_of(entry.domain)
@@ -44,7 +44,7 @@ def opsets_of(imports: Iterable[Any]) -> dict[str, int]:
 
 
 def unknown_versions(model: Any) -> Iterator[str]:
-    """Versions that are not known here, in words: they are read as the newest that is, or the first."""
+    """Says which versions are unknown here. Operators are then read as of the newest known version, or of the first."""
     if model.ir_version > NEWEST_IR:
         yield f"the file's IR version is {model.ir_version}, newer than the {NEWEST_IR} known here"
     for domain, version in opsets_of(model.opset_import).items():
@@ -62,7 +62,7 @@ class Body(Struct, eq=False):
 
     around: Body | None = None  # the graph that it is nested in
     nodes: list[Node] = field(default_factory=list)
-    captures: dict[str, None] = field(default_factory=dict)  # values around it that it uses
+    captures: dict[str, None] = field(default_factory=dict)  # values of enclosing graphs that it uses
     declared: dict[str, Any] = field(default_factory=dict)  # types that the file states, by value
 
 
@@ -71,17 +71,17 @@ class Scope(Struct, eq=False):
 
     body: Body
     opsets: Mapping[str, int]
-    # Each value defined here, under its unique name; None for an optional operand that a function's caller left out.
+    # By name in the file: the value defined here. None for an optional operand that a function's caller left out.
     names: dict[str, Ref | None] = field(default_factory=dict)
     around: Scope | None = None  # where other names are looked up; None for the program and for a function
-    wanted: Mapping[str, str] = field(default_factory=dict)  # by a function's result, the caller's name of it
+    wanted: Mapping[str, str] = field(default_factory=dict)  # by name of a result: the name in the caller
     attributes: Mapping[str, Argument] = field(default_factory=dict)
-    call: str = ""  # that a function is written out for
-    place: tuple[str, str, str] = ("", "", "")  # its module, module type and source line
-    functions: tuple[str, ...] = ()  # those being written out, outermost first
+    call: str = ""  # the call that a function is inlined for; "" outside of functions
+    place: tuple[str, str, str] = ("", "", "")  # that call's module, module type and source line
+    functions: tuple[str, ...] = ()  # the functions being inlined, outermost first
 
     def sees(self, name: str) -> bool:
-        """Whether a name is defined by now, here or around."""
+        """Whether a name is already defined, in this scope or an enclosing one."""
         at: Scope | None = self
         while at is not None:
             if name in at.names:
@@ -105,9 +105,9 @@ class Names:
         return unique_of(self._within(name, scope), self._calls)
 
     def define(self, name: str, scope: Scope, maker: str, body: Body | None = None) -> str:
-        """A unique name for a value that `maker` defines, in the scope's own graph if no other is given.
+        """A unique name for a value that `maker` defines in a graph: `body` if given, else the scope's own.
 
-        Raises FileError where the scope has a value of that name: ONNX is in single static assignment form.
+        Raises FileError if the scope already has a value of that name: ONNX is in single static assignment form.
         """
         wanted = name
         if scope.call:
@@ -118,7 +118,7 @@ class Names:
         return unique
 
     def alias(self, name: str, value: Ref, scope: Scope, maker: str) -> None:
-        """Let a name mean a value that was just defined, or the result of a function that was written out."""
+        """Bind a name to a value that was just defined, or to the result of an inlined function."""
         if name in scope.names:
             raise FileError(f"{shown(maker)} makes the value {shown(name)}, which exists already")
         scope.names[name] = value
@@ -128,8 +128,8 @@ class Names:
         here, used, owners, body = scope.names, self.used, self.owners, scope.body
         found: list[Ref | None] = []
         for name in names:
-            value = here.get(name) if name else None  # a tensor without a name is no operand
-            if value is not None and owners[value.name] is body:  # nearly all
+            value = here.get(name) if name else None  # an empty name stands for an operand that is left out
+            if value is not None and owners[value.name] is body:  # the fast path of nearly all names
                 used.add(value.name)
             else:
                 value = self.resolve(name, scope, user) if name else None
@@ -151,7 +151,7 @@ class Names:
         raise FileError(f"{shown(user)} uses the value {shown(checked(name))}, which nothing defines")
 
     def use(self, unique: str, body: Body) -> None:
-        """Note that a call in a graph uses a value; every graph between the two captures the value."""
+        """Note that a call in a graph uses a value. Each graph from there out to the value's own captures it."""
         self.used.add(unique)
         owner, at = self.owners[unique], body
         while at is not owner and at.around is not None:
@@ -168,7 +168,7 @@ class Names:
 
 
 def unique_of(name: str, taken: dict[str, int], second: int = 1) -> str:
-    """The name, with a number appended if it is taken. second: the number for the second value of a name."""
+    """The name, with a number appended if it is taken. second: the number that the second value of a name gets."""
     number = taken.get(name)
     if number is None:
         taken[name if type(name) is str else checked(name)] = second
@@ -190,10 +190,10 @@ class Call(NamedTuple):
 
 
 def ordered(nodes: Sequence[Any], visible: Callable[[str], bool]) -> Iterator[Call]:
-    """The calls, each after the calls whose results it uses, otherwise as in the file.
+    """The calls in topological order, and in the file's order as far as that allows.
 
-    visible: whether a name has a meaning by now: the results of every call given out so far must have one.
-    Raises FileError where calls use one another in a circle.
+    visible: whether a name is defined by now. The caller must define the results of each call before it asks for the next.
+    Raises FileError if calls use one another in a cycle.
     """
     for place in range(len(nodes)):
         call = _call(nodes[place])
@@ -230,7 +230,7 @@ def _call(node: Any) -> Call:
 
 
 def _used(call: Call) -> list[str]:
-    """Names that a call uses, with those that graphs in its attributes take from outside."""
+    """Names that a call uses, with outer names that the graphs in its attributes use."""
     used = [name for name in call.inputs if name]
     for attribute in call.attributes:
         for graph in graphs_of(attribute) if attribute.type in _MAY_HOLD_GRAPHS else ():
@@ -249,8 +249,8 @@ def defined(graph: Any) -> set[str]:
     }
 
 
-MOST_CALLS = 100_000  # of functions, and inside them
-MOST_OPERANDS = 1_000_000  # formal operands, results, attributes, opsets and declared types, over all calls
+MOST_CALLS = 100_000  # calls of functions, and calls in the bodies that are inlined for them
+MOST_OPERANDS = 1_000_000  # formal operands, results, attributes, opsets and declared types of inlined calls
 MOST_NESTED_CALLS = 60
 
 
@@ -268,20 +268,20 @@ class Function(Record, frozen=True, dict=True):
 
     @cached_property
     def calls(self) -> int:
-        """The number of calls in its body, with those of nested graphs and of attributes' defaults."""
+        """The number of calls in its body, in nested graphs and in default values of attributes."""
         body = sum(1 + _calls(node.attribute) for node in self.proto.node)
         return body + _calls(self.proto.attribute_proto)
 
     @cached_property
     def operands(self) -> int:
-        """Work of a call that is no call in the body."""
+        """The number of entries besides calls that inlining it reads: operands, results, attributes, types, opsets."""
         proto = self.proto
         declared = len(proto.attribute_proto) + len(proto.value_info) + len(proto.opset_import)
         return len(self.inputs) + len(self.outputs) + declared
 
 
 class Functions:
-    """The functions of a model by operator, and how much of them has been written out."""
+    """The functions of a model by operator, and how much of them has been inlined."""
 
     def __init__(self, protos: Iterable[Any]) -> None:
         self.known: dict[tuple[str, str, str], Function] = {}  # by domain, name and overload
@@ -294,11 +294,11 @@ class Functions:
         self._calls = self._operands = 0
 
     def hides(self, op: str, domain: str, opset: int) -> bool:
-        """Whether runtimes have an operator of that name, at the opset that the file imports."""
+        """Whether the function has the name of an operator that runtimes have at the opset that the file imports."""
         return domain in NEWEST and operator(op).version <= opset and find(op) is not None
 
     def enter(self, function: Function, operands: int, results: int, scope: Scope, name: str) -> None:
-        """Count a call of a function; raises FileError where it cannot be written out."""
+        """Count a call of a function; raises FileError if the function cannot be inlined."""
         if function.name in scope.functions:
             raise FileError(f"the function {shown(function.name)} calls itself")
         if len(scope.functions) >= MOST_NESTED_CALLS:
@@ -316,14 +316,14 @@ class Functions:
             raise FileError(f"functions that call one another have more than {MOST_OPERANDS:,} operands")
 
     def count(self, calls: int) -> None:
-        """Counts calls of a function that is inlined once more."""
+        """Count calls that inlining adds; raises FileError for more than a program may have."""
         self._calls += calls
         if self._calls > MOST_CALLS:
             raise FileError(f"functions that call one another have more than {MOST_CALLS:,} calls")
 
 
 def _calls(attributes: Iterable[Any]) -> int:
-    """Calls in the graphs among attributes."""
+    """The number of calls in graphs that attributes hold, at any depth."""
     graphs = (graph for attribute in attributes for graph in graphs_of(attribute))
     return sum(1 + _calls(node.attribute) for graph in graphs for node in graph.node)
 

@@ -1,6 +1,6 @@
-"""Sizes of an ONNX model's axes, and ranges that the file states for names.
+"""Sizes of an ONNX model's axes, and the ranges of sizes that the file states.
 
-torch's exporter states ranges under its own names (`s17`), which the user's names replaced.
+torch's exporter states ranges under its own names (`s17`), even where the axes have the user's names.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _UNNAMED = frozenset({"", "?", "-1", "None", "none", "unknown", "Unknown"})
 
 _KEY = "pkg.torch.export.ExportedProgram.range_constraints"
 _STATED = re.compile(r": VR\[(-?\w{1,20}), (-?\w{1,20})\]")
-_OF_INPUTS = re.compile(r"s\d+")  # others, `u0`, depend on data
+_OF_INPUTS = re.compile(r"s\d+")  # other names (`u0`) are sizes that depend on data
 _MOST_STATED = 10_000
 
 
@@ -40,11 +40,11 @@ class Sizes:
     def __init__(self) -> None:
         self.symbols: dict[str, list[str]] = {}
         self._read: dict[str, Dim] = {}
-        self._names: dict[str, str] = {}  # by the file's text of a size
+        self._names: dict[str, str] = {}  # by the text of a size in the file
         self._taken: dict[str, int] = {}  # by name: the next number to append
 
     def of_input(self, dim: Any, name: str, axis: int) -> Dim:
-        """A size of a program input; a size without number or name gets a new name."""
+        """A size of a program input; a size that has neither a number nor a name gets a new name."""
         where = f"{name}[{axis}]"
         kind = dim.WhichOneof("value")
         if kind == "dim_value" and dim.dim_value != -1:
@@ -70,7 +70,7 @@ class Sizes:
         return typed
 
     def of_value(self, dim: Any) -> Dim:
-        """A size in a type that the file declares; a size that is not stated is a new symbol."""
+        """A size in a type that the file declares; a size that is not stated becomes a new symbol."""
         kind = dim.WhichOneof("value")
         if kind == "dim_value" and dim.dim_value >= 0:
             return int(dim.dim_value)
@@ -94,7 +94,7 @@ class Sizes:
         return size
 
     def named(self, text: str) -> str:
-        """An identifier for a size, the file's own text where that is one; different texts get different names."""
+        """An identifier for a size: the file's text if it is an identifier. Different texts get different names."""
         clean = re.sub(r"\W+", "_", text, flags=re.ASCII).strip("_")[:_LONGEST_NAME] or "size"
         if not isinstance(read := _parsed(clean), Expr) or read is not symbol(clean) or _is_taken(read):
             clean = f"size_{clean}"
@@ -105,12 +105,12 @@ class Sizes:
 
 
 def _is_taken(size: Dim) -> bool:
-    """Whether a name in it is one that rules give sizes within a loop."""
+    """Whether a symbol in a size has a name that rules give to sizes inside a loop."""
     return isinstance(size, Expr) and any(map(OF_LOOPS.fullmatch, size.symbols))
 
 
 class Declared(Mapping[str, object]):
-    """Types that the file declares for values, read on access; equal types are one object."""
+    """Types that the file declares for values, each read when it is first asked for; equal types are one object."""
 
     def __init__(self, protos: Mapping[str, Any], sizes: Sizes) -> None:
         self._protos, self._sizes = protos, sizes
@@ -140,10 +140,10 @@ def _number(size: int, where: str) -> int:
 
 
 def ranges(model: Any, names: Collection[str]) -> Mapping[str, Range]:
-    """Inclusive ranges of the named sizes, those for which the file states none open.
+    """Inclusive ranges of the named sizes; (None, None) if the file states none.
 
-    The file states ranges under the exporter's names: sizes that the user named have the range that holds all those left
-    over, where there are as many.
+    The file states ranges under the exporter's names. If at least as many of them are left over as there are sizes that the
+    user named, each of these sizes gets the smallest range that contains all of those left over.
     """
     stated = _stated(model)
     found = defaultdict[str, Range](lambda: (None, None))

@@ -1,8 +1,8 @@
-"""Stored tensors of an ONNX model: their types, their contents, and where their data contradict them.
+"""Stored tensors of an ONNX model: their types, their contents, and where their data contradict their types.
 
-Data stand in exactly one place: the raw field, the field that the element type uses, or another file, which is not opened.
-Contents that are not small are read when first needed. onnxruntime loads no tensor whose data are longer or shorter than its
-type needs.
+The data of a tensor are in exactly one place: the raw field, the field for its element type, or another file, which is never
+opened. Large contents are read when they are first needed. onnxruntime refuses a tensor whose data are longer or shorter
+than its type needs.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _OF_FIELDS = {"float_data": "f", "double_data": "d", "int64_data": "q", "uint64_
 
 
 def stored(path: str, proto: Any, name: str) -> Stored | None:
-    """The contents of a stored tensor; None for data in another file, and for elements that are not whole bytes.
+    """The contents of a stored tensor; None if its data are in another file, or its elements are not whole bytes.
 
     path: the file, "" for a model in memory. proto: the tensor without large data; None for a value that is not stored.
     name: its name in the program's own graph, "" if it is in another graph.
-    Raises FileError if the data does not have the length that its type needs.
+    Raises FileError if the data do not have the length that the type needs.
     """
     if proto is None or proto.data_location == onnx_proto.EXTERNAL:
         return None
@@ -63,7 +63,7 @@ def stored(path: str, proto: Any, name: str) -> Stored | None:
 
 
 def _in_file(path: str, name: str, dtype: DType) -> memoryview | None:
-    """Data that was left out when the program was read."""
+    """Data of a tensor that were left out when the program was read; None if the file no longer has them."""
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as whole:
         data = memoryview(whole)
         try:
@@ -80,7 +80,7 @@ def _in_file(path: str, name: str, dtype: DType) -> memoryview | None:
 
 
 def _place(data: memoryview, name: bytes) -> tuple[int, int]:
-    """Begin and end of a tensor of the program's own graph; raises ValueError if there is none with that name."""
+    """Where the tensor of this name in the program's own graph begins and ends; raises ValueError if there is none."""
     for number, at, end, _ in onnx_proto.fields(data, 0, len(data)):
         for inner, start, stop, _ in onnx_proto.fields(data, at, end) if number == _GRAPH else ():
             stated = partial(_is, data, start, stop)
@@ -96,16 +96,16 @@ def _place(data: memoryview, name: bytes) -> tuple[int, int]:
 
 
 def _is(data: memoryview, at: int, end: int, number: int, text: bytes) -> bool:
-    """Whether a field of a message is that text; a field that is stated twice has its last value, as protobuf says."""
+    """Whether a field of a message has this text. The last value counts if there are several, as protobuf says."""
     stated = [data[a:b] for found, a, b, _ in onnx_proto.fields(data, at, end) if found == number]
     return bool(stated) and stated[-1] == text
 
 
 def _held(proto: Any, dtype: DType) -> memoryview:
-    """The data of a message in the layout of raw data. Raises OverflowError for a number that its type has no room for.
+    """The data of a message in the layout of `raw_data`. Raises OverflowError for a number too large for the type.
 
-    Where a number of `int32_data` is too large, onnxruntime takes the lowest bits of an integer, refuses a float, and
-    takes any bit of a truth value: 256 is true.
+    If a number of `int32_data` is too large, onnxruntime takes the lowest bits for an integer type and refuses a float
+    type. For a bool, any nonzero number is true, even 256.
     """
     if proto.HasField("raw_data"):
         return memoryview(bytearray(proto.raw_data))
@@ -135,7 +135,7 @@ _LETTERS = dict(zip(_NAMES.split(), "BbBhHiIqQeHfd", strict=True))  # of `struct
 
 
 class _Place(NamedTuple):
-    """Where data of a tensor stand, and how many entries (bytes, of raw data) there are at least and at most."""
+    """One place with data of a tensor, with the least and greatest number of entries there (of bytes, for raw data)."""
 
     name: str
     fewest: int
@@ -174,17 +174,17 @@ def tensor_of(proto: Any, name: str, complain: Complain) -> TensorType:
 
 
 def sparse_of(proto: Any, name: str, complain: Complain) -> TensorType:
-    """The type of a sparse tensor: runtimes make it dense when they load the file."""
+    """The type of a sparse tensor, which is a dense one: runtimes make it dense when they load the file."""
     stored = tensor_of(proto.values, name, complain)
     whole = TensorType(_sizes(proto, name), stored.dtype)
-    count, indices = stored.numel, list(proto.indices.dims)  # one per number, or one for each of its axes
+    count, indices = stored.numel, list(proto.indices.dims)  # one index per number, or one for each axis
     if at_least(count, whole.numel + 1) or indices not in ([count], [count, whole.rank]):
         complain(f"sparse tensor {shown(name)} is {whole}, but stores {count} elements at indices {indices}")
     return whole
 
 
 def constant_of(attributes: Mapping[str, Any], name: str, complain: Complain) -> TensorType | None:
-    """The value of a Constant node; None if no attribute has it. FileError if two do, of which runtimes take the first."""
+    """The value of a Constant node; None if no attribute has it. Raises FileError if two do: runtimes take the first."""
     stated = [key for key in attributes if key.startswith(("value", "sparse_value"))]
     if len(stated) > 1:
         raise FileError(f"the constant {shown(name)} has two values, {' and '.join(map(shown, stated[:2]))}")
@@ -216,7 +216,7 @@ def stored_names(graph: Any) -> frozenset[str]:
 
 
 def memory_of(tensor: Any) -> tuple[Any, ...]:
-    """Location of a tensor's data in another file, equal for tensors that share it; () if the file states none."""
+    """Where a tensor's data are in another file, equal for tensors that share them; () if they are in this file."""
     entries = {entry.key: entry.value for entry in tensor.external_data}
     if tensor.data_location != onnx_proto.EXTERNAL or entries.keys().isdisjoint(("offset", "length")):
         return ()
@@ -231,11 +231,11 @@ def _sizes(proto: Any, name: str) -> tuple[int, ...]:
     return tuple(proto.dims)
 
 
-# Where data stand
+# Places of data
 
 
 def _places(proto: Any) -> list[_Place]:
-    """Every place where data of a tensor stand, in the file (also where it was left out on reading) or in another."""
+    """Every place that has data of a tensor: in this file (also data that were dropped on reading) or in another."""
     found = [_Place(x.name, len(held), len(held)) for x, held in proto.ListFields() if x.name in HOLD]
     entries = [(entry.key, entry.value) for entry in proto.external_data]
     for key, text in entries:
@@ -255,9 +255,9 @@ def _number(text: str) -> int:
 
 
 def _contradiction(proto: Any, tensor: TensorType, places: Sequence[_Place]) -> str:
-    """Where the data of a tensor are not what its type needs, in words; "" where they are.
+    """Says how the data of a tensor differ from what its type needs; "" if they do not.
 
-    A tensor without data is a weight that somebody left out, if it is not one that decides on sizes.
+    A tensor without data is allowed, as a weight that somebody left out, unless its contents decide on sizes.
     """
     nbytes, elements, dtype = tensor.nbytes, onnx_proto.number_of_elements(tensor), tensor.dtype
     assert isinstance(nbytes, int)
@@ -283,7 +283,7 @@ def _contradiction(proto: Any, tensor: TensorType, places: Sequence[_Place]) -> 
 
 
 def _is_small(tensor: TensorType) -> bool:
-    """True for a tensor whose contents sizes may follow from."""
+    """True for a tensor that is small enough to be read, because sizes may follow from its contents."""
     rows = prod([max(size, 1) for size in tensor.shape])  # type: ignore[type-var]  # 2^40 rows without elements are many
     most = MOST_FLOATS if tensor.dtype.kind == "float" else MOST_INTEGERS
     return at_least(most, rows) and tensor.dtype.kind not in ("complex", "other")

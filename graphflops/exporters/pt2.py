@@ -1,8 +1,8 @@
 """Reads `.pt2` files of `torch.export.save`: only the JSON that describes the program, never weights.
 
-torch is not imported, nothing is unpickled and no weight is opened. Two layouts exist: at the top
-`serialized_exported_program.json` (torch 2.4 to 2.7), and `NAME/models/MODEL.json` (since 2.8), where one
-archive may hold several programs.
+torch is not imported, nothing is unpickled and no weight is opened. There are two layouts. Until torch 2.7, the program is
+`serialized_exported_program.json` at the top of the archive. Since 2.8 it is `NAME/models/MODEL.json`, and one archive may
+hold several programs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _OLD_PROGRAM = "serialized_exported_program.json"
 
 
 def read(path: Path | str, model: str | None = None) -> Graph:
-    """The program in a `.pt2`. model: which one of several in an archive. Raises FileError, in one line, for other files."""
+    """The program in a `.pt2`. model: which one, if it holds several. Raises FileError, in one line, for any other file."""
     with Archive(path) as archive, in_one_line(str(archive)):
         found = programs(archive)
         if not found:
@@ -40,7 +40,7 @@ def read(path: Path | str, model: str | None = None) -> Graph:
 
 
 def programs(archive: Archive) -> dict[str, str]:
-    """Members of programs, by name. Raises FileError where torch would read another program, or other weights, than this."""
+    """By name of a program: its member. Raises FileError if torch might read another program, or other weights, than we."""
     found, others = {}, []
     for member in sorted(archive.names):
         _, name = root_and_model(member)
@@ -49,12 +49,12 @@ def programs(archive: Archive) -> dict[str, str]:
         if member.endswith(".json") and name not in found:
             found[name] = member
         else:
-            others.append(member)  # which torch takes for a program whatever its suffix is
+            others.append(member)  # torch takes it for a program, whatever its suffix is
     if _OLD_PROGRAM in archive.names:
         others, found = [*others, *found.values()], {"model": _OLD_PROGRAM}
     if found and others:
         raise FileError(_two_programs(*found.values(), *others))
-    for member in found.values():  # nor weights or constants in two layouts
+    for member in found.values():  # weights and constants must not be there in two layouts either
         root, name = root_and_model(member)
         for kind, old in OLD_CHECKPOINTS.items():
             tables = f"{root}data/{kind}/{name}_{kind}_config.json", f"{root}data/{kind}/{name}.pt"
@@ -86,7 +86,7 @@ def _read_program(archive: Archive, name: str) -> Graph:
     try:
         decoded = decode(data, schema.ExportedProgram, where)
     except FileError:
-        # If the schema has another major, that is the better message.
+        # If the major version of the schema is unknown, the message should say that.
         _check_major(decode(data, schema.Versioned, where).schema_version.major, where)
         raise
     _check_major(decoded.schema_version.major, where)
@@ -97,7 +97,7 @@ def _read_program(archive: Archive, name: str) -> Graph:
     graph = graph_of(decoded, tables.shared(), origin, name)
     model = "model" if name == _OLD_PROGRAM else root_and_model(name)[1]
     if any(RECORD in member for member in archive.names):
-        from graphflops.exporters import eager_record  # which few files need
+        from graphflops.exporters import eager_record  # few files need it
 
         graph = eager_record.with_record(graph, eager_record.record_in(archive, model))
     return replace(graph, notes=(*graph.notes, *tables.notes(graph)))

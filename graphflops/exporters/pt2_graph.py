@@ -1,4 +1,4 @@
-"""One graph of a `.pt2`: its inputs, calls and outputs, references resolved and checked."""
+"""Reads one graph of a `.pt2`: its inputs, calls and outputs, with all references resolved and checked."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def graph_of(
 ) -> Graph:
     """The whole program that a member of an archive describes.
 
-    shared: by qualified name, weights that share memory with an earlier one; None if the file does not say.
+    shared: by name of a weight that shares memory with an earlier one, the earlier one's; None if the file does not say.
     """
     program = Program()
     module = decoded.graph_module
@@ -123,7 +123,7 @@ class Scope:
         raise FileError("an input of the program has a role that this graphflops does not know")
 
     def type_input(self, entry: Input) -> None:
-        """Completes an input's type: whether a parameter is trained, memory of axes with stride 0, sparse storage."""
+        """Completes an input's type: whether it requires a gradient, its memory if a stride is 0, sparse storage."""
         known = self.types.get(entry.name)
         if not isinstance(known, TensorType):
             if entry.name not in self.types and entry.role not in ("object", "token"):
@@ -147,11 +147,11 @@ class Scope:
         raise FileError("an output of the program has a role that this graphflops does not know")
 
     def region(self, name: str) -> Graph:
-        """The graph, read as nested in another: its inputs and outputs have no roles."""
+        """The graph, read as one nested in another: its inputs and outputs have no roles."""
         entries = []
         for index, argument in enumerate(self.graph.inputs):
             names = [value for value in results(argument) if value is not None]
-            if not names:  # an operand that the export fixed is stored as its value
+            if not names:  # for an operand that the export fixed, the file stores its value
                 names = [self.unused(f"fixed_{index}")]
                 self.types[names[0]] = self.argument(argument)
             for value in names:
@@ -175,12 +175,12 @@ class Scope:
                 args, kwargs = self.operands(self.arranged(op, node), op.startswith("higher_order."))
                 outputs = self.results(node.outputs)
                 called = operator(op)
-                # A loop asks a graph for a number; others return what their graph returns.
+                # `while_loop` reads a condition from its first graph; other control flow returns what its graphs return.
                 returns = called.kind == "control" and called.name != "while_loop"
                 is_list = returns and node.is_hop_single_tensor_return is False
                 if is_list and not program.singles.isdisjoint(map(id, args)):
                     raise FileError("returns a list, its graph one tensor: torch would take rows of it")
-                # Calls of old files have no names: the first result's name stands for it, or else the operator's.
+                # Calls of old files have no names: take that of the first result, or else the operator's.
                 name = node.name or (outputs[0] if outputs else None)
                 name = operator(op).short_name if name is None else name
                 name = self.unused(name) if name in self.node_names else name
@@ -307,7 +307,7 @@ def _target(spec: schema.Spec, field: str) -> str:
 
 
 class _Defined(dict[str, Ref]):
-    """References by name; looking up a name that is not defined raises FileError."""
+    """References by name. Looking up a name that is not defined raises FileError."""
 
     def __missing__(self, name: str) -> Ref:
         raise FileError(f"uses value {shown(name)}, which nothing before it defines")

@@ -15,21 +15,21 @@ from msgspec import Raw, Struct
 
 from graphflops.errors import FileError, shown
 
-# No `annotations` of `__future__`: msgspec would compile the text of each annotation again.
+# Not `from __future__ import annotations`: msgspec would have to compile the text of each annotation.
 OLDEST_MAJOR = 5
 NEWEST_MAJOR = 8
 
 Decoded = TypeVar("Decoded")
 
-# A string without an end matches to the end of the text, so that the search stays linear.
+# A string without a closing quote matches to the end of the text, so that the search stays linear.
 _BARE_NUMBER = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|-?Infinity|NaN', re.DOTALL)
 
-Int = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]  # an operand of torch has 64 bits
-Float = Union[float, str]  # newer releases write infinities and NaN as strings, JSON having none
+Int = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]  # torch's integers have 64 bits
+Float = Union[float, str]  # newer releases write infinities and NaN as strings, because JSON has neither
 
 
 class NotJsonError(FileError):
-    """A text is no JSON, or has bare NaN and Infinity."""
+    """A text is not JSON, or has a bare NaN or Infinity."""
 
 
 class Scalar(Struct, gc=False):
@@ -45,7 +45,7 @@ class Scalar(Struct, gc=False):
 
 
 class SymExpr(Struct, gc=False):
-    """A symbolic expression, with an example value: `2*s0` in the oldest files, sympy's `srepr` since."""
+    """A symbolic expression with an example value. The oldest files write it as `2*s0`, all others as sympy's `srepr`."""
 
     expr_str: str
     hint: Scalar | None = None
@@ -84,7 +84,7 @@ class Complex(Struct, gc=False):
 
 
 class GraphArgument(Struct, gc=False):
-    """A nested graph, an argument of a higher-order operator."""
+    """A nested graph that is an argument of a higher-order operator."""
 
     name: str
     graph: Raw
@@ -149,7 +149,7 @@ class Node(Struct, gc=False):
     outputs: list[Argument]
     metadata: Metadata
     name: str | None = None
-    # For an operator with nested graphs: whether it returns a tensor, not a list of one.
+    # For an operator with nested graphs: whether it returns a single tensor, not a list.
     is_hop_single_tensor_return: bool | None = None
 
 
@@ -158,13 +158,13 @@ class Graph(Struct, gc=False):
 
     inputs: list[Argument]
     outputs: list[Argument]
-    # Each the text of a `Node`. They are decoded one at a time: all at once take twice the memory and time.
+    # Each entry is the text of a `Node`. Entries are decoded one at a time: all at once takes twice the memory and time.
     nodes: list[Raw]
     tensor_values: dict[str, Raw]
     sym_int_values: dict[str, Scalar]
     sym_bool_values: dict[str, Scalar] = {}
     sym_float_values: dict[str, Scalar] = {}
-    is_single_tensor_return: bool = False  # returns a value, not a list of one
+    is_single_tensor_return: bool = False  # returns a single tensor, not a list
 
 
 class ArgumentSpec(Struct, gc=False):
@@ -174,7 +174,7 @@ class ArgumentSpec(Struct, gc=False):
 
 
 class Spec(Struct, gc=False):
-    """A tensor, token or object that is an input or output, with the name of what it is or belongs to, by kind."""
+    """A tensor, token or object that is an input or output. One name is set: of what it is, or what it belongs to."""
 
     arg: Named
     parameter_name: str | None = None
@@ -262,7 +262,7 @@ class ExportedProgram(Struct, gc=False):
 
 
 class Payload(Struct, gc=False):
-    """Where a weight or constant is stored; those that share memory share `path_name`."""
+    """Where a weight or constant is stored. Tensors that share memory have the same `path_name`."""
 
     path_name: str
     use_pickle: bool = False
@@ -284,7 +284,7 @@ def decode(data: bytes, kind: type[Decoded], where: str) -> Decoded:
     except NotJsonError:
         if b"NaN" not in data and b"Infinity" not in data:
             raise
-        # Older releases wrote them bare.
+        # Older releases wrote NaN and Infinity without quotes.
         quoted = _BARE_NUMBER.sub(lambda x: x[0] if x[0][:1] == b'"' else b'"' + x[0] + b'"', data)
         if quoted == data:
             raise

@@ -1,8 +1,8 @@
-"""The tables of a `.pt2` that say how its weights and constants are stored, beside what the program says of them.
+"""The tables of a `.pt2` that say how its weights and constants are stored, compared with what the program says of them.
 
-Since torch 2.9 a table is a JSON member. Before, and for tensors of a subclass, it is the pickle of a checkpoint: a program
-for a small machine that builds objects. Only its instructions for tuples, dictionaries, numbers and strings are followed;
-nothing is imported or called: `_rebuild_tensor_v2` is only a name here, and its operands are the sizes.
+Since torch 2.9 a table is a JSON member. Before, and for tensors of a subclass, it is the pickle of a checkpoint: code for a
+stack machine that builds objects. Only its instructions for tuples, dictionaries, numbers and strings are followed. Nothing
+is imported or called: `_rebuild_tensor_v2` is only a name here, and the sizes are among its operands.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from graphflops.exporters.types import storage
 from graphflops.graph import Graph, Input, Node, Note
 from graphflops.tensor import TensorType
 
-_OVERHEAD = 2**14  # bytes of a checkpoint in addition to its tensors
+_OVERHEAD = 2**14  # bytes that a checkpoint may have in addition to its tensors
 
 
 class _Table(Record, frozen=True):
-    """What is stored, by name in the model; None for a form that is not read."""
+    """What is stored, by name in the model. A payload is None if its form is not read."""
 
     payloads: Mapping[str, schema.Payload | None]
-    size: Callable[[str], int]  # the bytes of a member, by its name in the table
-    unread: int = 0  # members of a checkpoint with parts that are not read
+    size: Callable[[str], int]  # the size of a member in bytes, by its name in the table
+    unread: int = 0  # bytes of a checkpoint of which parts are not read
 
 
 class Tables:
-    """The tables of one program. member: the program's own member."""
+    """The tables of one program. member: the member with the program itself."""
 
     def __init__(self, archive: Archive, member: str, signature: schema.Signature) -> None:
         self._archive = archive
@@ -54,7 +54,7 @@ class Tables:
     def shared(self) -> dict[str, str] | None:
         """By qualified name of a weight that shares memory with an earlier one: the earlier one's name.
 
-        None if the file does not say where weights are: a program on fake tensors stores them all in one empty member.
+        None if the file does not say: a program on fake tensors, for example, stores all weights in one empty member.
         """
         table = self._tables.get("weights")
         if table is None or table.unread:
@@ -78,7 +78,7 @@ class Tables:
         return shared
 
     def notes(self, graph: Graph) -> Iterator[Note]:
-        """Notes on inputs whose size or element type differs between table and program; on tensors that are two inputs."""
+        """Notes on inputs whose type in the table differs from that in the program, and on tensors that are two inputs."""
         needed = dict.fromkeys(self._tables, 0)
         first: dict[str, str] = {}
         for value, target, kind in self._stored:
@@ -99,7 +99,7 @@ class Tables:
                 yield Note("GF119", "", text)
 
     def _differing(self, ours: TensorType, kind: str, payload: schema.Payload) -> str:
-        """What is stored for a tensor, if that is not of its type."""
+        """Says what is stored for a tensor, if it differs from the tensor's type; else ""."""
         if payload.use_pickle:
             member = f"{self._folder(kind)}{payload.path_name}"
             size = self._archive.size(member)
@@ -152,14 +152,14 @@ class Tables:
 
 
 def _is_more(size: int, needed: int) -> bool:
-    """Whether something stored is larger than what the program takes it for, with its scales and zero points."""
+    """Whether stored bytes are more than a tensor needs, with an allowance of a quarter for scales and zero points."""
     return size > needed + needed // 4 + _OVERHEAD
 
 
 def _stored(signature: schema.Signature) -> Iterator[tuple[str, str, str]]:
-    """The inputs that torch takes from the tables: the value, its name in the model, the kind of table that has it.
+    """The inputs that torch takes from the tables: each value, its name in the model, and the kind of its table.
 
-    Buffers that are no part of the state are with the constants.
+    Buffers that are not persistent are stored with the constants.
     """
     for spec in signature.input_specs:
         if (one := spec.parameter or spec.buffer or spec.tensor_constant) is not None:
@@ -179,7 +179,7 @@ def with_aliases(
     only embedding table of its type that is tied already (`shared.weight`).
     """
     used = _tied(inputs, nodes, types)
-    first: dict[str, str] = {}  # by the weight that is used: the first of its group
+    first: dict[str, str] = {}  # by the weight that calls use: the first weight of its tied group
     marked = []
     for entry in inputs:
         earlier = first.setdefault(used[entry.name], entry.target) if entry.name in used else entry.target
@@ -188,7 +188,7 @@ def with_aliases(
 
 
 def _tied(inputs: Sequence[Input], nodes: Sequence[Node], types: Mapping[str, object]) -> dict[str, str]:
-    """By member of a tied group, the weight that is used."""
+    """By weight of a tied group: the one of them that calls use."""
     targets = {entry.name: entry.target for entry in inputs if entry.role in ("parameter", "buffer")}
     owner = {name: target.rpartition(".")[0] for name, target in targets.items()}
     users: dict[str, set[str]] = {}  # by weight, the modules whose calls use it
@@ -227,27 +227,27 @@ _STORAGES = {
     "ComplexFloat": "complex64", "ComplexDouble": "complex128",
 }  # fmt: skip
 _NUMBERS = {dtype.name: number for number, dtype in SCALAR_TYPES.items()}
-# Instructions that push a value: of their own, or their operand.
+# Instructions that push a fixed value, and those that push their operand.
 _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
 _PUSHING = ("BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE")
 _MARK = object()
 
 
 class UnreadableError(Exception):
-    """A pickle does what no table of tensors needs."""
+    """A pickle has an instruction that no table of tensors needs."""
 
 
 class _Call(Record, frozen=True):
-    """What the pickle would import, or would call with these operands."""
+    """A name that the pickle would import, or a call that it would make with these operands."""
 
     name: str
     operands: tuple[Any, ...] = ()
 
 
 def tensors(pickle: bytes) -> dict[str, schema.Payload | None]:
-    """The tensors of a checkpoint by name, a single one under ""; None for a tensor of unknown sizes.
+    """The tensors of a checkpoint by name (a single tensor under ""); None for a tensor whose sizes are unknown.
 
-    Raises UnreadableError for a pickle that is no table of tensors.
+    Raises UnreadableError for a pickle that is not a table of tensors.
     """
     try:
         found = _built(pickle)
@@ -260,7 +260,7 @@ def tensors(pickle: bytes) -> dict[str, schema.Payload | None]:
 
 
 def _payload(value: object) -> schema.Payload | None:
-    """A tensor as the table of a newer file would have it."""
+    """A tensor in the form of a newer file's table; None if its sizes are unknown."""
     is_trained = None
     if isinstance(value, _Call) and value.name == "torch._utils _rebuild_parameter":
         value, is_trained, _ = value.operands
@@ -284,7 +284,7 @@ _REBUILT = {"torch._utils _rebuild_tensor_v2": 6, "torch._utils _rebuild_tensor_
 
 
 def _built(pickle: bytes) -> object:
-    import pickletools  # which lists instructions, and runs none
+    import pickletools  # lists instructions and runs none of them
 
     stack: list[Any] = []
     memo: dict[int, Any] = {}
@@ -312,7 +312,7 @@ def _built(pickle: bytes) -> object:
         elif name == "BINPERSID":
             stack[-1] = _Call("storage", stack[-1])
         elif name not in ("PROTO", "STOP"):
-            # A call, or attributes of a dictionary, which say nothing about its entries.
+            # REDUCE is a call. BUILD sets attributes of a dictionary, which do not change its entries.
             given = stack.pop()
             if name == "REDUCE" and isinstance(given, tuple):
                 is_dict = (stack[-1].name, given) == ("collections OrderedDict", ())

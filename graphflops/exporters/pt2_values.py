@@ -1,8 +1,8 @@
 """Values of a `.pt2`: literals, element types, sizes, types of tensors, and the contents of weights and constants.
 
 Each distinct type is built once: a program of 80 equal layers has a few dozen tensor types and source lines. Contents are
-read when they are first needed. Since torch 2.9 each is a member of raw bytes, with type and layout in a JSON member.
-Before, they are in one checkpoint of `torch.save`, of which only sizes are read (`pt2_tables.py`).
+read when they are first needed. Since torch 2.9, each tensor is a member of raw bytes, and a JSON member has its type and
+layout. Before, all are in one checkpoint of `torch.save`, of which only the sizes are read (`pt2_tables.py`).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _SPECIAL_FLOATS = {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan
 
 
 def results(arg: schema.Argument) -> tuple[str | None, ...]:
-    """Names that an output or input defines; None for one that is nothing or a literal."""
+    """Names of the values in an input or output; None for each part that is nothing or a literal."""
     if arg.as_tensor is not None:
         return (arg.as_tensor.name,)
     return tuple(_defined(next((value for value in astuple(arg) if value is not None), None)))
@@ -62,7 +62,7 @@ def results(arg: schema.Argument) -> tuple[str | None, ...]:
 def refuse_other_names(
     what: str, arguments: Iterable[schema.Argument], specs: Iterable[schema.InputSpec | schema.OutputSpec]
 ) -> None:
-    """Raises FileError where a signature lists other inputs or outputs than its graph: torch loads no such file."""
+    """Raises FileError if a signature lists other inputs or outputs than its graph: torch refuses such a file."""
     signed = [next((value for value in astuple(spec) if value is not None), None) for spec in specs]
     names = [name for spec in signed for name in _defined(getattr(spec, "arg", None))]
     listed = [name for argument in arguments for name in results(argument)]
@@ -85,7 +85,7 @@ def _defined(given: Any) -> Iterator[str | None]:
 
 
 def number(value: float | str) -> float:
-    """A float, which may be written as `Infinity`, `-Infinity` or `NaN`."""
+    """A float. It may be the text `Infinity`, `-Infinity` or `NaN`."""
     found = _SPECIAL_FLOATS.get(value) if isinstance(value, str) else value
     if found is None:
         raise FileError(f"{shown(str(value))} is not a number")
@@ -93,7 +93,7 @@ def number(value: float | str) -> float:
 
 
 def literal(value: schema.Scalar) -> Any:
-    """The value of an input that the export fixed."""
+    """The value of an input that the export fixed to a literal."""
     if value.as_float is not None:
         return number(value.as_float)
     return next((x for x in (value.as_int, value.as_string, value.as_bool) if x is not None), None)
@@ -114,7 +114,7 @@ def operator_name(target: str) -> str:
 
 
 def named(names: tuple[str, ...], number: int) -> str:
-    """An entry of a table, or the number itself where the table has none."""
+    """The name of this number in a table, or the number itself as text if the table has none."""
     return names[number] if 0 <= number < len(names) else f"number {number}"
 
 
@@ -122,11 +122,11 @@ class Program:
     """What the graphs of one program share."""
 
     def __init__(self) -> None:
-        self.notes: list[Note] = []  # what the user should know of the program
+        self.notes: list[Note] = []  # what the user should know about the program
         self.types = Types()
         self.sources = Sources()
         self.nested: dict[bytes, Graph] = {}  # graphs that are arguments, by their JSON text
-        self.singles: set[int] = set()  # ids of nodes that return a tensor, not a list
+        self.singles: set[int] = set()  # ids of nested graphs that return a single tensor, not a list
         self._metas: dict[bytes, TensorType] = {}
 
         self._calls = 0
@@ -177,14 +177,14 @@ class Program:
             raise FileError(f"value {shown(name)}: {error}") from None
 
     def floating(self, value: schema.Scalar) -> float:
-        """A recorded float: the example value if it is symbolic, NaN if it has none."""
+        """A recorded float; if it is symbolic, its example value, or NaN if it has none."""
         recorded = value.as_float
         if recorded is None and value.as_expr is not None and value.as_expr.hint is not None:
             recorded = value.as_expr.hint.as_float
         return math.nan if recorded is None else number(recorded)
 
     def truth(self, value: schema.Scalar) -> Dim | bool | None:
-        """A recorded truth value: a literal, else the comparison where it can be read."""
+        """A recorded truth value: a literal, or a comparison of sizes; None if that cannot be read."""
         if value.as_bool is not None or value.as_expr is None:
             return value.as_bool
         try:
@@ -195,13 +195,13 @@ class Program:
 
 
 OLD_CHECKPOINTS = {"weights": "serialized_state_dict.pt", "constants": "serialized_constants.pt"}
-_CHECKPOINT_BYTES = 2**34  # of a checkpoint, which is read as a whole
+_CHECKPOINT_BYTES = 2**34  # the largest checkpoint that is read; it is read as a whole
 
 
 def root_and_model(member: str) -> tuple[str, str]:
-    """The folder of all members of an archive, and the model whose program a member is; "" if it is no program.
+    """The folder that contains all members of an archive, and the model whose program a member is; "" if it is none.
 
-    The folder has the name of the file that torch saved, which may be `models/` too.
+    The folder has the name of the file that torch saved, so it may also be called `models/`.
     """
     root, slash, inner = member.partition("/")
     model = inner.removeprefix("models/").removesuffix(".json") if inner.startswith("models/") else ""
@@ -213,12 +213,12 @@ class Members:
 
     def __init__(self, path: Path, member: str, targets: Mapping[str, str]) -> None:
         self.path = path
-        self.targets = targets  # by value, its qualified name in the model
+        self.targets = targets  # by name of a value: its qualified name in the model
         self._root, self._model = root_and_model(member)
         self._memory: dict[str, memoryview] = {}
 
     def __call__(self, name: str) -> Stored | None:
-        """The contents of an input; None if the file does not have them as raw bytes. FileError for a contradiction."""
+        """The contents of an input; None if they are not stored as raw bytes. Raises FileError if the bytes are too few."""
         target = self.targets.get(name, "")
         entry = self.entries.get(target)
         if entry is None or entry.payload.use_pickle or entry.payload.tensor_meta is None:
@@ -244,7 +244,7 @@ class Members:
             elif entry.start is None:
                 with Archive(self.path) as archive:
                     memory = memoryview(bytearray(archive.read(entry.member)))
-            elif limits is not None and limits.memory is not None:  # too little, perhaps, for all of the file
+            elif limits is not None and limits.memory is not None:  # it may be less than the whole file
                 memory = mapped(self.path, entry.start, entry.size)
             else:
                 memory = self._file[entry.start : entry.start + entry.size]
@@ -273,7 +273,7 @@ class Members:
 
     @cached_property
     def _file(self) -> memoryview:
-        """All of the file, mapped once: every mapping keeps a file open, and a process may open few."""
+        """The whole file, mapped once: each mapping keeps the file open, and a process may open only few files."""
         return mapped(self.path, 0, self.path.stat().st_size)
 
     def checkpoints(self) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""Reads a recorded step: a zip archive with one member of JSON, of `graphflops capture --step` (docs/recorded.md)."""
+"""Reads a recorded step: a zip archive of JSON that `graphflops capture --step` wrote (docs/recorded.md)."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class _Version(msgspec.Struct):
 
 
 def read(path: Path | str, model: str | None = None, mesh: Mapping[str, int] | None = None) -> Graph:
-    """The step of an archive as a program; of other sizes of its mesh where they are given. Raises as `read_step` does."""
+    """The step of an archive as a program, on a mesh of other sizes if `mesh` gives them. Raises as `read_step` does."""
     step, digest = read_step(path, model, mesh)
     return graph_of(step, Origin(str(path), "recorded", step.producer, digest))
 
@@ -64,7 +64,7 @@ def read_step(
 ) -> tuple[RecordedStep, str]:
     """The step of an archive, and the digest of what was read.
 
-    Raises FileError, in one line, for anything that is not such a file; ModelError for sizes that it cannot have.
+    Raises FileError, in one line, for any other file, and ModelError for sizes that the mesh cannot have.
     """
     with Archive(path) as archive:
         if model is not None:
@@ -195,7 +195,7 @@ def _argument(given: Any) -> Argument:
 
 
 def _check(step: RecordedStep) -> None:
-    """Refuse what no recorder writes."""
+    """Refuse a step that no recorder writes."""
     _check_mesh(step)
     calls, storages = len(step.calls), len(step.storages)
     require(calls > 0, "the step has no call")
@@ -225,7 +225,7 @@ def _check(step: RecordedStep) -> None:
         for result in call.results:
             if result is not None:
                 _define(result, defined, step, f"call {place}")
-    for what, used, entries, first in (  # what calls refer to of each list, and from which entry on
+    for what, used, entries, first in (  # every entry of a list from `first` on must be used
         ("value", defined, step.values, 0),
         ("operator", {call.operator for call in step.calls}, step.operators, 0),
         ("module", {call.module for call in step.calls}, step.modules, 1),
@@ -239,7 +239,7 @@ def _check(step: RecordedStep) -> None:
 def _check_operands(
     call: RecordedCall, named: Sequence[Sequence[str]], defined: set[int], where: str
 ) -> None:
-    """Refuse operands that the operator lacks, by the names of its overloads, and operands that are not made yet."""
+    """Refuse operands that no overload of the operator has, and values that are not made yet. named: names by overload."""
     most = max(map(len, named), default=len(call.args))
     require(len(call.args) <= most, f"{where} has {len(call.args)} operands of {most}")
     others = {*call.kwargs}.difference(*named) if named else ()
@@ -255,7 +255,7 @@ def _define(value: int, defined: set[int], step: RecordedStep, where: str) -> No
 
 
 def _is_right(given: Any, defined: set[int]) -> bool:
-    """Whether an argument has a form that files have, and contains only values that are made already."""
+    """Whether an argument has a documented form and refers only to values that are already made."""
     if not isinstance(given, dict):
         return True
     kind, what = next(iter(given.items())) if len(given) == 1 else ("", None)

@@ -1,4 +1,4 @@
-"""The module and source line of a call, from what exporters record: module stacks, stack traces, metadata, names."""
+"""Finds the module and source line of a call in what exporters record: module stacks, stack traces, metadata, names."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from graphflops.graph import Argument, Graph, Input, Node, Output, Ref
 from graphflops.ops import operator
 from graphflops.tensor import flat
 
-# How the module of a call of an ONNX file is known.
+# How the module of a call of an ONNX file is known (see `onnx_modules`).
 Evidence = Literal["recorded", "rewritten", "named", "none"]
 
 _FRAME = re.compile(r'^[ \t]*File "([^"\n]+)", line (\d+)', re.MULTILINE)
-# Not the user's: torch (installed, or a checkout in a directory of its name), Python's library, generated.
+# Files that are not the user's: torch (installed, or a checkout named `pytorch`), Python's library, generated code.
 _FOREIGN = re.compile(
     r"(?:^|(?:^|/)(?:site|dist)-packages/|/pytorch/)(?:torch|functorch)/"
     r"|(?:^|/)lib/python\d+\.\d+/(?!(?:site|dist)-packages/)"
@@ -31,7 +31,7 @@ _CALL_NUMBER = re.compile(r"@\d+(?=\.|$)")
 _NO_STACK = "_empty_nn_module_stack_from_metadata_hook"
 _EXPORT_ROOT = re.compile(r"^_export_root(?:\.|$)")
 
-# ONNX: keys of metadata, and paths in names.
+# ONNX: keys of metadata, and what the names of calls and tensors contain.
 _SCOPES = "pkg.torch.onnx.name_scopes"
 _CLASSES = "pkg.torch.onnx.class_hierarchy"
 _TRACE = "pkg.torch.onnx.stack_trace"
@@ -40,14 +40,14 @@ _PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 _READ = frozenset({_SCOPES, _CLASSES, _TRACE, _REWRITTEN})
 _FOLDED = "pkg.onnxscript.optimizer.folded_from"
 
-# Onnxruntime's.
+# Suffixes that onnxruntime's quantizer appends to names.
 _QUANTIZED = re.compile(r"(?:_quantized|_scale|_zero_point|_DequantizeLinear\w*|_QuantizeLinear\w*)+$")
 
-_REPEATED = re.compile(r"_\d+$", re.ASCII)  # appended to the scope of a second call of one module
+_REPEATED = re.compile(r"_\d+$", re.ASCII)  # appended to the scope of later calls of a module
 
-# A string that does not end reaches to the end of the text: looking for its end once more from each quote takes forever.
+# A string without a closing quote matches to the end of the text, so that the search stays linear.
 _QUOTED = re.compile(r"'((?:[^'\\]|\\.)*)(?:'|\\?\Z)|\"((?:[^\"\\]|\\.)*)(?:\"|\\?\Z)", re.DOTALL)
-_LONGEST_SCOPE = 1000  # characters of a path by which a call is named; a longer one is made to harm
+_LONGEST_SCOPE = 1000  # characters of the path in a call's name; a longer one is malicious
 _DEEPEST_SCOPE = 64
 
 
@@ -61,16 +61,16 @@ class Sources:
         self._texts: dict[str, str] = {}
 
     def stack(self, recorded: str) -> str:
-        """A module stack, shared; "" where torch records that a call, such as the size of an input, is in no module."""
+        """A module stack, one object for equal texts; "" if torch records that a call (an input's size) is in no module."""
         return "" if recorded.endswith(_NO_STACK) else self._texts.setdefault(recorded, recorded)
 
     def of(self, trace: str, stack: str) -> tuple[str, str, str, str, str]:
-        """A call's module and its type, its line of code, and both texts, as a `Node` has them; equal texts are shared."""
+        """A call's module, the module's type, the line of code, and both texts, in the order of `Node`'s fields."""
         module, kind = self.place(own := self.stack(stack))
         return module, kind, self.line(trace), self._texts.setdefault(trace, trace), own
 
     def line(self, trace: str) -> str:
-        """The innermost line of the user's own code, `model.py:17`; "" where the trace names none.
+        """The innermost line of the user's own code, `model.py:17`; "" if the trace has none.
 
         A path inside an installed package starts at the package; any other absolute path is cut to the file's name,
         because the directories of the exporting machine say nothing about the model.
@@ -81,7 +81,7 @@ class Sources:
                 path = file.replace("\\", "/")
                 if _FOREIGN.search(path):
                     continue
-                for folder in _PACKAGES:  # from an installed package on
+                for folder in _PACKAGES:  # the path starts at an installed package
                     before, found, inner = path.rpartition(folder)
                     if found and (not before or before.endswith("/")):
                         path = inner
@@ -105,7 +105,7 @@ class Sources:
 
 
 def module_path(recorded: str) -> str:
-    """`blocks.0.fc` from any spelling: `L['self'].blocks[0].fc`, or `blocks.0.fc@1` for its second call."""
+    """`blocks.0.fc` from any of its spellings: `L['self'].blocks[0].fc`, or `blocks.0.fc@1` for a second call."""
     path = recorded
     if "[" in path:
         path = _ROOT.sub("", path)
@@ -125,16 +125,16 @@ class OnnxPlaces:
         self._scopes: dict[str, str] = {"": ""}
 
     def of(self, node: Any) -> tuple[tuple[str, str, str], Evidence]:
-        """Path and type of the innermost module, source line of a NodeProto, "" if unknown; what the module is known by."""
+        """Path and type of a NodeProto's innermost module and its source line ("" if unknown); how the module is known."""
         entries = [(entry.key, entry.value) for entry in node.metadata_props[:] if entry.key in _READ]
-        told = {key: value for key, value in entries if isinstance(value, str)}  # else not UTF-8
+        told = {key: value for key, value in entries if isinstance(value, str)}  # bytes are not UTF-8
         scopes, classes, rewritten = told.get(_SCOPES, ""), told.get(_CLASSES, ""), _REWRITTEN in told
         line = self._sources.line(told.get(_TRACE, ""))
         if scopes:
-            if node.op_type in _PRODUCTS and "batch_norm" in classes:  # perhaps folded into the product
+            if node.op_type in _PRODUCTS and "batch_norm" in classes:  # a norm may be folded into the product
                 recorded = _quoted(classes)
                 rewritten |= bool(recorded) and operator(recorded[-1]).name == "batch_norm"
-            # The last of each list of scopes and types, outermost first, is the call itself.
+            # Scopes and types are listed from the outermost module to the call itself.
             outer = (scopes.rpartition(", ")[0], classes.rpartition(", ")[0])
             if outer not in self._known:
                 pairs = zip(_quoted(scopes)[:-1], _quoted(classes)[:-1], strict=False)
@@ -146,7 +146,7 @@ class OnnxPlaces:
         return (self._by_name(node.name), "", line), "named" if "/" in node.name else "none"
 
     def _by_name(self, name: str) -> str:
-        """`/layers.0/attention/MatMul_1` was called in `layers.0.attention`."""
+        """The module in a call's name: `layers.0.attention` for `/layers.0/attention/MatMul_1`."""
         scope = name.rpartition("/")[0]
         known = self._scopes.get(scope)
         if known is None:
@@ -160,7 +160,7 @@ class OnnxPlaces:
 
 
 def _below(path: str, name: str) -> str:
-    """The path of a module of that name: TorchScript names an item of a list `layer1.0`, also inside `layer1`."""
+    """The path of a module in another. TorchScript names an item of a list `layer1.0` even inside `layer1`."""
     parts, around = name.split("."), _REPEATED.sub("", path)
     for end in range(len(parts) - 1, 0, -1):
         shared = ".".join(parts[:end])
@@ -170,7 +170,7 @@ def _below(path: str, name: str) -> str:
 
 
 def original_names(graph: Any) -> dict[str, str]:
-    """By name of a stored tensor: the one parameter that the exporter folded into it, if the file names one."""
+    """By name of a stored tensor: the parameter that the exporter folded into it, if the file names exactly one."""
     found = {}
     for described in (*graph.value_info, *graph.initializer):
         for entry in described.metadata_props[:]:
@@ -186,7 +186,7 @@ def original_names(graph: Any) -> dict[str, str]:
 
 
 def unquantized(name: str) -> str:
-    """The name of the tensor that onnxruntime's quantizer made a tensor of that name from."""
+    """The name of the tensor from which onnxruntime's quantizer made the tensor of this name."""
     return _QUANTIZED.sub("", name)
 
 
@@ -199,21 +199,21 @@ def _quoted(text: str) -> list[str]:
 def with_modules(
     nodes: Sequence[Node], inputs: Iterable[Input], outputs: Sequence[Output]
 ) -> tuple[Node, ...]:
-    """The calls with their modules, for a joint graph that records none, and the same for nested graphs in arguments."""
+    """The calls with their modules, for a joint graph that records none; also the calls of nested graphs in arguments."""
     weights = (entry for entry in inputs if entry.role in ("parameter", "buffer") and entry.target)
     owners = {entry.name: entry.target.rpartition(".")[0] for entry in weights}
     if not any(output.role == "gradient" for output in outputs) or any(node.module for node in nodes):
         return _with_owners(nodes, owners)
     graph = Graph(tuple(nodes), {}, (), tuple(outputs))
     leads = _leads(graph)
-    owned = dict(owners)  # module of a parameter, and of values computed from parameters alone
+    owned = dict(owners)  # modules of parameters, and of values computed from parameters alone
     produced: dict[str, tuple[int, bool, str]] = {}  # position in the program, True if forward, module
     placed = []
     for node, operands in zip(nodes, graph.operands, strict=True):
         own = [owned[name] for name in operands if name in owned]
         known = [produced[name] for name in operands if name in produced and produced[name][2]]
         is_forward = graph.phases[node.name] == "forward"
-        if not is_forward:  # the module of the latest operand from the forward, if there is one
+        if not is_forward:  # operands from the forward decide if there are any
             known = [entry for entry in known if entry[1]] or known
         module = own[0] if own else leads.get(node.name, max(known)[2] if known else "")
         entry = (len(produced), is_forward, module)
@@ -226,7 +226,7 @@ def with_modules(
 
 
 def _leads(graph: Graph) -> dict[str, str]:
-    """Module by call, for calls whose results lead only to gradients of one module's parameters."""
+    """The modules of calls whose results serve only the gradients of one module's parameters, by call."""
     serves: dict[str, set[str]] = {}  # by value: modules that use it; "" for any other use
     for output in graph.outputs:
         module = output.target.rpartition(".")[0] if output.role == "gradient" else ""

@@ -1,7 +1,7 @@
 """The file of recorded steps, a zip archive of JSON (docs/recorded.md): its types, and how it is written.
 
-It also checks where values are in memory and which devices collectives connect: what torch could not have recorded is
-refused. A result is in the memory of an operand if its operator writes or views that operand, else in new memory.
+It also checks where values are in memory and which devices collectives connect, and refuses what torch could not have
+recorded. A result is in the memory of an operand if its operator writes or views that operand, else in new memory.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from graphflops.ops.operator import Op, operator
 from graphflops.tensor import DTYPES, extent, flat
 
 FORMAT = 1
-MEMBER = "graphflops_step/step.json"  # by which the archive is recognised
-FURTHER = "graphflops_step/step_{}.json"  # the step on further meshes, which leave sizes of axes open
+MEMBER = "graphflops_step/step.json"  # identifies the archive
+FURTHER = "graphflops_step/step_{}.json"  # the step on other meshes, if sizes of axes are open
 # The kind of memory that exists before the step, by the role of the first value found in it.
 KINDS: dict[InputRole, StorageKind] = {
     "parameter": "weight",
@@ -57,7 +57,7 @@ class RecordedValue(msgspec.Struct, array_like=True):
 
 
 class RecordedInput(msgspec.Struct, array_like=True):
-    """A value that is there before the step. target: the name of the parameter, buffer or input."""
+    """A value that exists before the step. target: the name of the parameter, buffer or input."""
 
     value: int
     role: InputRole
@@ -69,23 +69,23 @@ class RecordedCall(msgspec.Struct, array_like=True):
 
     operator: int  # an index, like `module` and `source`
     # Literals, lists, and objects of one field: `v` a value, `d` an element type, `f` a float that JSON does not have, `o`
-    # anything else as text. A process group is given by its name, a reduction by its own.
+    # anything else as text. Process groups and reductions are given by name.
     args: list[Any]
     kwargs: dict[str, Any]
-    # Values; None for results that are no tensors or not wanted.
+    # Indices of values; None for results that are not tensors, or that are not wanted.
     results: list[Optional[int]]  # noqa: UP045 - evaluated by msgspec on Python 3.9
     module: int
     source: int
     phase: Phase
     stream: int
-    wrapped: int = 0  # calls on tensors of subclasses, such as DTensor, since the call before
-    # Since the last call: calls that the program's dispatch modes saw, as with selective checkpoints, and tensors that hooks
-    # packed or unpacked for the backward, as with checkpoints.
+    wrapped: int = 0  # calls on tensor subclasses, such as DTensor, since the last call
+    # Since the last call: calls that the program's dispatch modes handled (selective checkpoints have one), and saved
+    # tensors that hooks packed or unpacked (checkpoints have such hooks).
     hooked: int = 0
 
 
 class RecordedGroup(msgspec.Struct, array_like=True):
-    """A process group that the rank is in. axis: of the mesh, `dp+tp` for several, "" for none."""
+    """A process group of the rank. axis: the axis of the mesh that it spans, `dp+tp` for several, "" for none."""
 
     name: str
     axis: str
@@ -98,7 +98,7 @@ class RecordedStep(msgspec.Struct):
     format: int
     producer: str
     rank: int
-    axes: list[tuple[str, int]]  # of the mesh with their sizes, the outermost first; none on one device
+    axes: list[tuple[str, int]]  # of the mesh, with their sizes, the outermost first; [] on one device
     groups: list[RecordedGroup]
     operators: list[str]
     modules: list[tuple[str, str]]  # path and type
@@ -107,14 +107,14 @@ class RecordedStep(msgspec.Struct):
     values: list[RecordedValue]
     inputs: list[RecordedInput]
     calls: list[RecordedCall]
-    # Whether a number that the step reads from data was assumed to be 1, or a mask to select all; or whether torch.compile
-    # would compile part of the step, which is recorded without it.
+    # guesses: a number that the step reads from data was assumed to be 1, or a mask to select everything. is_compiled: the
+    # step uses torch.compile, but is recorded without it.
     guesses: bool = False
     is_compiled: bool = False
 
 
 def write(steps: Sequence[RecordedStep], path: Path | str) -> None:
-    """Write the archive of a step, and of the same step on further meshes."""
+    """Write an archive with a step, and with the same step on other meshes."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
         for place, step in enumerate(steps):
             name = FURTHER.format(place) if place else MEMBER
@@ -122,44 +122,44 @@ def write(steps: Sequence[RecordedStep], path: Path | str) -> None:
 
 
 _WRITING = ("c10d", "fsdp")  # namespaces of operators that write to given tensors
-# Namespaces whose operators are known to share memory or not; operators other than views that may return operands.
+# Namespaces of operators of which it is known whether they share memory; non-view operators that may return an operand.
 _OF_TORCH = ("aten", "prims", "_c10d_functional", "_c10d_functional_autograd")
 _PASSING_ON = frozenset({"dropout", "conj", "meshgrid", "wait_tensor", "receive", "send_and_receive"})
-# Words of views that may copy, such as `reshape`; and of operators that get the strides of their results.
+# Views that may copy, such as `reshape`; and operators that are given the strides of their results.
 _MAY_COPY = frozenset(
     {"reshape", "reshape_as", "flatten", "ravel", "diag", "resize", "resize_as", "_resize_output"}
 )
 _LAID_OUT = frozenset({"empty_strided", "new_empty_strided"})
-# Words of collectives with a list of tensors, one for each device.
+# Collectives with a list of tensors, one for each device.
 _OF_LISTS = ("allgather_", "reduce_scatter_")
 _TAKEN_AGAIN = "empty"  # what is recorded when freed memory is allocated again
-# Words of what copies between the two memories, the first where it names a device, and of what sets nothing.
+# Operators that may have host and device memory: `_to_copy` if it names a device; `copy_` and those that only allocate.
 _COPY, _ON_HOST = "_to_copy", frozenset({"copy_", "empty", "empty_like", "empty_strided", "new_empty"})
 
 
 class Contradiction(FileError):
-    """What is wrong with a step."""
+    """A step contradicts itself; the text says how."""
 
 
 def require(holds: bool, problem: str) -> None:
-    """Refuse a step."""
+    """Raises Contradiction, with the problem, if the condition does not hold."""
     if not holds:
         raise Contradiction(problem)
 
 
 def values_in(given: Any) -> list[int]:
-    """The values of an argument, in order."""
+    """Indices of the values in an argument, in order."""
     return [item["v"] for item in flat((given,)) if isinstance(item, dict) and "v" in item]
 
 
 def operands(step: RecordedStep, call: RecordedCall) -> set[int]:
-    """The storages of a call's operands."""
+    """Indices of the storages of a call's operands."""
     return {step.values[value].storage for value in values_in([*call.args, *call.kwargs.values()])}
 
 
 def check_memory(step: RecordedStep) -> None:
-    """Refuse calls whose results, operands and groups they cannot have; the step's lists refer to entries that are there."""
-    # Memory is of the kind of its inputs, and all values fit into it; optimizers' counters on the host are exempt.
+    """Refuse calls with impossible results, operands or groups. All indices in the step must be checked already."""
+    # Memory has the kind that its inputs' roles give, and all values fit in it, except optimizers' counters on the host.
     kinds: dict[int, set[str]] = {}
     for entry in step.inputs:
         kinds.setdefault(step.values[entry.value].storage, set()).add(KINDS.get(entry.role, ""))
@@ -198,12 +198,12 @@ def check_memory(step: RecordedStep) -> None:
 
 
 def copies_between(op: Op, names: Collection[str]) -> bool:
-    """Whether a call may read host memory and write device memory, or the reverse. names: of its keyword operands."""
+    """Whether a call may read host memory and write device memory, or the reverse. names: those of keyword operands."""
     return (op.word == _COPY and "device" in names) or op.word in _ON_HOST
 
 
 def _is_on_one_side(step: RecordedStep, call: RecordedCall, made: Sequence[RecordedValue]) -> bool:
-    """Whether what a call reads and makes is all in the host's memory or not at all; numbers may come from there."""
+    """Whether all that a call reads and makes is in one memory: host or device. Operands without axes may be in either."""
     read = [step.values[value] for value in values_in([*call.args, *call.kwargs.values()])]
     read = [value for value in read if value.shape] or read
     is_away = [is_on_host(step, value) for value in read]
@@ -213,12 +213,12 @@ def _is_on_one_side(step: RecordedStep, call: RecordedCall, made: Sequence[Recor
 
 
 def is_on_host(step: RecordedStep, value: RecordedValue) -> bool:
-    """Whether it is in the host's memory."""
+    """Whether a value is in the host's memory."""
     return step.storages[value.storage].kind in HOST_KINDS
 
 
 def is_counter(step: RecordedStep, value: RecordedValue) -> bool:
-    """Whether it is the number of an optimizer's step in the host's memory."""
+    """Whether a value is the step count of an optimizer, which is in the host's memory."""
     memory = step.storages[value.storage]
     return memory.kind == "optimizer" and not memory.bytes and not value.shape
 
@@ -226,7 +226,7 @@ def is_counter(step: RecordedStep, value: RecordedValue) -> bool:
 def _check_written(
     step: RecordedStep, call: RecordedCall, place: int, op: Op, made: Sequence[RecordedValue]
 ) -> None:
-    """What a call writes is in operands' memory, is the first operand if in-place, and has no overlapping elements."""
+    """Checks that a call writes to memory of its operands: in-place to the first, and to no element twice."""
     given = operands(step, call)
     first = [step.values[value] for value in values_in(call.args[:1])]
     is_in_place = op.dialect == "c10d" or (op.mutates and not op.shares_memory)
@@ -242,7 +242,7 @@ def _check_made(
     step: RecordedStep, call: RecordedCall, place: int, op: Op, made: Sequence[RecordedValue],
     given: set[int], known: set[int],
 ) -> None:  # fmt: skip
-    """A view is in its operand's memory; any other result is new, unless memory is given by name, and does not overlap."""
+    """Checks that views are in their operand's memory, and other results in new memory (or a named one), without overlap."""
     out = {step.values[value].storage for value in values_in([*call.kwargs.values()])}
     is_view = op.kind == "view" and op.dialect == "aten" and op.shares_memory and op.word not in _MAY_COPY
     may_share = op.shares_memory or op.name in _PASSING_ON or op.dialect not in _OF_TORCH
@@ -263,7 +263,7 @@ def _check_made(
 
 
 def _overlaps(value: RecordedValue) -> bool:
-    """Whether elements of a value may share a place: an axis has a shorter stride than the length of what is inside it."""
+    """Whether elements of a value may overlap: the stride of an axis is less than the extent of the axes inside it."""
     length = 1
     for stride, size in sorted(zip(value.strides, value.shape, strict=True)):
         if size > 1 and stride < length:
@@ -275,7 +275,7 @@ def _overlaps(value: RecordedValue) -> bool:
 def _check_exchange(
     step: RecordedStep, call: RecordedCall, place: int, op: Op, groups: dict[str, int]
 ) -> None:
-    """Refuse a collective of a group that is not listed, or with sizes that contradict its number of devices."""
+    """Refuse a collective whose group is not listed, or whose sizes contradict the group's number of devices."""
     arguments = op.arguments(call.args, [*call.kwargs.items()])
     devices = groups.get(str(arguments.get("group_name")))
     require(devices is not None, f"call {place} has no process group")

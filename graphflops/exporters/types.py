@@ -1,7 +1,7 @@
 """Tensor types, sizes and symbols of a program as torch records them; each distinct one is built once.
 
-Guards of an export are conditions on the sizes of inputs, which torch checks before each run of the program. For weights of
-tensor subclasses, such as torchao's quantized ones, the plain tensors inside are stored.
+Guards of an export are conditions on the sizes of inputs, which torch checks before each run of the program. A weight of a
+tensor subclass, such as torchao's quantized ones, is stored as the plain tensors inside it.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from graphflops.tensor import TensorType
 
 # torch omits "no upper bound", or writes it as one of several huge numbers.
 _UNBOUNDED = 2**62
-STORED = "stored elements of"  # a sparse input: where the symbol of their number stands
+STORED = "stored elements of"  # begins `where` of the symbol for a sparse input's number of stored elements
 
 
 class Types:
     """Distinct tensor types and sizes of one program."""
 
     def __init__(self) -> None:
-        # By size that is an expression: its example value, if the file has one.
+        # By expression of a size: its example value, if the file has one.
         self.hints: dict[Dim, int] = {}
-        self.differing: dict[Dim, int] = {}  # second, different examples
+        self.differing: dict[Dim, int] = {}  # a later example that differs from the first
         self.orders: dict[str, tuple[int, ...]] = {}  # of inputs that are not row-major
         self._tensors: dict[TensorType, TensorType] = {}
 
@@ -39,7 +39,7 @@ class Types:
     def of_input(
         self, entry: Input, known: TensorType, strides: Sequence[int | None], trained: bool, is_sparse: bool
     ) -> TensorType:
-        """The type of an input: whether it wants a gradient, memory of axes with stride 0, sparse storage."""
+        """The type of an input: whether it requires a gradient, its memory if a stride is 0, sparse storage."""
         if (order := memory_order(known.shape, strides)) is not None:
             self.orders[entry.name] = order
         wanted = trained and entry.role in ("parameter", "user")
@@ -51,14 +51,14 @@ class Types:
         return replace(known, nonzeros=symbol(f"{entry.name}_nnz" if entry.name.isidentifier() else "nnz"))
 
     def dim(self, text: str, hint: int | None) -> Dim:
-        """A size from its text; raises DimError for a text that is not a size."""
+        """The size that a text states; raises DimError if it states none. hint: its example value."""
         dim = parse_dim(text)
         if hint is not None and self.hints.setdefault(dim, hint) != hint:
             self.differing[dim] = hint
         return dim
 
     def contradictions(self, symbols: Mapping[str, Symbol]) -> Iterator[str]:
-        """Where example values contradict each other or their symbol's range, or are not those of the inputs."""
+        """Says where example values contradict each other or a symbol's range, or belong to sizes of no input."""
         examples = {name: entry.hint for name, entry in symbols.items() if entry.hint is not None}
         for size, hint in (*self.hints.items(), *self.differing.items()):
             value = evaluate(size, examples)
@@ -79,7 +79,7 @@ class Types:
     ) -> dict[str, Symbol]:
         """Every symbol in a range or a size, those of the inputs first and in their order.
 
-        ranges: inclusive ranges by symbol; one for an expression (`2*s5`) says nothing that its symbol's does not.
+        ranges: inclusive ranges by symbol. A range of an expression (`2*s5`) is ignored: it follows from its symbol's.
         """
         bare, within = _axes(inputs, types)
         names = {name: None for axes in (bare, within) for name in axes}
@@ -87,7 +87,7 @@ class Types:
         exprs = [size for size in (*sizes, *self.hints) if isinstance(size, Expr)]
         names.update({name: None for size in exprs for name in sorted(size.symbols)})
         names.update({name: None for name in ranges if name.isidentifier()})
-        # Examples: as recorded where a symbol stands alone, else solved from `2*s5 = 8`.
+        # Examples: as recorded if a size is the symbol alone, else solved from `2*s5 = 8`.
         single = [(size, hint) for size, hint in self.hints.items() if isinstance(size, Expr)]
         of_one = [(min(size.symbols), size, hint) for size, hint in single if len(size.symbols) == 1]
         examples = {name: hint for name, size, hint in of_one if size is symbol(name)}
@@ -102,16 +102,16 @@ class Types:
                 name,
                 minimum=None if low is None or low <= -_UNBOUNDED else low,
                 maximum=None if high is None or high >= _UNBOUNDED else high,
-                hint=examples.get(name) if where else None,  # no caller passes a size that is of no input
+                hint=examples.get(name) if where else None,  # a symbol that is in no input depends on data
                 where=where,
             )
         return symbols
 
 
 def storage(shape: Sequence[Dim], strides: Sequence[int | None], role: str = "") -> Dim | None:
-    """Elements in memory of a tensor with axes of stride 0; None for other tensors.
+    """The number of elements in memory of a tensor that has axes of stride 0; None for other tensors.
 
-    Inputs from the caller have none: a caller passes tensors of any strides, whatever the example's were.
+    Also None for inputs from the caller, who may pass other strides than the example had.
     """
     if role == "user" or 0 not in strides:
         return None
@@ -120,7 +120,7 @@ def storage(shape: Sequence[Dim], strides: Sequence[int | None], role: str = "")
 
 
 def memory_order(shape: Sequence[Dim], strides: Sequence[int | None]) -> tuple[int, ...] | None:
-    """The axes of a tensor without gaps, the outermost in memory first; None in row-major order, or for open strides."""
+    """The axes of a tensor, outermost in memory first; None if it is row-major, has gaps, or has an open stride."""
     if len(shape) < 2 or len(strides) != len(shape) or None in strides:
         return None
     order = tuple(sorted(range(len(shape)), key=lambda axis: -(strides[axis] or 0)))
@@ -135,7 +135,7 @@ def memory_order(shape: Sequence[Dim], strides: Sequence[int | None]) -> tuple[i
 def _axes(
     inputs: Iterable[Input], types: Mapping[str, TensorType | Scalar]
 ) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-    """Axes of user inputs by symbol: where it stands alone, and where it is part of an expression."""
+    """For each symbol, the axes of user inputs whose size is the symbol, and those whose expression contains it."""
     bare: dict[str, list[str]] = {}
     within: dict[str, list[str]] = {}
     for entry in inputs:
@@ -148,23 +148,23 @@ def _axes(
     return bare, within
 
 
-MOST_GUARDS = 500  # the others are not read: guards only refuse
+MOST_GUARDS = 500  # more are not read: a guard only refuses sizes, so no figure needs it
 _LONGEST = 500  # characters of a guard, or of the name of a weight with parts
 _PATH = r"(?:\['\w+'\]|\[\d+\]|\.(?!size\b)\w+)+"
 _SIZE = re.compile(rf"\bL({_PATH})(?:\.size\(\)\[(\d+)\])?")  # `L['past'][0].size()[2]`
 
 
 def guards_of(codes: Iterable[str], inputs: Iterable[Input]) -> dict[str, Dim]:
-    """Conditions, which are 0 or 1, by text; the text names input axes as everywhere, `x[1] == 12`.
+    """Conditions (expressions that are 0 or 1) by their text, which names axes of inputs as elsewhere: `x[1] == 12`.
 
-    codes: in Python, as torch saves them. Those that do not only say what sizes must be are ignored.
+    codes: guards in Python, as torch saves them. A guard on anything but sizes is ignored.
     """
     users = [entry.name for entry in inputs if entry.role == "user"]
 
     def place_of(found: re.Match[str]) -> str:
-        """The axis, or the number that is passed in, from the name that torch derives from an argument's path.
+        """The name of an axis, or of a number that is an input. torch derives an input's name from its argument's path.
 
-        Strict exports count all arguments in one list, `flat_args`.
+        Strict exports have all arguments in one list, `flat_args`, so the place in it identifies the input.
         """
         first, *rest = re.findall(r"\w+", found[1])
         counted = "".join(rest)
@@ -194,7 +194,7 @@ _TAKES_PART = "export.access_subclass_inner_tensor.default"  # a weight, and the
 def with_parts(
     nodes: tuple[Node, ...], inputs: tuple[Input, ...], outputs: Iterable[Output], types: dict[str, object]
 ) -> tuple[tuple[Node, ...], tuple[Input, ...]]:
-    """The calls and inputs, with parts (which may have parts) in place of each weight that the program only takes apart."""
+    """The calls and inputs, where a weight that the program only takes apart is replaced by its parts, at any depth."""
     if not any(node.op == _TAKES_PART for node in nodes):
         return nodes, inputs
     others: list[Output | Node] = [*outputs, *(node for node in nodes if node.op != _TAKES_PART)]

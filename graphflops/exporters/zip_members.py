@@ -1,8 +1,7 @@
-"""The members of a zip archive, found so that no conforming reader can find others.
+"""Finds the members of a zip archive, and refuses an archive in which another conforming reader could find others.
 
-torch reads archives with miniz, Python with zipfile. They differ where an archive has two end records, two names that differ
-in case alone, bytes between its members, or headers that contradict its directory. An archive that leaves such a choice is
-refused. What members hold is not read.
+torch reads archives with miniz, Python with zipfile. They differ if an archive has two end records, two names that differ in
+case alone, bytes between its members, or headers that contradict its directory. The contents of members are not read.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ _HEADER = struct.Struct("<4s5H3L2H")  # the same, from the second version to the
 # Inside an entry: checksum and sizes; bytes of the name and of the extra fields.
 _SUMS, _LENGTHS = (struct.Struct("<3L"), struct.Struct("<2H"))
 _TAIL = _END.size + 2**16 - 1
-_OPEN = 2**32 - 1  # stands for a number of 8 bytes in the extra field _WIDE
+_OPEN = 2**32 - 1  # means that the number is in the extra field _WIDE, with 8 bytes
 _WIDE, _OTHER_NAME = 0x1, 0x7075
 _DEFERRED, _UTF8, _ENCRYPTED = 0x8, 0x800, 0x2041
 _FLAGS = _DEFERRED | _UTF8 | 0x6  # flags that do not change what is read
-_DESCRIPTOR = 24  # bytes of the longest
+_DESCRIPTOR = 24  # bytes of the longest data descriptor, which may follow a member's contents
 _DAMAGED = "is a truncated or damaged zip archive: export or copy it again"
 
 
@@ -58,13 +57,13 @@ class Member(Record, frozen=True):
     flags: int
     method: int
     checksum: int  # CRC-32
-    packed: int  # bytes of the contents, and those unpacked
-    size: int
-    start: int  # the offset of the contents, in the directory of the header before them
+    packed: int  # bytes of the packed contents
+    size: int  # bytes of the unpacked contents
+    start: int  # offset of the contents; as read from the directory, that of the header before them
 
 
 def members(file: Seekable, length: int) -> dict[str, Member]:
-    """Every member of an archive of `length` bytes, by name; raises FileError for one that can be read in two ways."""
+    """Every member of an archive of `length` bytes, by name. Raises FileError if the archive can be read in two ways."""
     count, begin, end = _directory(file, length)
     entries = list(_entries(read_at(file, begin, end - begin)))
     if len(entries) != count:
@@ -81,7 +80,7 @@ def members(file: Seekable, length: int) -> dict[str, Member]:
 
 
 def read_at(file: Seekable, place: int, length: int) -> bytes:
-    """The bytes at an offset; fewer at the end of the file."""
+    """`length` bytes at an offset, or fewer if the file ends before."""
     file.seek(place)
     found = file.read(length)
     while len(found) < length and (more := file.read(length - len(found))):  # one call gives at most 2 GiB
@@ -90,7 +89,7 @@ def read_at(file: Seekable, place: int, length: int) -> bytes:
 
 
 def _directory(file: Seekable, length: int) -> tuple[int, int, int]:
-    """The entries of the directory, where it begins, and where it ends: right before the one end record."""
+    """The number of entries in the directory, its begin, and its end, which is right before the only end record."""
     tail = read_at(file, max(0, length - _TAIL), _TAIL)
     at = tail.rfind(b"PK\x05\x06")
     end = length - len(tail) + at
@@ -139,7 +138,7 @@ def _entries(directory: bytes) -> Iterator[Member]:
 
 
 def _wide_numbers(extra: bytes, numbers: list[int]) -> list[int]:
-    """The numbers, with those that are open replaced by the extra field's 8-byte numbers."""
+    """The numbers, where each _OPEN is replaced by the next 8-byte number of the extra field."""
     place, wide = 0, b""
     while place + 4 <= len(extra):
         kind, length = struct.unpack_from("<HH", extra, place)
@@ -152,7 +151,7 @@ def _wide_numbers(extra: bytes, numbers: list[int]) -> list[int]:
 
 
 def _checked_names(entries: Sequence[Member]) -> list[str]:
-    """The names of members; they differ even if case is ignored, and are inside the archive's folder."""
+    """The names of members. Raises FileError if two differ in case alone, or if one points outside of the archive."""
     names: list[str] = []
     folded: dict[str, str] = {}
     for entry in entries:
@@ -177,7 +176,7 @@ def _checked_names(entries: Sequence[Member]) -> list[str]:
 
 
 def _header_size(file: Seekable, entry: Member, near: bytes, name: str) -> int:
-    """Bytes of a member's header, which must agree with the directory. near: the header up to the name."""
+    """The length of a member's header in bytes; the header must agree with the directory. near: its bytes up to the name."""
     if len(near) < _HEADER.size or near[:4] != b"PK\x03\x04":
         raise FileError(_DAMAGED)
     named, extra = _LENGTHS.unpack_from(near, _HEADER.size - _LENGTHS.size)
@@ -197,7 +196,7 @@ def _header_size(file: Seekable, entry: Member, near: bytes, name: str) -> int:
 
 
 def _following(file: Seekable, edge: int, place: int, length: int, before: Member | None) -> bytes:
-    """So many bytes at a place; raises FileError unless all from an earlier edge on belongs to the member before."""
+    """`length` bytes at `place`. Raises FileError unless bytes between `edge` and `place` belong to the member before."""
     gap = place - edge
     if gap < 0:
         raise FileError(_two_ways("members overlap"))
@@ -208,7 +207,7 @@ def _following(file: Seekable, edge: int, place: int, length: int, before: Membe
 
 
 def _is_descriptor(data: bytes, entry: Member) -> bool:
-    """Whether the bytes after a member's contents repeat its checksum and sizes."""
+    """Whether bytes after a member's contents are its data descriptor, which repeats checksum and sizes."""
     if not entry.flags & _DEFERRED:
         return False
     data = data.removeprefix(b"PK\x07\x08") if len(data) in (16, 24) else data
