@@ -1,1 +1,1 @@
-"""Programs of installed model libraries by name: transformers, timm and torchvision, without weights and without network."""
+"""Programs of models that installed libraries have by name (transformers, timm, torchvision), without weights or network."""

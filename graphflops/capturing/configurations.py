@@ -1,6 +1,6 @@
 """Configurations of transformers, from a JSON file or a class with sizes, and the models that they describe.
 
-Weights of products may be in float8, as serving engines have them: each product then rounds its operand to float8 too.
+Weights of linear layers may be in float8, as in serving engines: each layer then rounds its operand to float8 too.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from graphflops.errors import FileError, ModelError, OptionError, shown
 
 _LARGEST = 2**22  # bytes of a configuration
 _REMOTE = ("auto_map", "trust_remote_code")  # keys by which a configuration asks for code of its own
-# In any spelling: they may be fetched.
+# Parts of keys that choose kernels, which transformers may then fetch.
 _KERNELS = ("attn_implementation", "experts_implementation", "use_kernels")
-_BUILT = re.compile(r"(layers?|blocks|depths?|experts)$")  # keys for how many modules are built, one by one
+_BUILT = re.compile(r"(layers?|blocks|depths?|experts)$")  # keys for the number of modules to build
 _MOST_BUILT = 10_000
-# Mappings from a configuration to a model, the likeliest first: an encoder is a masked language model before a causal one.
+# Mappings from a configuration to a model, the likeliest first: for an encoder, a masked language model before a causal one.
 _MAPPINGS = (
     "SEQ_TO_SEQ_CAUSAL_LM",
     "SPEECH_SEQ_2_SEQ",
@@ -42,7 +42,7 @@ _MAPPINGS = (
 
 
 def model_of(name: Name) -> Any:
-    """A model of transformers on the meta device, in evaluation. Raises FileError, OptionError or ModelError."""
+    """A model of transformers on the meta device, in evaluation mode. Raises FileError, OptionError or ModelError."""
     weights = name.choices.weights
     said = name.choices.dtype or (weights and computed_in(stored(weights)))
     transformers = library(name)
@@ -69,7 +69,7 @@ def model_of(name: Name) -> Any:
             model = model_class._from_config(config, dtype=dtype).eval()
         else:
             model = model_class(config).to(dtype).eval()
-        # Weights of products are stored in float8, except those that make logits, as in published checkpoints.
+        # Weights of linear layers become float8, except in the layer that makes logits, as in published checkpoints.
         if name.choices.quantize is not None and not to_float8(model, [model.get_output_embeddings()]):
             raise OptionError(
                 f"{name}: has no linear layers whose sizes are multiples of 16: leave out --quantize"
@@ -78,7 +78,7 @@ def model_of(name: Name) -> Any:
 
 
 def parts(config: Any) -> tuple[Any, ...]:
-    """A configuration and those in it, its text's first."""
+    """A configuration and those inside it, that of the text first."""
     inner = [part for part in vars(config).values() if hasattr(part, "model_type") and part is not config]
     inner.sort(key=lambda part: part is not getattr(config, "text_config", None))
     return (config, *(deeper for part in inner for deeper in parts(part)))
@@ -130,7 +130,7 @@ def _refuse_many(given: Mapping[str, Any], place: str) -> None:
 
 
 def _without_kernels(given: Any) -> Any:
-    """A configuration, and those in it, without the keys that choose or fetch kernels, quantizers and weights."""
+    """A configuration and those inside it, without keys that choose or fetch kernels, quantizers and weights."""
     if isinstance(given, list):
         return [_without_kernels(part) for part in given]
     if not isinstance(given, dict):
@@ -141,7 +141,7 @@ def _without_kernels(given: Any) -> Any:
 
 
 def _from_class(transformers: Any, name: Name) -> tuple[Any, Any]:
-    """The model's class and the configuration of the name of either class, and sizes."""
+    """The model's class and a configuration with the name's sizes. The name may be that of either class."""
     found: Any = getattr(transformers, name.target, None)
     configs, models = transformers.PretrainedConfig, transformers.PreTrainedModel
     is_class = isinstance(found, type)
@@ -160,7 +160,7 @@ def _from_class(transformers: Any, name: Name) -> tuple[Any, Any]:
 
 
 def _likeliest_class(transformers: Any, config: Any, name: Name) -> Any:
-    """The model class that transformers makes of a configuration: with a head if there is one."""
+    """The model class for a configuration, by transformers' own mappings: one with a head if there is one."""
     auto = transformers.models.auto.modeling_auto
     for kind in (*_MAPPINGS, None):
         mapping = getattr(auto, f"MODEL_FOR_{kind}_MAPPING" if kind else "MODEL_MAPPING", {})
@@ -169,7 +169,7 @@ def _likeliest_class(transformers: Any, config: Any, name: Name) -> Any:
         if type(config) in mapping:
             found = mapping[type(config)]
             first = found[0] if isinstance(found, (list, tuple)) else found
-            if isinstance(config, first.config_class or object):  # else it is of a part: the text alone
+            if isinstance(config, first.config_class or object):  # else it is for a part, such as the text
                 return first
     kind = type(config).__name__.removesuffix("Config")
     named = [name for name in dir(transformers) if name.startswith(kind)]
@@ -181,11 +181,11 @@ def _likeliest_class(transformers: Any, config: Any, name: Name) -> Any:
 
 
 _FLOAT8 = torch.float8_e4m3fn
-_OF_FLOAT8 = 16  # of rows and columns of a weight: others, torch._scaled_mm refuses
+_OF_FLOAT8 = 16  # torch._scaled_mm wants rows and columns of a weight in multiples of it
 
 
 class Float8Linear(nn.Module):  # type: ignore[misc]
-    """An `nn.Linear` with a float8 weight, and known scales for the weight and the operand.
+    """An `nn.Linear` with a float8 weight, and static scales for the weight and the operand.
 
     x: [..., in_features] -> [..., out_features] of the same type.
     """
@@ -212,7 +212,7 @@ class Float8Linear(nn.Module):  # type: ignore[misc]
 
 
 def to_float8(model: nn.Module, whole: Collection[nn.Module | None]) -> int:
-    """Put float8 weights into the linear layers of a model, except those in `whole`; return how many were changed."""
+    """Give the linear layers of a model float8 weights, except those in `whole`; return how many were changed."""
     changed = 0
     for module in [*model.modules()]:
         for name, child in module.named_children():

@@ -1,8 +1,8 @@
-"""Records what eager execution holds: a module runs once on tensors without data, and so does the program exported from it.
+"""Records how long eager execution holds each result: it runs a module, and the program exported from it, without data.
 
-Both runs are followed call by call of the dispatcher. Each call of the program is matched to one of the module's run, by
-module, operator and sizes. When the module's run frees a result, Python has let it go. A call without a match is made only
-while exporting: attention masks, and heads repeated for them.
+Both runs are followed at the dispatcher, call by call. Each call of the program is matched to a call of the module's run by
+module, operator and sizes. A result lives until the module's run frees its memory, when Python drops the last reference. A
+call without a match, such as for an attention mask or for repeating heads, runs only in the export.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from graphflops.graph import EagerRun
 from graphflops.ops import operator
 
 _ATTENTION = torch.nn.functional.scaled_dot_product_attention
-_LARGEST_VALUE = 2**20  # numbers of a result that is computed
+_LARGEST_VALUE = 2**20  # elements of a result that is computed
 _TOKEN = 3  # the assumed value of integers in inputs without data: hardly a padding, first or last token
-# A tensor that code spells out: in a program, a copy of what exporting keeps of it.
+# A tensor literal in the code: an export keeps it as a constant, and copies that where eager execution does not.
 _EAGERLY = {"aten.lift_fresh_copy.default": "aten.lift_fresh.default"}
 
 
 class Made(NamedTuple):
-    """One call. key: what it is matched by. memory: numbers of its results' storages. node: that of the program."""
+    """One call. key: calls with equal keys match. memory: numbers of its results' storages. node: the program's node."""
 
     key: tuple[object, ...]
     memory: tuple[int, ...]
@@ -41,20 +41,20 @@ class Made(NamedTuple):
 
 
 class Followed(TorchDispatchMode):  # type: ignore[misc]
-    """Follows the calls of one run. An attention counts as one call, whatever it runs."""
+    """Follows the calls of one run. An attention counts as one call, whatever operators it runs."""
 
     def __init__(self) -> None:
         super().__init__()
         self.calls: list[Made] = []
-        self.freed: dict[int, int] = {}  # by number of a storage: the call after which nothing refers to it
-        # By attention, what it hides without a mask: "none" or "causal"; "" if it has a mask.
+        self.freed: dict[int, int] = {}  # by number of a storage: the last call before it was freed
+        # By attention: in the module's run what it hides ("none", "causal", "" if it has a mask), in the program's its name.
         self.attentions: list[str] = []
         self.module, self.node = "", ""
         self.is_inside = False
         # By address of a storage's object: a weak reference, and its number.
         self.numbers: dict[int, tuple[Any, int]] = {}
         self.count = 0
-        self.values = WeakTensorKeyDictionary()  # of results that hang on no data: the same on the CPU
+        self.values = WeakTensorKeyDictionary()  # results that depend on no data, as computed on the CPU
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func._schema.is_mutable and any(map(has_data, torch.utils._pytree.tree_leaves((args, kwargs)))):
@@ -71,7 +71,7 @@ class Followed(TorchDispatchMode):  # type: ignore[misc]
         return results
 
     def give_integers(self, inputs: Any, given: Any) -> None:
-        """Note integers in inputs, `given` with data or assumed to be tokens: libraries ask whether they are padding."""
+        """Keep values of integer inputs, because libraries ask whether they are padding: those of `given`, else _TOKEN."""
         leaves = torch.utils._pytree.tree_leaves
         for tensor, own in zip(leaves(inputs), leaves(given), strict=True):
             is_whole = isinstance(tensor, torch.Tensor) and own.dtype == torch.int64
@@ -83,11 +83,11 @@ class Followed(TorchDispatchMode):  # type: ignore[misc]
     def evaluate(
         self, func: Any, given: tuple[Any, Any], result: Any, *, writes: bool = False, is_random: bool = False
     ) -> None:
-        """Compute a small result that depends on no data, such as a mask of ones: models ask for it."""
+        """Compute a small result that depends on no data, such as a mask of ones: models read its numbers."""
         tensors = [leaf for leaf in torch.utils._pytree.tree_leaves(given) if isinstance(leaf, torch.Tensor)]
         is_known = not is_random and all(tensor in self.values or has_data(tensor) for tensor in tensors)
         if writes and not is_known:
-            self.values.clear()  # a write may be seen through any of them
+            self.values.clear()  # any of them may be a view of the memory that is written
         is_small = isinstance(result, torch.Tensor) and result.numel() <= _LARGEST_VALUE
         if not (is_known and is_small):
             return
@@ -103,7 +103,7 @@ class Followed(TorchDispatchMode):  # type: ignore[misc]
         return torch.device("cpu") if isinstance(given, torch.device) else given
 
     def note(self, spelling: str, results: Any, *, has_sizes: bool = True) -> None:
-        """A call is done. It is known by its operator, for a library may have its own while torch compiles."""
+        """Keep a call that has run. Its key has the operator, not the function, which libraries change for torch.compile."""
         tensors = [
             leaf for leaf in torch.utils._pytree.tree_leaves(results) if isinstance(leaf, torch.Tensor)
         ]
@@ -130,7 +130,7 @@ class Followed(TorchDispatchMode):  # type: ignore[misc]
 def _run_without_data(func: Any, args: Any, kwargs: Any) -> Any:
     """The result of a call on tensors without data.
 
-    Some of torch's functions for these refuse float32, which the kernel accepts; sizes and strides are those of bfloat16.
+    Some of torch's meta functions refuse float32 although the kernel accepts it. They run on bfloat16, with equal strides.
     """
     try:
         return func(*args, **kwargs)
@@ -145,7 +145,7 @@ def _run_without_data(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _as_type(before: torch.dtype, after: torch.dtype, given: Any) -> Any:
-    """The arguments with tensors of another type, and the same strides."""
+    """The arguments, with tensors of type `before` replaced by ones of type `after` with the same strides."""
 
     def changed(x: Any) -> Any:
         return torch.empty_like(x, dtype=after) if x.dtype == before else x
@@ -154,7 +154,7 @@ def _as_type(before: torch.dtype, after: torch.dtype, given: Any) -> Any:
 
 
 class Functions(TorchFunctionMode):  # type: ignore[misc]
-    """Tells a run which calls of it are attentions, and by which lists tensors are indexed: torch makes tensors of them."""
+    """Tells a run which of its calls are attentions, and evaluates indexing: torch turns lists of indices into tensors."""
 
     def __init__(self, run: Followed) -> None:
         super().__init__()
@@ -180,7 +180,7 @@ class Functions(TorchFunctionMode):  # type: ignore[misc]
 
 @contextlib.contextmanager
 def inside(run: Followed) -> Iterator[None]:
-    """Notes no calls: they are parts of one."""
+    """Within this context, a run notes no calls, because they are parts of one."""
     run.is_inside = True
     try:
         yield
@@ -190,7 +190,7 @@ def inside(run: Followed) -> Iterator[None]:
 
 @contextlib.contextmanager
 def naming_modules(run: Followed, root: torch.nn.Module) -> Iterator[None]:
-    """Tells a run which module it is in."""
+    """Within this context, tells a run which module is running."""
     names = {id(module): name for name, module in root.named_modules()}
     around: list[str] = []
 
@@ -212,17 +212,17 @@ def has_data(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor) and not value.is_meta
 
 
-_MOST_EQUAL_PAIRS = 4_000_000  # of calls of both runs: a second
+_MOST_EQUAL_PAIRS = 4_000_000  # pairs of calls with equal keys; matching that many takes a second
 _FOREVER = 2**62  # a call after the last: for memory that is never freed
 
 
 class _Program(fx.Interpreter):  # type: ignore[misc]
-    """Runs a program, and tells the run which of the program's calls is running, and in which module."""
+    """Runs a program, and tells a `Followed` which call of the program is running, and in which module."""
 
     def __init__(self, module: fx.GraphModule, run: Followed) -> None:
         super().__init__(module)
         self.run_of_it = run
-        self.memory: dict[str, int] = {}  # by value: the number of its storage
+        self.memory: dict[str, int] = {}  # by name of a value: the number of its storage
 
     def run_node(self, n: fx.Node) -> Any:
         run = self.run_of_it
@@ -241,7 +241,7 @@ class _Program(fx.Interpreter):  # type: ignore[misc]
 
 
 def _name(node: fx.Node) -> str:
-    """The value of a node; the first if it has several results, or is a graph that it runs."""
+    """The name of a node's value; of the first, if an operator or a nested graph returns several."""
     first = next(iter(node.users), node)
     is_several = first.target is getitem and not isinstance(node.meta.get("val"), torch.Tensor)
     return str(first.name if is_several else node.name)
@@ -252,12 +252,12 @@ def recorded(
     inputs: tuple[tuple[Any, ...], Mapping[str, Any]],
     program: torch.export.ExportedProgram,
 ) -> EagerRun | None:
-    """What one eager run of a module holds, in terms of its program; None if the module does not run without data.
+    """How long one eager run of a module holds the values of its program; None if the module needs data to run.
 
-    inputs: positional and named ones. Nothing is computed, even if the module and its inputs are real.
+    inputs: positional and named. No kernel runs on them, even if the module and its inputs have data.
     """
     weights = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    # The device of most weights; libraries make single ones on the CPU in any case.
+    # The device of most weights: libraries put single ones on the CPU in any case.
     devices = [weight.device for weight in weights.values()] or [torch.device("cpu")]
     device = max(devices, key=devices.count)
     fake = next((weight.fake_mode for weight in weights.values() if isinstance(weight, FakeTensor)), None)
@@ -283,12 +283,12 @@ def recorded(
     except Exception:  # noqa: BLE001 - a module that asks for its data leaves no record; the lines of its code are read
         return None
     record = _matched(program, eager, exported, interpreter.memory)
-    del results, outputs  # which outlive both runs
+    del results, outputs  # until here, what both runs return must not be freed
     return record
 
 
 def _flat(program: torch.export.ExportedProgram, args: Any, kwargs: Any) -> list[Any]:
-    """The inputs of a program in their order."""
+    """The inputs of a program, in the order of its signature."""
     given = iter(torch.utils._pytree.tree_leaves((args, kwargs)))
     held = {**program.constants, **program.state_dict}
     specs = program.graph_signature.input_specs
@@ -298,14 +298,14 @@ def _flat(program: torch.export.ExportedProgram, args: Any, kwargs: Any) -> list
 def _matched(
     program: torch.export.ExportedProgram, eager: Followed, exported: Followed, memory: Mapping[str, int]
 ) -> EagerRun | None:
-    # By place in `ours`: the place of the same call in `theirs`.
+    # `there`: by index of a call of the program's run, that of the same call in the eager run.
     blocks = matching_blocks(
         [call.key for call in exported.calls], [call.key for call in eager.calls], _MOST_EQUAL_PAIRS
     )
     there = {a + i: b + i for a, b, size in blocks for i in range(size)}
     values = [*memory]
     place_of_node = {name: place for place, name in enumerate(values)}
-    # By storage of the program's run: the first matched call that makes it, and which result it is.
+    # By storage of the program's run: the first matched call that makes it, and the index of the result.
     maker: dict[int, tuple[int, int]] = {}
     calls_of: dict[str, list[int]] = {}
     for index, call in enumerate(exported.calls):
@@ -317,11 +317,11 @@ def _matched(
     until = []
     for name in values:
         index, result = maker.get(memory[name], (-1, 0))
-        own = calls_of.get(name, [index])  # a call that is not dispatched returns its operand: `detach_`
+        own = calls_of.get(name, [index])  # without a dispatched call (`detach_`), that of its memory
         if own != [-1] and not any(call in there for call in own):
             until.append(-1)
             continue
-        if index not in there:  # an input, or a view of what exporting alone makes
+        if index not in there:  # the memory of an input, or a view of memory that only the export makes
             until.append(len(values) - 1 if index < 0 else place_of_node[name])
             continue
         number = eager.calls[there[index]].memory[result]
@@ -339,9 +339,9 @@ def _matched(
 def _keep_for_readers(
     program: torch.export.ExportedProgram, until: list[int], place_of_node: Mapping[str, int]
 ) -> None:
-    """Keeps what a later call of the program reads, although eager execution may make it anew there, like a layer's mask.
+    """Extends lifetimes to the last call that reads a value, although eager code may make it anew there (a layer's mask).
 
-    A product that eager execution does not make, because it computes in another way, stands for what it makes instead.
+    A product that eager execution computes in another way has no match; it stands for what eager execution makes instead.
     """
     for node in reversed(program.graph.nodes):
         own = place_of_node.get(_name(node), -1)
@@ -356,13 +356,13 @@ def _keep_for_readers(
 def _places(
     eager: Followed, exported: Followed, there: Mapping[int, int], place_of_node: Mapping[str, int]
 ) -> list[int]:
-    """By call of the eager run, the latest value of the program that is made by then; -1 before the first.
+    """For each call of the eager run, the place of the latest value of the program that exists by then; -1 before the first.
 
-    A value that no call makes, such as `type_as` of the same type, which returns its operand, is made right after the value
-    before it: it reads an operand that is freed before the next call.
+    A value without a call of its own, such as `type_as` to the same type, which returns its operand, counts as made right
+    after the value before it, because its operand may be freed before the next call.
     """
     called = {call.node for call in exported.calls}
-    before_next = {-1: -1}  # by place of a value: the last place before that of the next call
+    before_next = {-1: -1}  # by place of a value: the last place before the next call's value
     end = len(place_of_node) - 1
     for name, place in reversed([*place_of_node.items()]):
         before_next[place] = end

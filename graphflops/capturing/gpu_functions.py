@@ -1,9 +1,9 @@
-"""What torch runs on a GPU, run on tensors that pretend to be on a CPU, where torch would make other calls.
+"""Makes torch dispatch the calls of a GPU on fake CPU tensors, for which it would choose other calls.
 
-Operators that choose by device (scaled_dot_product_attention, rms_norm, dropout) get a choice of their own below autograd's
-dispatch, so that it applies wherever they are called: in a module, in a checkpoint that runs again, in another operator.
+Operators that choose by device (scaled_dot_product_attention, rms_norm, dropout) get a kernel for the key AutogradCPU that
+chooses as on a GPU, so it applies wherever they are called: in a module, a recomputed checkpoint, or another operator.
 
-torch.autocast has another list of operators for a GPU. There, recurrent layers are one call of cuDNN for all layers and
+torch.autocast has another list of operators for a GPU. Recurrent layers there are one call of cuDNN for all layers and
 steps, and one for their gradients.
 """
 
@@ -35,7 +35,7 @@ _WITH_STATISTICS = frozenset({"layer_norm", "batch_norm"})
 
 @contextlib.contextmanager
 def gpu_functions() -> Iterator[None]:
-    """Within this context, calls are those of a GPU, and a GPU that is named is the CPU."""
+    """Within this context, calls are those of a GPU, and a device that is named `cuda` is the CPU."""
     OnCpu.names_gpu = False
     library = torch.library.Library("aten", "IMPL")
     functions: dict[str, Callable[..., Any]] = {
@@ -49,7 +49,7 @@ def gpu_functions() -> Iterator[None]:
         functions["rms_norm"] = _rms_norm
     for name, function in functions.items():
         library.impl(name, function, "AutogradCPU")
-    for name, function in (  # torch does not know the shapes of their results
+    for name, function in (  # torch has no meta functions for them
         ("_cudnn_rnn_backward", gradients),
         ("batch_norm_stats", _like_channels),
         ("batch_norm_gather_stats_with_counts", lambda x, mean, *_: _like_channels(x)),
@@ -58,7 +58,7 @@ def gpu_functions() -> Iterator[None]:
         ("batch_norm_backward_elemt", lambda gradient, x, *_: torch.empty_like(x)),
     ):
         library.impl(name, function, "Meta")
-    # A mode is off while it handles `backward`; what checkpoints run again needs it.
+    # A mode is off while it handles `backward`, but the forwards that checkpoints recompute there need it.
     run_backward = OnCpu().around(torch.autograd._engine_run_backward)
     try:
         with mock.patch.object(torch.autograd, "_engine_run_backward", run_backward), OnCpu():
@@ -68,14 +68,14 @@ def gpu_functions() -> Iterator[None]:
 
 
 def gpu_results(call: Any, results: Any) -> Any:
-    """The results of a call on a GPU: 16-bit norms keep means and variances in float32."""
+    """The results as a call on a GPU has them: norms of 16-bit tensors return means and variances in float32."""
     if not isinstance(results, tuple) or operator(str(call)).name not in _WITH_STATISTICS:
         return results
     return (results[0], *[each.float() if each.dtype in _HALF else each for each in results[1:]])
 
 
 class Around(TorchFunctionMode):  # type: ignore[misc]
-    """A mode that may be entered where it is off."""
+    """A mode that a function can turn on again where torch has turned it off."""
 
     def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def called(*args: Any, **kwargs: Any) -> Any:
@@ -85,11 +85,11 @@ class Around(TorchFunctionMode):  # type: ignore[misc]
         return called
 
 
-_PLACING = (torch.Tensor.to, torch._C._nn._parse_to)  # the second of modules
+_PLACING = (torch.Tensor.to, torch._C._nn._parse_to)  # the second is what `Module.to` calls
 
 
 class OnCpu(Around):
-    """Places on the CPU what a factory places on a GPU. names_gpu: whether it has named one."""
+    """Puts tensors on the CPU that a factory puts on a GPU. names_gpu: whether the factory has named one."""
 
     names_gpu = False
 
@@ -104,9 +104,9 @@ class OnCpu(Around):
             return args[0].to("cpu")
         if func is torch.Tensor.pin_memory:
             return args[0]
-        if func is torch.device and type(args[0]) is int:  # of the accelerator, which the machine lacks
+        if func is torch.device and type(args[0]) is int:  # a number means an accelerator, which is not there
             return _on_cpu(*args)
-        if func is torch.Tensor.__deepcopy__:  # which copies the data
+        if func is torch.Tensor.__deepcopy__:  # torch's own copies data
             tensor, made = args
             made[id(tensor)] = tensor.detach().clone().requires_grad_(tensor.requires_grad)
             return made[id(tensor)]
@@ -123,7 +123,7 @@ def _attention(
     query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
     *, scale: float | None = None, enable_gqa: bool = False,
 ) -> Any:  # fmt: skip
-    """The kernel that PyTorch chooses on an H200. Another device may choose another, which a program's time follows."""
+    """Calls the kernel that PyTorch chooses on an H200. The predicted time of another device uses that device's choice."""
     mask = attn_mask
     laid_mask = None if mask is None else _operand(mask)
     wants_gradient = torch.is_grad_enabled() and any(
@@ -155,31 +155,31 @@ def _operand(x: Any) -> Operand:
 
 
 def _dropout(x: Any, p: float, train: bool) -> Any:
-    """One call for the numbers and the product, but where nothing or everything is dropped."""
+    """Dropout in one call, `native_dropout`, unless nothing or everything is dropped."""
     if not train or p == 0:
         return _ATEN.alias.default(x)
     return _ATEN.native_dropout.default(x, p, train)[0] if p < 1 else x * 0.0
 
 
 def _wide(call: Any, x: Any, dim: int, dtype: Any = None) -> Any:
-    """Converts 16 bits to float32 within the call."""
+    """A softmax that converts a 16-bit operand to float32 within its own call, as on a GPU."""
     is_wider = x.dtype in _HALF and dtype == torch.float32
     return call(x if is_wider or dtype is None else x.to(dtype), dim, is_wider)
 
 
 def _rms_norm(x: Any, normalized_shape: list[int], weight: Any = None, eps: float | None = None) -> Any:
-    """One call, but the parts where the weight has another element type."""
+    """The norm in one call; decomposed if the weight has another element type, or x is complex."""
     if (weight is not None and weight.dtype != x.dtype) or x.is_complex():
         return _ATEN.rms_norm.default.decompose(x, normalized_shape, weight, eps)
     return _FusedRmsNorm.apply(x, list(normalized_shape), weight, eps)
 
 
 class _FusedRmsNorm(torch.autograd.Function):  # type: ignore[misc]
-    """The norm as one call, forward and backward; on a CPU it has no derivative of its own."""
+    """The norm as one call forward and one backward. On a CPU, torch registers no derivative for that call."""
 
     @staticmethod
     def forward(ctx: Any, x: Any, shape: list[int], weight: Any, eps: float | None) -> Any:
-        """The norm over the last axes; saves x, the weight and the root of each row."""
+        """The norm over the last axes; saves x, the weight and the inverse root mean square of each row."""
         with torch._C._AutoDispatchBelowAutograd():
             out, roots = _ATEN._fused_rms_norm.default(x, shape, weight, eps)
         ctx.save_for_backward(x, weight, roots)
@@ -197,20 +197,20 @@ class _FusedRmsNorm(torch.autograd.Function):  # type: ignore[misc]
 
 
 def _like_channels(x: Any, *_: Any) -> Any:
-    """Two vectors with a number for each channel, in float32 of 16 bits."""
+    """Two vectors with a number for each channel, in float32 if x has 16 bits."""
     made = x.new_empty(x.shape[1], dtype=torch.float32 if x.dtype in _HALF else x.dtype)
     return made, torch.empty_like(made)
 
 
 def _sums(gradient: Any, x: Any, mean: Any, invstd: Any, weight: Any, *wants: bool) -> Any:
-    """Both sums of a batch norm's gradient, and gradients of its weight and bias, where they are wanted."""
+    """The two sums for a batch norm's gradient, and the gradients of its weight and bias; None where not wanted."""
     for_x, *of_parameters = wants
     sums = [torch.empty_like(mean) if for_x else None for _ in range(2)]
     return *sums, *[torch.empty_like(weight) if each else None for each in of_parameters]
 
 
 def at_most(call: Any, args: Any) -> Any:
-    """The largest results that a call with data-dependent sizes can give; None if they have no such limit."""
+    """Results of the largest size that a call with data-dependent sizes can return; None if no limit is known."""
     x, name = args[0], call._schema.name.removeprefix("aten::")
     if name == "nonzero":
         return x.new_empty((x.numel(), x.dim()), dtype=torch.int64)
@@ -227,7 +227,7 @@ def at_most(call: Any, args: Any) -> Any:
 
 
 def _numbers(index: Any) -> list[Any]:
-    """Stands for an index; a mask becomes one number along each axis for every element that it may select."""
+    """The index, with a mask replaced by vectors of indices, one for each of its axes, as if it selected every element."""
     if index is None or index.dtype not in (torch.bool, torch.uint8):
         return [index]
     return [index.new_empty(index.numel(), dtype=torch.int64) for _ in index.shape]
@@ -241,21 +241,21 @@ _Autocast = torch.amp.autocast_mode.autocast
 
 @contextlib.contextmanager
 def gpu_autocast() -> Iterator[None]:
-    """Within it, `torch.autocast("cuda")` holds for tensors of the CPU, with the operators that it holds for on a GPU."""
+    """Within this context, `torch.autocast("cuda")` applies to tensors on the CPU, for the operators of a GPU's list."""
     init = _Autocast.__init__
 
     def of_cpu(self: Any, device_type: str, dtype: Any = None, *args: Any, **kwargs: Any) -> None:
-        if device_type == "cuda":  # by default products are in float16 there
+        if device_type == "cuda":  # its default type is float16, the CPU's bfloat16
             device_type, dtype = "cpu", dtype or torch.get_autocast_dtype("cuda")
         init(self, device_type, dtype, *args, **kwargs)
 
     library = torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the CPU's own kernels are replaced, which is meant
+        warnings.simplefilter("ignore")  # torch warns that the CPU's own kernels are replaced, as intended
         for overload in _overloads():
             is_treated, has_own = (_has(overload.name(), key) for key in ("AutocastCUDA", _KEY))
             treatment = autocast(operator(str(overload))) if is_treated else None
-            # Its own converts a weight once.
+            # For "lower", the CPU's own kernel does the same, and also caches converted weights.
             if treatment is not None and not (treatment == "lower" and has_own):
                 library.impl(overload, _as_treated(overload, treatment), _KEY)
             elif has_own and not is_treated:
@@ -278,7 +278,7 @@ def _overloads() -> list[Any]:
 
 
 def _as_treated(overload: Any, treatment: Treatment) -> Callable[..., Any]:
-    """The call of an operator with its operands, or with the type of its result, as autocast treats them."""
+    """A kernel that converts the operator's operands, or sets the type of its result, as autocast does on a GPU."""
     has_type = any(argument.name == "dtype" for argument in overload._schema.arguments)
 
     def called(*args: Any, **kwargs: Any) -> Any:
@@ -303,11 +303,11 @@ def _is_converted(value: Any) -> bool:
 
 
 _LSTM = "lstm"
-_CELLS = (_LSTM, "gru")  # those with a known reserve
+_CELLS = (_LSTM, "gru")  # recurrent layers for which the size of cuDNN's reserve is known
 
 
 class _Options(NamedTuple):
-    """Arguments of cuDNN's call after the tensors."""
+    """The arguments of `_cudnn_rnn` that follow the tensors."""
 
     mode: int
     hidden_size: int
@@ -322,7 +322,7 @@ class _Options(NamedTuple):
 
 
 def gradients(x: Any, weight: Any, stride0: int, buffer: Any, hx: Any, cx: Any, *rest: Any) -> Any:
-    """Results of cuDNN's gradients without data; torch does not know their shapes."""
+    """The results of `_cudnn_rnn_backward` on meta tensors: torch has no meta function for it."""
     *wanted, wants_weights = rest[-1]
     found = zip((x, hx, cx), wanted, strict=True)
     single = [torch.empty_like(each) if each is not None and is_wanted else None for each, is_wanted in found]
@@ -333,7 +333,7 @@ def _run(
     name: str, x: Any, hx: Any, params: Any, has_biases: bool, num_layers: int, dropout: float, train: bool,
     bidirectional: bool, batch_first: bool,
 ) -> Any:  # fmt: skip
-    """As the operator; layers with projections are the calls that torch makes for them on a CPU."""
+    """The operator as on a GPU: one call of cuDNN. Layers with projections are decomposed as on a CPU."""
     states = hx if name == _LSTM else [hx]
     each = len(params) // max(num_layers * (2 if bidirectional else 1), 1)
     if each != (4 if has_biases else 2):
@@ -351,7 +351,7 @@ def _run(
 
 
 class _Layers(torch.autograd.Function):  # type: ignore[misc]
-    """The layers in one call, forward and backward; what the backward reads is in cuDNN's reserve."""
+    """All layers in one call forward and one backward. The backward reads intermediate results from cuDNN's reserve."""
 
     @staticmethod
     def forward(

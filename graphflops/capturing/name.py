@@ -1,5 +1,5 @@
-"""Names of models in libraries, how they are captured (`hf:LlamaConfig(num_hidden_layers=2)@phase=decode`), and what is
-exported: a module with example inputs, and the axes that stay open. Models of timm and torchvision are made here.
+"""Names of models in libraries and choices of how to capture them (`hf:LlamaConfig(num_hidden_layers=2)@phase=decode`);
+what is exported: a module with example inputs, and the axes that stay open. Models of timm and torchvision are built here.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class Choices(Record, frozen=True):
 
     batch: int = 1  # sequences or images
     length: int = 128  # tokens (samples of sound) of an input
-    context: int = 1024  # tokens that a cache holds before a decode step
+    context: int = 1024  # tokens in the cache before a decode step
     image_size: int | None = None  # height and width in pixels; None: by the model's configuration
     dynamic: tuple[str, ...] = ()  # axes that stay open, of AXES, from 2 on
-    dtype: str | None = None  # of parameters; None: as the library chooses
-    phase: str | None = None  # of PHASES; without one, prefill for a model with its own cache, else forward
+    dtype: str | None = None  # of parameters; None: the library's choice
+    phase: str | None = None  # of PHASES; None: prefill for a model with a cache of its own, else forward
     cache: str = "dynamic"  # of CACHES
-    weights: str | None = None  # path of a file whose header has the dtype
-    quantize: str | None = None  # of QUANTIZED, what weights of products are stored and multiplied in
+    weights: str | None = None  # path of a file of weights, whose header shows the dtype
+    quantize: str | None = None  # of QUANTIZED: the type in which linear layers store weights and multiply
 
     def __post_init__(self) -> None:
         for name in ("batch", "length", "context", "image_size"):
@@ -55,11 +55,11 @@ class Choices(Record, frozen=True):
                 require_choice(name, getattr(self, name), choices)
         for axis in self.dynamic:
             require_choice("dynamic", axis, AXES)
-            if getattr(self, axis) == 1:  # which torch.export takes for fixed
+            if getattr(self, axis) == 1:  # torch.export takes such an axis for fixed
                 structs.force_setattr(self, axis, 2)
 
     def with_texts(self, texts: Mapping[str, str]) -> Choices:
-        """These choices with others that are written as text: `{"batch": "8", "dynamic": "batch+context"}`."""
+        """These choices, with those changed that are given as text: `{"batch": "8", "dynamic": "batch+context"}`."""
         given: dict[str, Any] = {}
         for name, text in texts.items():
             require_choice("choice", name, [field.name for field in fields(self)])
@@ -85,9 +85,9 @@ class Name(Record, frozen=True):
 
 
 def parsed(text: str, choices: Choices | None = None) -> Name | None:
-    """The name of a library's model; None for other text, and for a name that a file has.
+    """The name of a library's model; None for other text, and for the name of an existing file.
 
-    choices: those that the text does not make. Raises OptionError for a malformed text.
+    choices: used where the text makes none. Raises OptionError for a malformed text.
     """
     library, colon, rest = text.partition(":")
     if not colon or library not in LIBRARIES or os.path.exists(text):
@@ -119,14 +119,14 @@ class Example(Record, frozen=True):
 
     module: Any
     inputs: Mapping[str, Any]
-    # By position of a tensor among the leaves of `inputs`, and by axis: the name of the axis.
+    # By index of a tensor among the leaves of `inputs`, and by axis: the name of the axis.
     open_axes: Mapping[int, Mapping[int, str]]
-    # Computes what the module returns from its inputs by name; None: the module's own forward does.
+    # Runs the module on its inputs by name and returns the results; None: the module's own forward does.
     results: Callable[[Mapping[str, Any]], Any] | None = None
 
     @contextmanager
     def ready(self) -> Iterator[Any]:
-        """The module, whose forward takes exactly the inputs: modules and parameters keep the names of the library."""
+        """The module, with a forward that takes exactly the inputs. Modules and parameters keep the library's names."""
         results = self.results
         if results is None:
             yield self.module
@@ -145,7 +145,7 @@ class Example(Record, frozen=True):
             del self.module.forward
 
     def dynamic_shapes(self) -> Any:
-        """The open axes as `torch.export.export` takes them; axes of one name are one size."""
+        """The open axes as `torch.export.export` takes them; axes with the same name have the same size."""
         import torch
 
         if not any(self.open_axes.values()):
@@ -164,7 +164,7 @@ class Example(Record, frozen=True):
 
 
 def library(name: Name) -> Any:
-    """The module of a library. Raises ModelError where it, or something that it needs, is not installed."""
+    """A library's module. Raises ModelError if it, or something that it needs, is not installed."""
     try:
         return importlib.import_module(LIBRARIES[name.library])
     except ImportError as error:
@@ -183,7 +183,7 @@ def unknown(name: Name, there: Iterable[str]) -> ModelError:
 
 
 def refuse_choices(name: Name, **given: object) -> None:
-    """Raises OptionError for choices that a model does not have. given: by choice, its value unless it is the default."""
+    """Raises OptionError for choices that a model does not have. given: each choice's value, falsy if it is the default."""
     for choice, value in given.items():
         if value:
             raise OptionError(f"{name}: has no {choice} to choose")

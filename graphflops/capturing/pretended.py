@@ -1,4 +1,4 @@
-"""Pretended devices, and tensors without data, on which a whole step of one rank runs in one process."""
+"""Fake devices and fake tensors, on which a whole step of one rank runs in one process."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from graphflops.capturing.streams import streams
 from graphflops.errors import ModelError, OptionError
 from graphflops.exporters.step_file import RecordedGroup
 
-OPTIMIZERS = import_module("torch.optim.optimizer")  # torch.optim deletes the attribute
+OPTIMIZERS = import_module("torch.optim.optimizer")  # not an attribute: torch.optim deletes it
 FOREACH = import_module("torch.utils._foreach_utils")
-_KNOWN = 1024  # numbers of a vector
+_KNOWN = 1024  # elements of a vector whose numbers are kept
 
 
 @contextlib.contextmanager
 def devices(axes: Mapping[str, int], rank: int) -> Iterator[Any]:
-    """The mesh of a process group that only pretends; None without axes."""
+    """Within this context there is a fake process group; gives its mesh, or None if there are no axes."""
     if not axes:
         yield None
         return
@@ -40,7 +40,7 @@ def devices(axes: Mapping[str, int], rank: int) -> Iterator[Any]:
 
     if dist.is_initialized():
         raise OptionError("torch.distributed is initialized here: record in a process of its own")
-    # Results of collectives without data, which later releases know by themselves.
+    # Registers results of collectives on fake tensors; later releases of torch know them without it.
     with contextlib.suppress(ImportError):
         import_module("torch.distributed._tools.fake_collectives")
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=prod(axes.values()))
@@ -53,13 +53,13 @@ def devices(axes: Mapping[str, int], rank: int) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def pretended() -> Iterator[FakeTensorMode]:
-    """Tensors without data, and what torch does on a GPU where it differs from a CPU."""
+    """Within this context, tensors have no data, and torch does what it would do on a GPU."""
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     with contextlib.ExitStack() as stack:
         for place, name, function in _instead():
             stack.enter_context(mock.patch.object(place, name, function))
         for module in (OPTIMIZERS, FOREACH):
-            module._foreach_supported_types.append(FakeTensor)  # what parameters without data are
+            module._foreach_supported_types.append(FakeTensor)  # the type of parameters here
             stack.callback(module._foreach_supported_types.remove, FakeTensor)
         for around in (_uncompiled(fake), gpu_functions(), gpu_autocast(), streams(), fake):
             stack.enter_context(around)
@@ -67,7 +67,7 @@ def pretended() -> Iterator[FakeTensorMode]:
 
 
 def _instead() -> Iterator[tuple[Any, str, Any]]:
-    """Functions that need data, other ranks or a GPU, by where they are, with what does as well."""
+    """Replacements of functions that need data, other ranks or a GPU: each owner, the function's name, the replacement."""
     yield from (
         (ddp, "_verify_param_shape_across_processes", _nothing),
         (ddp, "_sync_module_states", _nothing),
@@ -81,25 +81,25 @@ def _instead() -> Iterator[tuple[Any, str, Any]]:
         (dist, "all_reduce", _with_future(dist.all_reduce)),
         (dist, "all_gather_object", _told_by_all),
         (dist, "broadcast_object_list", _nothing),
-        # On one GPU it is the module.
+        # On one GPU, DataParallel runs the module itself, as it does if it finds no device.
         (import_module("torch.nn.parallel.data_parallel"), "_get_available_device_type", _nothing),
-        (dist.Reducer, "_rebuild_buckets", _nothing),  # which reads data of ranks
+        (dist.Reducer, "_rebuild_buckets", _nothing),  # it reads data of ranks
         (dist, "Reducer", _with_buckets),
         # Converting a module swaps its parameters, which torch refuses if weak references to them exist, as here.
         (torch.utils, "weakref", mock.Mock(getweakrefs=lambda _: [])),
-        # It draws again until no number is out of bounds, which it reads: the tensor stays as it is.
+        # It draws again until all numbers are in bounds, and so reads them: the tensor stays as it is.
         (torch.nn.init, "_no_grad_trunc_normal_", lambda tensor, *_, **__: tensor),
     )
     yield from _of_fsdp()
     yield from ((place, name, _outside(getattr(place, name))) for place, name in _with_real_tensors())
-    name = "_get_capturable_supported_devices"  # which each optimizer has from their common module
+    name = "_get_capturable_supported_devices"  # each optimizer's module imports it by name
     for path, module in [*sys.modules.items()]:
         if path.startswith("torch.optim.") and hasattr(module, name):
             yield module, name, lambda **_: ["cpu"]
 
 
 def _of_fsdp() -> Iterator[tuple[Any, str, Any]]:
-    """The same of both ways to shard parameters."""
+    """The same for `fully_shard` and `FullyShardedDataParallel`."""
     parts = ("_fully_shard._fsdp_param", "_flat_param", "_init_utils", "fully_sharded_data_parallel")
     shards, flat, set_up, whole = (import_module(f"torch.distributed.fsdp.{name}") for name in parts)
     if hasattr(shards, "_chunk_with_empty"):
@@ -117,16 +117,16 @@ def _of_fsdp() -> Iterator[tuple[Any, str, Any]]:
 
 @contextlib.contextmanager
 def _uncompiled(fake: FakeTensorMode) -> Iterator[None]:
-    """Within this context, nothing is compiled; `is_compiled` of the mode says whether something would be."""
+    """Within this context, nothing is compiled; `fake.is_compiled` says whether something would have been."""
     fake.is_compiled = False
 
     def as_given(model: Any = None, *_: Any, **__: Any) -> Any:
-        """Replaces `torch.compile`, also when called with options only."""
+        """Replaces `torch.compile`; a call with options alone returns a decorator."""
         fake.is_compiled = True
         return as_given if model is None else model
 
     def as_it_is(compiler: Any) -> None:
-        """Replaces the compiler of functions that were compiled before, as imported modules do."""
+        """Replaces the compiler of functions that were compiled before, such as when their module was imported."""
         fake.is_compiled |= compiler not in (None, False)
 
     with contextlib.ExitStack() as stack:
@@ -138,7 +138,7 @@ def _uncompiled(fake: FakeTensorMode) -> Iterator[None]:
 
 
 class KnownNumbers(Around):
-    """Keeps the numbers of short vectors while a factory builds: models read rates of their layers from `linspace`."""
+    """Keeps numbers of short vectors while a factory builds a model: models read their layers' rates from `linspace`."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
@@ -158,7 +158,7 @@ class KnownNumbers(Around):
 
 
 def _on_any_device(state: Any, *_: Any) -> Any:
-    """Gives `FullyShardedDataParallel` the CPU, which it refuses."""
+    """Lets `FullyShardedDataParallel` run on the CPU, which it refuses."""
     from torch.distributed.fsdp._common_utils import _FSDPDeviceHandle
 
     state._device_handle = _FSDPDeviceHandle(torch.device("cpu"))
@@ -166,16 +166,16 @@ def _on_any_device(state: Any, *_: Any) -> Any:
 
 
 def _gathered(handle: Any, whole: torch.Tensor) -> torch.Tensor:
-    """Gathers a parameter of `FullyShardedDataParallel` as on a GPU: into one tensor."""
+    """Gathers a parameter of `FullyShardedDataParallel` into one tensor, as on a GPU."""
     if handle._offload_params:
         raise ModelError("CPUOffload is not recorded: take fully_shard with CPUOffloadPolicy, which is")
-    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # its name before
+    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # the older name
     gather(whole, handle.flat_param.data, handle.process_group)
     return whole
 
 
 class _Chunks(Sequence[Any]):
-    """The parts of a parameter that `fully_shard` cuts for all ranks, each made when it is asked for: a rank has one."""
+    """The chunks of a parameter that `fully_shard` makes for all ranks. Each is made on access: a rank uses only one."""
 
     def __init__(self, tensor: Any, num_chunks: int, dim: int) -> None:
         self.tensor, self.parts, self.dim = tensor, num_chunks, dim
@@ -194,12 +194,12 @@ def _of_any_device(
     model: Any, module: Any, device_ids: Any = None, output_device: Any = None, *more: Any,
     _init: Any = ddp.DistributedDataParallel.__init__, **kwargs: Any,
 ) -> None:  # fmt: skip
-    """Makes a DDP without the devices that it names, which must be GPUs."""
+    """Makes a DDP without the devices that the program names: DDP would refuse them if they are not GPUs."""
     _init(model, module, None, None, *more, **kwargs)
 
 
 def _over_ranks(module: Any, x: Any) -> Any:
-    """The forward of a batch norm of all ranks, on a device of any name."""
+    """The forward of `SyncBatchNorm`, which refuses devices that are not GPUs."""
     group = module.process_group or dist.group.WORLD
     if not (module.training and dist.is_initialized() and group.size() > 1):
         return torch.nn.modules.batchnorm._BatchNorm.forward(module, x)
@@ -213,7 +213,7 @@ def _over_ranks(module: Any, x: Any) -> Any:
 def _summing(
     model: Any, *args: Any, _pre_forward: Any = ddp.DistributedDataParallel._pre_forward, **kwargs: Any
 ) -> Any:
-    """Gives DDP the sum of gradients that it has by default: the future of a pretended one has no tensor."""
+    """Gives DDP a hook that averages gradients as its default does, which would read a tensor from a fake future."""
 
     def averaged(group, bucket):  # type: ignore[no-untyped-def] # torch compares annotations, which are texts here
         gradients = bucket.buffer().div_(group.size())
@@ -231,8 +231,8 @@ def _with_buckets(
     parameters: list[Any], _indices: Any, _limits: Any, group: Any, sparse: Any, most: int, *more: Any,
     _reducer: Any = dist.Reducer,
 ) -> Any:  # fmt: skip
-    """The buckets that DDP has from the second step on, if gradients come in the order of parameters, turned."""
-    if more and more[0]:  # buckets of the first step stay where parameters may be unused
+    """Gives DDP the buckets that it has from the second step on, if gradients come in reverse order of parameters."""
+    if more and more[0]:  # if parameters may be unused, DDP keeps the buckets of the first step
         return _reducer(parameters, _indices, _limits, group, sparse, most, *more)
     by_bucket = more[6] if len(more) > 6 else ()
     sizes = by_bucket or [*more[3:4], most]
@@ -242,7 +242,7 @@ def _with_buckets(
 
 
 def _with_future(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The collective, with a future for its work, which hooks of DDP read: pretended work has none."""
+    """The collective, whose work has a future, because DDP's hooks read it: work of a fake process group has none."""
 
     def called(tensor: Any, *args: Any, **kwargs: Any) -> Any:
         work = function(tensor, *args, **kwargs)
@@ -254,16 +254,16 @@ def _with_future(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _told_by_all(objects: list[Any], own: Any, *_: Any, **__: Any) -> None:
-    """Takes all ranks to have the same object."""
+    """Replaces `all_gather_object`: all ranks are taken to have the same object."""
     objects[:] = [own] * len(objects)
 
 
 def _nothing(*_: Any, **__: Any) -> None:
-    """Replaces what ranks tell each other."""
+    """Replaces functions that are not needed here, such as those that compare the ranks' modules."""
 
 
 def _with_real_tensors() -> list[tuple[Any, str]]:
-    """Methods of meshes that compute with tensors of ranks, and of DTensor, which finds whole shapes on its own."""
+    """Methods that must run outside of the fake mode: DeviceMesh reads tensors of ranks, DTensor has its own fake mode."""
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor._sharding_prop import ShardingPropagator
 
@@ -277,7 +277,7 @@ def _with_real_tensors() -> list[tuple[Any, str]]:
 
 
 def _outside(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, outside of the mode of tensors without data; a mesh of GPUs becomes one of CPUs."""
+    """The function, run outside of the fake mode; `cuda` among its arguments becomes `cpu`."""
 
     def called(*args: Any, **kwargs: Any) -> Any:
         given = {name: _device_type(value) for name, value in kwargs.items()}
@@ -292,7 +292,7 @@ def _device_type(value: Any) -> Any:
 
 
 def groups(mesh: Any) -> list[RecordedGroup]:
-    """The groups that the rank is in, each with the axes of the mesh that it spans."""
+    """The rank's process groups, each with the axes of the mesh that it spans."""
     axes = mesh.mesh_dim_names
     along: dict[tuple[int, ...], str] = {}
     place = mesh.get_coordinate()
@@ -316,10 +316,10 @@ _MOVING = (torch.Tensor.cpu, torch.Tensor.cuda, torch.Tensor.to)
 
 
 class HostMemory(Around):
-    """Tells a recorder what a step itself copies to the host: `.cpu()`, `.to("cpu")`, and into memory that is pinned.
+    """Tells a recorder which tensors a step copies to the host, by `.cpu()` or `.to("cpu")`, or makes in pinned memory.
 
-    Devices are the CPU here too: `.to("cpu")` means the host where something names a GPU, `.to(x.device)` never does, but
-    where `fully_shard` takes gradients there.
+    The device is called `cpu` here as well. So `.to("cpu")` means the host only if the program names a GPU somewhere, and
+    `.to(x.device)` means it only where `fully_shard` offloads gradients.
     """
 
     def __init__(self, recorder: Recorder) -> None:
@@ -328,7 +328,7 @@ class HostMemory(Around):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = kwargs or {}
-        if func in _MOVING and not self.is_busy:  # it may be entered twice
+        if func in _MOVING and not self.is_busy:  # the mode may be on the stack twice
             self.is_busy = True
             try:
                 return self.moved(func, args, given)
@@ -348,7 +348,7 @@ class HostMemory(Around):
             if is_away:
                 return args[0]
             dtype = func(*args, **given).dtype
-            copied = args[0].to("cpu", dtype, copy=True, non_blocking=is_async)  # torch copies none for a CPU
+            copied = args[0].to("cpu", dtype, copy=True, non_blocking=is_async)  # else a CPU copies nothing
             self.recorder.on_host(copied, is_pinned=is_async)
             return copied
         if is_away and (places or func is torch.Tensor.cuda):

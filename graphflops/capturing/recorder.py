@@ -1,6 +1,6 @@
-"""Records what one eager step dispatches: forward, loss, backward, optimizer, with its memory and its collectives.
+"""Records the calls that one eager step dispatches (forward, loss, backward, optimizer), with memory and collectives.
 
-The mode is below the dispatch of DTensor and other subclasses, so the calls are those on local tensors.
+The recorder sees calls after DTensor and other subclasses have handled them, so the calls are those on local tensors.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from graphflops.graph import InputRole, Phase, Storage, StorageKind
 from graphflops.ops import operator
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter, torch._subclasses.FakeTensor)
-_NO_CALLS = frozenset({"prim", "profiler"})  # namespaces of queries and marks
+_NO_CALLS = frozenset({"prim", "profiler"})  # namespaces of operators that do no work
 _READ = torch.ops.aten._local_scalar_dense.default
 _QUERIES = (torch.ops.aten.lift_fresh.default, torch.ops.aten._has_same_storage_numel.default)
 _SENDING = (
@@ -41,13 +41,13 @@ _SENDING = (
 )
 _WAIT = torch.ops._c10d_functional.wait_tensor.default if torch.distributed.is_available() else None
 _VIEW, _MEMORY = str(torch.ops.aten.as_strided.default), str(torch.ops.aten.empty.memory_format)
-_MOVING = (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)  # between the two memories
+_MOVING = (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)  # may copy between host and device
 _TO_ONE = frozenset({"send", "receive", "send_and_receive"})  # between stages of a pipeline
-_DEEPEST = 4  # tensors around a local one
+_DEEPEST = 4  # tensor subclasses that wrap one another around a local tensor
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[misc]
-    """Follows the calls of one step on tensors of a fake mode. keeps: whether it records them."""
+    """Follows the calls of one step on fake tensors. keeps: whether it records the calls."""
 
     def __init__(self, fake: Any, *, keeps: bool = True) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self.sources: dict[str, int] = {"": 0}
         # By address of a storage's object: a weak reference, and its number.
         self.numbers: dict[int, tuple[Any, int]] = {}
-        self.known: dict[tuple[Any, ...], int] = {}  # by storage and layout, the value last written there
+        self.known: dict[tuple[Any, ...], int] = {}  # by storage and layout: the last value written there
         self.base: dict[int, int] = {}  # by storage: its first value
         self.resized: set[int] = set()
         self.phase: Phase = "forward"
@@ -72,9 +72,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         # Module, line and stream of each autograd node of the forward.
         self.made_at: dict[int, tuple[tuple[str, str], str, int]] = {}
         self.place: tuple[tuple[str, str], str, int] = ("", ""), "", 0
-        self.away: dict[int, StorageKind] = {}  # by storage on the host, the kind it would be on a device
-        self.offloads = False  # `fully_shard` takes gradients to the CPU, which updates its parameters
-        self.wrapped = self.hooked = 0  # since the last call: calls that Python dispatched, and hooks
+        self.away: dict[int, StorageKind] = {}  # by storage on the host: the kind it would have on a device
+        self.offloads = False  # whether `fully_shard` is offloading gradients to the host
+        self.wrapped = self.hooked = 0  # since the last call; see `RecordedCall`
         self.after_backward: Callable[[], None] = lambda: None
 
     # Calls
@@ -83,22 +83,22 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         kwargs = kwargs or {}
         if any(kind not in _PLAIN for kind in types):
             self.wrapped += 1
-            return NotImplemented  # its own dispatch calls again, on local tensors
+            return NotImplemented  # the subclass then dispatches the call on its local tensors
         try:
-            # A wait returns its tensor; a pretended wait would return new memory.
+            # A real wait returns its operand; the fake one would return new memory.
             results = args[0] if func is _WAIT else gpu_results(func, func(*args, **kwargs))
         except DataDependentOutputException:
             if func is not _READ:
                 raise
             results = 1.0 if args[0].is_floating_point() else args[0].dtype is torch.bool or 1
-            self.guesses |= self.phase_now() != "optimizer"  # which asks for the number of its step
+            self.guesses |= self.phase_now() != "optimizer"  # optimizers only read their step count
         except DynamicOutputShapeException:
             results = at_most(func, args)
             if results is None:
                 raise
             self.guesses = True
         is_noted = self.keeps and func.namespace not in _NO_CALLS and func not in _QUERIES
-        # `transpose_` makes its operand another view of its memory, which the next call reads.
+        # Calls such as `transpose_` only change how their operand views its memory: the next call that reads it shows that.
         if is_noted and torch.Tag.inplace_view not in func.tags:
             self.hooked += is_of_a_mode(sys._getframe(1))
             self.note(func, args, kwargs, results)
@@ -137,9 +137,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             self.updates.add(len(self.calls) - 1)
 
     def choose_device(self, given: list[torch.Tensor], made: list[torch.Tensor]) -> None:
-        """A call runs where its operands are; operands without axes may be anywhere.
+        """Decides whether a call runs on the host: if all its operands are there, except those without axes.
 
-        torch computes nothing with operands on both sides: the step has made some of them on a device that it does not name.
+        torch refuses operands in both memories. So if some seem to be, the step has put those on a device without naming it.
         """
         numbers = {self.storage(tensor) for tensor in [x for x in given if x.dim()] or given}
         there = numbers & self.away.keys()
@@ -158,7 +158,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         return getattr(tensor, "fake_mode", None) is self.fake
 
     def phase_now(self) -> Phase:
-        """After a backward, calls outside of modules are the update: norms of gradients, changes of weights."""
+        """The phase of a call. After a backward, calls outside of modules are the update: gradient norms, new weights."""
         if torch._C._current_graph_task_id() != -1:
             return "backward"
         if self.phase == "backward":
@@ -175,7 +175,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         stream = getattr(torch.cuda.current_stream(), "number", 0)
         found = self.around[-1] if self.around else ("", ""), line(), stream
         if self.phase == "forward":
-            # A later call without a gradient has the number of the same node.
+            # A later call that makes no autograd node finds the same number, so the first one counts.
             self.made_at.setdefault(torch.autograd._get_sequence_nr() - 1, found)
         return found
 
@@ -197,7 +197,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         return {"o": str(value)} if not isinstance(value, torch.ScriptObject) else _named(value)
 
     def value(self, tensor: torch.Tensor) -> int:
-        """The value of a tensor; if no call made it, it is a view of what its memory holds, or it existed before."""
+        """The value of a tensor. If no call made it, it is a view of a value in its memory, or existed before the step."""
         number = self.storage(tensor)
         key = _layout(number, tensor)
         if key not in self.known:
@@ -228,7 +228,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         return value
 
     def input(self, tensor: torch.Tensor, role: InputRole, target: str) -> int:
-        """A value that is there before the step, once."""
+        """The value of a tensor that exists before the step; the first call of a tensor makes it an input."""
         number = self.storage(tensor)
         key = _layout(number, tensor)
         if key in self.known:
@@ -250,7 +250,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
 
     def follow(self, storage: Any) -> int:
         number = len(self.storages)
-        # What the call that is being recorded makes exists from that call on.
+        # New memory exists from the call that is being recorded on.
         self.storages.append(Storage("", "value", len(self.calls), -2, int(storage.nbytes())))
         self.numbers[id(storage)] = weakref.ref(storage, lambda _: self.let_go(number)), number
         return number
@@ -261,7 +261,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             memory.last = max(len(self.calls) - 1, memory.first)
 
     def resize(self, storage: Any, size: int) -> None:
-        """Memory is given back, or taken again: then it has a new number."""
+        """Memory was freed, or allocated again, which gives it a new number."""
         known = self.numbers.pop(id(storage), None)
         if known is not None and known[0]() is storage:
             self.let_go(known[1])
@@ -271,7 +271,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     def before(
         self, tensor: torch.Tensor | None, role: InputRole, target: str, *, on_host: bool = False
     ) -> None:
-        """A tensor is there before the step; of one that others wrap, the local part. on_host: not in a device's memory."""
+        """Notes a tensor, or the local one inside it, that exists before the step. on_host: it takes no device memory."""
         for _ in range(_DEEPEST):
             inner = getattr(tensor, "_local_tensor", None)
             tensor = tensor if inner is None else inner
@@ -281,7 +281,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
                 self.storages[self.storage(tensor)].bytes = 0
 
     def on_host(self, tensor: Any, *, is_pinned: bool) -> None:
-        """A tensor that others may wrap is in the host's memory."""
+        """Notes that a tensor, or the local one inside it, is in the host's memory."""
         tensor = getattr(tensor, "_local_tensor", tensor)
         if isinstance(tensor, torch.Tensor) and self.is_ours(tensor):
             number = self.storage(tensor)
@@ -300,8 +300,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
                 memory.kind, memory.name = "gradient", name
 
     def step(self, rank: int, axes: list[tuple[str, int]], groups: list[RecordedGroup]) -> RecordedStep:
-        """The recorded step. Memory that is freed in its own phase is temporary, and so are gathered parameters."""
-        # Calls between backwards, such as a pipeline's messages, are no update unless an optimizer follows.
+        """The recorded step. Memory freed in the phase that allocated it is temporary, and so are gathered parameters."""
+        # Calls between backwards (a pipeline's messages) belong to the backward unless an optimizer's update follows.
         operators, follows = [*self.operators], False
         for place, call in reversed([*enumerate(self.calls)]):
             if call.phase != "optimizer" or operator(operators[call.operator]).name in _TO_ONE:
@@ -333,7 +333,7 @@ def _layout(number: int, tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def written(func: Any, args: Any, kwargs: Any) -> list[Any]:
-    """Tensors that a call writes and does not return, which are its results too; [] for a call that returns its results."""
+    """The tensors that a call writes but does not return: they are its results. [] for a call that returns its results."""
     if func.namespace == "c10d":
         return tree_leaves(args[0]) if func not in _SENDING else [None]
     if func._schema.returns:
@@ -345,7 +345,7 @@ def written(func: Any, args: Any, kwargs: Any) -> list[Any]:
 
 
 def _named(value: Any) -> Any:
-    """A process group by its name, a reduction by its own."""
+    """The name of a process group or of a reduction."""
     from torch import distributed as dist
 
     with contextlib.suppress(Exception):
@@ -361,7 +361,7 @@ _OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 
 def is_of_a_mode(caller: FrameType | None) -> bool:
-    """Whether a mode of the program dispatched a call, which it does in Python."""
+    """Whether the call was dispatched from the `__torch_dispatch__` of a mode, by the frames that called the recorder."""
     while caller is not None:
         if caller.f_code.co_name == "__torch_dispatch__":
             return isinstance(caller.f_locals.get("self"), TorchDispatchMode)
@@ -377,7 +377,7 @@ def line() -> str:
     while frame is not None:
         name = frame.f_code.co_filename
         if not name.startswith((_TORCH, _OURS, "<")):
-            # from the installed packages or the working folder on
+            # relative to the installed packages or to the working folder
             _, found, rest = name.rpartition(f"site-packages{os.sep}")
             is_near = name.startswith(os.getcwd() + os.sep)
             return f"{rest if found else os.path.relpath(name) if is_near else name}:{frame.f_lineno}"

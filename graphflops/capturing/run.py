@@ -1,6 +1,5 @@
-"""Captures a model of a library: name -> programs.
+"""Captures a model of a library: name -> programs, one for each phase, which are stored by name in one `.pt2`.
 
-Writes captured programs to one `.pt2`; those of several phases are stored by name.
 Keeps libraries off the network while they build a model: their code may run, but nothing may be fetched.
 Runs functions in parallel, in forked processes.
 """
@@ -38,7 +37,7 @@ _ADVICE = Path(__file__).with_name("advice.txt")  # on errors
 
 
 class Captured(NamedTuple):
-    """A program that torch exported. record: of an eager run of its module, where that runs without data."""
+    """A program that torch exported. record: of an eager run of its module; None if the module needs data to run."""
 
     program: Any
     record: EagerRun | None
@@ -51,10 +50,10 @@ class Captured(NamedTuple):
 
 
 def captured(name: Name, *, joint: bool = False, training: bool = False) -> dict[str, Captured]:
-    """The programs of a model that a library has, by phase; one without phases is called `model`.
+    """The programs of a library's model, by phase; the phase is `model` if there is only one.
 
-    Builds it on the meta device, without weights, from code of installed packages alone. joint: forward and backward in one.
-    Raises ModelError, in one line, for what cannot be built or exported.
+    The model is built on the meta device, without weights, by code of installed packages alone. joint: the programs have
+    forward and backward. Raises ModelError, in one line, for what cannot be built or exported.
     """
     with offline(), silence():
         found = exports(name, joint=joint, training=training)
@@ -62,13 +61,13 @@ def captured(name: Name, *, joint: bool = False, training: bool = False) -> dict
 
 
 def exports(name: Name, *, joint: bool, training: bool) -> dict[str, Callable[[], Captured]]:
-    """By phase of a model, what exports it. Raises ModelError for a model that cannot be built."""
+    """By phase of a model, the function that exports it. Raises ModelError for a model that cannot be built."""
     if importlib.util.find_spec("torch") is None:
         raise ModelError(f"{name}: needs torch: pip install 'graphflops[capture]'")
     examples = _said(name, "cannot be built", lambda: _examples(name, training=training or joint))
     found: dict[str, Callable[[], Captured]] = {}
     for phase, example in examples.items():
-        # Tensors of caches are many: only those are named that an input is.
+        # The message names inputs that are tensors, but not the many tensors of a cache.
         given = [f", {kind} {[*x.shape]}" for kind, x in example.inputs.items() if hasattr(x, "shape")]
         problem = f"torch cannot export it ({phase}{''.join(given)})"
         found[phase] = partial(_said, name, problem, partial(_exported, example, joint=joint))
@@ -76,7 +75,7 @@ def exports(name: Name, *, joint: bool, training: bool) -> dict[str, Callable[[]
 
 
 def _exported(example: Example, *, joint: bool) -> Captured:
-    """Exports an example. Conditions on strides hold for all sizes where torch cannot show it: they become checks."""
+    """Exports an example. If axes are open, conditions that torch cannot prove, on strides for example, become checks."""
     import torch._dynamo.config
 
     from graphflops.capturing.eager import recorded
@@ -84,7 +83,7 @@ def _exported(example: Example, *, joint: bool) -> Captured:
 
     shapes = example.dynamic_shapes()
     opened = shapes is not None
-    # The cache of results builds each of open sizes once more to keep it, which takes longer.
+    # With open sizes, torch's cache of fake results takes more time than it saves: it copies each result to keep it.
     cached = {} if shapes is None else {"fake_tensor_cache_enabled": False}
     with example.ready() as module, _for_torch(module), torch._dynamo.config.patch(cached):
         export = partial(capture, module, (), example.inputs, joint=joint, runtime_asserts=opened)
@@ -93,7 +92,7 @@ def _exported(example: Example, *, joint: bool) -> Captured:
         except Exception as error:
             if shapes is None or "Constraints violated" not in str(error):
                 raise
-            # Open axes within the bounds that torch suggests; where it suggests to fix one, that is refused again.
+            # Export again with the bounds that torch suggests, unless it suggests to fix an axis: then the error is final.
             suggested = str(error).partition("Suggested fixes:")[2]
             fixes = re.findall(r"^ *\w+ = .+$", suggested, re.MULTILINE)
             if fixes and not any(re.fullmatch(r" *\w+ = \d+ *", fix) for fix in fixes):
@@ -106,9 +105,9 @@ def _exported(example: Example, *, joint: bool) -> Captured:
 
 @contextlib.contextmanager
 def _for_torch(module: Any) -> Iterator[None]:
-    """Within this context, a library's code runs as without an export if all that it asks is whether there is one.
+    """Within this context, library code that asks only whether torch is exporting is told that it is not.
 
-    During an export, it makes calls for runtimes without torch's operators, such as a loop over rows for `solve_triangular`.
+    Such code would make calls for other runtimes, such as a loop over rows in place of `solve_triangular`.
     """
     asked, asks_more = "is_torchdynamo_exporting", "is_torchdynamo_compiling"
     homes = {type(one).__module__ for one in module.modules()}
@@ -128,7 +127,7 @@ def _examples(name: Name, *, training: bool) -> Mapping[str, Example]:
 
 
 def _said(name: Name, problem: str, function: Callable[[], Any]) -> Any:
-    """The result of a function; an error of the library or of torch becomes one line that says what to change."""
+    """The result of a function. An error of the library or of torch becomes one line that says what to change."""
     try:
         return function()
     except GraphflopsError:
@@ -150,7 +149,7 @@ def _said(name: Name, problem: str, function: Callable[[], Any]) -> Any:
 
 @contextlib.contextmanager
 def silence() -> Iterator[None]:
-    """Nothing that libraries log, warn or print reaches the user; errors are raised too, and reported in one line."""
+    """Within this context, the user sees nothing that libraries log, warn or print: errors that they log are raised too."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -167,7 +166,7 @@ def silence() -> Iterator[None]:
 
 
 def capture_to(path: str, name: Name, *, joint: bool = False, training: bool = False) -> None:
-    """Write the programs of a library's model to one `.pt2`, each exported in a process of its own if one can be forked.
+    """Write the programs of a library's model to one `.pt2`. Each is exported in its own process if one can be forked.
 
     Raises ModelError, in one line, for what cannot be built, exported or saved.
     """
@@ -186,7 +185,7 @@ def capture_to(path: str, name: Name, *, joint: bool = False, training: bool = F
 
 
 def save(captured: Mapping[str, Captured], path: str) -> None:
-    """Write programs by name, with the records of their eager runs. Raises ModelError where torch cannot save them."""
+    """Write programs by name, with the records of their eager runs. Raises ModelError if torch cannot save them."""
     import msgspec
     import torch
 
@@ -223,7 +222,7 @@ def join(parts: Mapping[str, str], path: str) -> None:
             with PT2ArchiveReader(part) as own:
                 for name in own.get_file_names():
                     folder, _, last = name.rpartition("/")
-                    if not folder or folder == ".data":  # every file's own description
+                    if not folder or folder == ".data":  # the description that each file has
                         continue
                     content = own.read_bytes(name)
                     if last.endswith("_config.json") and folder in _TENSORS:
@@ -247,7 +246,7 @@ _state = {"hooked": False, "offline": False}
 
 @contextmanager
 def offline() -> Iterator[None]:
-    """While it is entered, this process opens no connection: one that is tried raises ModelError."""
+    """Within this context, this process opens no connection: an attempt raises ModelError."""
     os.environ.update(_SETTINGS)  # before the libraries are imported, which read them then
 
     def refuse(event: str, _: tuple[Any, ...]) -> None:
@@ -257,7 +256,7 @@ def offline() -> Iterator[None]:
             )
 
     if not _state["hooked"]:
-        sys.addaudithook(refuse)  # which Python never takes away again
+        sys.addaudithook(refuse)  # Python cannot remove it again
         _state["hooked"] = True
     before, _state["offline"] = _state["offline"], True
     try:
@@ -283,7 +282,7 @@ def at_once(functions: Sequence[Callable[[], None]]) -> None:
             receiver, sender = context.Pipe(duplex=False)
             process = context.Process(target=_run, args=(function, sender))
             process.start()
-            sender.close()  # so that what it sends ends when the process ends
+            sender.close()  # so that the receiver sees the end when the process ends
             started.append((process, receiver))
         first()
         for _, receiver in started:

@@ -27,7 +27,7 @@ from graphflops.graph import Graph, Origin
 Mesh = Mapping[str, int]
 _NAMES = ("module", "inputs", "optimizer", "loss")
 _READS = "it reads numbers from its data, which a recording does not have: leave .item() and printing out"
-# By words of an error, the advice.
+# By words of an error message: the advice to the user.
 _ADVICE = {
     "DataDependent": _READS,
     "_local_scalar_dense": _READS,
@@ -73,7 +73,7 @@ def record(
         advice = next((f": {what}" for word, what in _ADVICE.items() if word in line), "")
         raise ModelError(f"the step cannot be recorded{at}: {line} ({place}){advice}") from error
     if open_axes:
-        at_mesh(steps, meshes[-1])  # which refuses numbers that no formula gives
+        at_mesh(steps, meshes[-1])  # refuses the step if no formula gives one of its numbers
     step = steps[0]
     if file is not None:
         write(steps, file)
@@ -100,7 +100,7 @@ def _recorded(factory: Callable[..., Any], axes: Mesh, rank: int) -> RecordedSte
         followed = _Followed()
         first = Recorder(fake, keeps=False)
         with followed.hooks(first), first:
-            step()  # which makes the state of optimizers, and what wrappers make at first
+            step()  # a first step creates the states of optimizers, and what wrappers create lazily
         recorder = Recorder(fake)
         followed.register(recorder, given)
         gc.collect()
@@ -117,7 +117,7 @@ def _recorded(factory: Callable[..., Any], axes: Mesh, rank: int) -> RecordedSte
 
 @contextlib.contextmanager
 def _uncollected() -> Iterator[None]:
-    """Within this context no garbage is collected, because when that runs is random, and it takes a tenth of the time."""
+    """Within this context no garbage is collected: it would free memory at random calls, and takes a tenth of the time."""
     was_collecting = gc.isenabled()
     gc.disable()
     try:
@@ -128,7 +128,7 @@ def _uncollected() -> Iterator[None]:
 
 
 def _step(given: Any) -> tuple[Callable[[], Any], list[tuple[str, torch.Tensor]]]:
-    """What runs a step that a factory returns, and the inputs by name."""
+    """A function that runs the step that a factory returned, and the step's inputs by name."""
     if callable(given) and not isinstance(given, torch.nn.Module):
         return given, []
     parts: dict[str, Any] = given if isinstance(given, dict) else {}
@@ -147,7 +147,7 @@ def _step(given: Any) -> tuple[Callable[[], Any], list[tuple[str, torch.Tensor]]
         with torch.set_grad_enabled(optimizer is not None or loss is not None):
             result = module(*args, **kwargs)
         if loss is not None or optimizer is not None:
-            _loss(result, loss).backward()  # no name holds the loss after that
+            _loss(result, loss).backward()  # no name holds the loss any longer
         if optimizer is not None:
             optimizer.step()
             optimizer.zero_grad()
@@ -166,13 +166,13 @@ def _loss(result: Any, loss: Callable[[Any], torch.Tensor] | None) -> torch.Tens
 
 
 class _Followed:
-    """The modules and optimizers that a step runs, found as it runs them."""
+    """The modules and optimizers of a step, found when the step runs them."""
 
     def __init__(self) -> None:
         self.names: dict[int, str] = {}
         self.roots: list[torch.nn.Module] = []
         self.optimizers: list[torch.optim.Optimizer] = []
-        self.foreach_devices = ["cpu"]  # on which optimizers update all parameters together: not on the host
+        self.foreach_devices = ["cpu"]  # where optimizers use foreach kernels; [] for parameters on the host
 
     @contextlib.contextmanager
     def hooks(self, recorder: Recorder) -> Iterator[None]:
@@ -189,7 +189,7 @@ class _Followed:
             yield
 
     def enter(self, module: torch.nn.Module, _: Any) -> None:
-        """A module begins; the outermost one names those in it."""
+        """Notes that a module begins. An outermost module that is new becomes a root and names the modules in it."""
         around = self.recorder.around
         if not around and id(module) not in self.names:
             self.roots.append(module)
@@ -198,7 +198,7 @@ class _Followed:
         around.append((path, type(module).__name__))
 
     def name(self, place: int) -> None:
-        """Names the modules in a root; those in the roots after the first begin with its class."""
+        """Names the modules in a root. In roots after the first, names begin with the root's class."""
         root = self.roots[place]
         prefix = f"{type(root).__name__}_{place}." if place else ""
         self.names |= {id(one): plain(prefix + name).rstrip(".") for name, one in root.named_modules()}
@@ -219,8 +219,8 @@ class _Followed:
 
     def register(self, recorder: Recorder, inputs: list[tuple[str, torch.Tensor]]) -> None:
         for place, root in enumerate(self.roots):
-            self.name(place)  # again: the first step may have made modules
-            shards = {}  # what `fully_shard` keeps of each parameter that a module has whole now, by its identity
+            self.name(place)  # again, because the first step may have made modules
+            shards = {}  # by id of a parameter that is gathered now: the shard that `fully_shard` keeps
             offloaded = []
             for module in root.modules():
                 state = getattr(module, "_get_fsdp_state", lambda: None)()
@@ -261,16 +261,16 @@ class _Followed:
 
 
 def plain(name: str) -> str:
-    """A path without the wrappers that torch leaves out of it too."""
+    """A module's path without the wrappers that torch leaves out of names of parameters too."""
     wrappers = ("_checkpoint_wrapped_module", "_orig_mod", "_fsdp_wrapped_module")
     return ".".join(part for part in name.split(".") if part not in wrappers)
 
 
 @contextlib.contextmanager
 def _moved(recorder: Recorder) -> Iterator[None]:
-    """Reports to a recorder memory that moves without a call: freed or allocated again by itself, kept on the host.
+    """Tells a recorder of memory that changes without a dispatched call: resized storages, and tensors kept on the host.
 
-    `save_on_cpu` copies what it saves, and copies it back, which torch does not do on a CPU.
+    `save_on_cpu` is made to copy what it saves, and to copy it back, as on a GPU: on a CPU, torch copies nothing.
     """
     resize = torch.UntypedStorage.resize_
 
@@ -298,9 +298,9 @@ def _moved(recorder: Recorder) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _saved(recorder: Recorder) -> Iterator[None]:
-    """Tells a recorder which hooks Python runs on tensors that are saved for the backward, and what copies to the host.
+    """Tells a recorder how often hooks run on tensors saved for backward, and which tensors are copied to the host.
 
-    A mode is off in what its functions call: in hooks and in the backward.
+    torch turns a mode off while it handles a call. Hooks and the backward run within such calls, so they enter it again.
     """
     begin, engine = torch.autograd.graph.saved_tensors_hooks.__init__, torch.autograd._engine_run_backward
     mode = HostMemory(recorder)
@@ -323,7 +323,7 @@ def _saved(recorder: Recorder) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _naming_shards(recorder: Recorder) -> Iterator[None]:
-    """Tells a recorder which parameters FSDP gathers (it does so ahead of time), and which gradients it reduces."""
+    """Tells a recorder for which module FSDP gathers parameters, which it prefetches, or reduces gradients."""
     from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 
     def named(function: Callable[..., Any]) -> Callable[..., Any]:

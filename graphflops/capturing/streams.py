@@ -1,4 +1,4 @@
-"""`torch.cuda` of a GPU that the machine lacks, and streams and events, for which a step may make its own."""
+"""Fakes `torch.cuda` on a machine without a GPU, with streams and events, which a step may create."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from graphflops.devices import HOPPER, device
 
 
 class Stream:
-    """A stream of a GPU that does not exist: only which calls are in it is known. Waits cost nothing: calls run in order."""
+    """A fake stream: it only identifies the calls in it. Waits do nothing, because calls run in program order."""
 
     running: list[Stream] = []  # noqa: RUF012 - of the process, as a GPU's are
     numbers = count()
@@ -31,7 +31,7 @@ class Stream:
         return True
 
     def synchronize(self, *_: Any) -> None:
-        """Nothing to wait for."""
+        """Does nothing: there is nothing to wait for."""
 
     wait_stream = wait_event = wait = synchronize
 
@@ -44,10 +44,10 @@ class Stream:
 
 
 class Event(Stream):
-    """An event of such a stream."""
+    """An event of a fake stream."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
-        """It has no number."""
+        """Takes no number: an event is not a stream."""
 
     record = Stream.synchronize
 
@@ -61,7 +61,7 @@ def _set(stream: Stream) -> None:
 
 @contextlib.contextmanager
 def streams() -> Iterator[None]:
-    """Within this context torch.cuda has an H200 for each rank, and streams; calls are in the first one."""
+    """Within this context, torch.cuda has an H200 for each rank, and streams; calls run in the default one at first."""
     Stream.numbers = count()
     default = Stream()
     Stream.running = [default]
@@ -79,7 +79,7 @@ def streams() -> Iterator[None]:
     instead |= {"device": lambda *_: contextlib.nullcontext(), "is_current_stream_capturing": lambda: False}
     with (
         mock.patch.multiple(torch.cuda, **instead),
-        # torch asks the driver, which may be missing, whether an accelerator's stream captures a graph.
+        # torch would ask the driver, which may be missing, whether a stream is capturing a CUDA graph.
         mock.patch.object(torch.accelerator, "is_available", return_value=False),
         mock.patch.object(torch.Tensor, "record_stream", Stream.synchronize),
         mock.patch.object(torch.cuda.nvtx, "_nvtx", mock.Mock()),

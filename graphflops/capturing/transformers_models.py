@@ -2,8 +2,8 @@
 
 It also finds the tensors in a decoder's cache, an object of any class, and which of their axes grow with the tokens.
 
-A cache is what the model itself makes of a prompt: keys and values, latents of MLA, windows, states of recurrences and
-convolutions, an encoder's keys and values. No architecture is known by name.
+A cache is whatever the model makes from a prompt: keys and values, latents of MLA, windows, states of recurrences and
+convolutions, an encoder's keys and values. So no architecture is known here by name.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from graphflops.capturing.configurations import model_of, parts
 from graphflops.capturing.name import Choices, Example, Name, refuse_choices
 from graphflops.errors import ModelError, OptionError, shown
 
-# The arguments that forwards have for their cache; the second from transformers 5.24 on.
+# The names under which forwards take their cache; the second from transformers 5.24 on.
 _CACHES = ("past_key_values", "cache", "cache_params")
 Axes = Mapping[int, Mapping[int, str]]  # names by position of a tensor, and by axis
 
 
 def examples(name: Name, *, training: bool) -> dict[str, Example]:
-    """What is exported of a model, by phase; `model` if it has none. OptionError for an open axis that no phase has."""
+    """What is exported of a model, by phase; `model` if it has none. Raises OptionError for an axis that no phase has."""
     model = model_of(name)
     chosen = name.choices
     taken = inspect.signature(type(model).forward).parameters
@@ -42,7 +42,7 @@ def examples(name: Name, *, training: bool) -> dict[str, Example]:
         refuse_choices(name, cache=chosen.cache != "dynamic")
         made = {"model": _forward(name, model)}
     else:
-        # Models run as they do while torch exports them: what they ask of data cannot be asked there.
+        # Models run as if torch were exporting them: then they do not read data, which is missing here too.
         flags: Any = ("_is_compiling_flag", "_is_exporting_flag")
         flags = {flag: True for flag in flags if hasattr(torch.compiler, flag)}
         exporting = mock.patch.multiple(torch.compiler, **flags)
@@ -57,13 +57,13 @@ def examples(name: Name, *, training: bool) -> dict[str, Example]:
 
 
 def _first(config: Any, *names: str) -> Any:
-    """The first value under one of these names in a configuration, or in one inside it."""
+    """The first value under one of these names in a configuration or in those inside it."""
     values = (getattr(part, name, None) for part in parts(config) for name in names)
     return next((value for value in values if value is not None), None)
 
 
 def _forward(name: Name, model: Any) -> Example:
-    """One pass without a cache, of the inputs that the model's forward takes."""
+    """One forward pass without a cache, on the inputs that the model takes."""
     taken = inspect.signature(type(model).forward).parameters
     inputs = _inputs(name, model, name.choices)
     if "decoder_input_ids" in taken:
@@ -72,7 +72,7 @@ def _forward(name: Name, model: Any) -> Example:
 
     def results(given: Mapping[str, Any]) -> Any:
         output = type(model).forward(model, **given, **fixed)
-        # without what stands in no container that torch exports
+        # results without values that are in no container that torch can export
         held = output if isinstance(output, (tuple, list, dict)) else vars(output)
         found = [x for x in torch.utils._pytree.tree_leaves(held) if isinstance(x, torch.Tensor)]
         return found[0] if len(found) == 1 else found
@@ -81,7 +81,7 @@ def _forward(name: Name, model: Any) -> Example:
 
 
 def _axes(inputs: Mapping[str, Any], without_length: str) -> Axes:
-    """The axes of inputs that may stay open; a matrix of any other kind has a length."""
+    """The axes of inputs that may stay open. without_length: the input whose second axis is not a length."""
     found = {}
     for place, (kind, tensor) in enumerate(inputs.items()):
         has_length = tensor.dim() == 2 and kind != without_length
@@ -102,7 +102,7 @@ def _tokens(batch: int, length: int) -> torch.Tensor:
 
 
 def _inputs(name: Name, model: Any, chosen: Choices) -> dict[str, torch.Tensor]:
-    """Example inputs by argument, of the kinds that the model's forward takes: text, images, sound."""
+    """Example inputs by argument, for the kinds that the model's forward takes: text, images, sound."""
     taken = inspect.signature(type(model).forward).parameters
     main = getattr(model, "main_input_name", "input_ids")
     made: dict[str, torch.Tensor] = {}
@@ -123,7 +123,7 @@ def _inputs(name: Name, model: Any, chosen: Choices) -> dict[str, torch.Tensor]:
 
 
 def _input(model: Any, kind: str, chosen: Choices) -> torch.Tensor:
-    """One input of a kind, at the size that the configuration gives."""
+    """One input of a kind, in the size that the configuration gives."""
     config = model.config
     make = partial(torch.empty, dtype=model.dtype, device="meta")
     if kind == "pixel_values":
@@ -146,7 +146,7 @@ def _input(model: Any, kind: str, chosen: Choices) -> torch.Tensor:
 
 
 class _Steps:
-    """The phases of a decoder: its prompt at once, and one token with a cache of `context` tokens."""
+    """The phases of a decoder: prefill, a whole prompt at once, and decode, one token with a cache of `context` tokens."""
 
     def __init__(self, name: Name, model: Any) -> None:
         self.name, self.model, self.chosen = name, model, name.choices
@@ -155,14 +155,14 @@ class _Steps:
         taken = inspect.signature(type(model).forward).parameters
         self.argument = next(name for name in _CACHES if name in taken)
         self.token = "decoder_input_ids" if self.is_encoder_decoder else "input_ids"
-        self.encoded_as: Any = None  # the class of what the encoder gives
+        self.encoded_as: Any = None  # the class of the encoder's output
         self.sizes = {"batch": self.chosen.batch, "context": self.chosen.context}
         self.sizes |= {"length": self.chosen.length} if self.is_encoder_decoder else {}
         if self.argument == "cache_params" and self.chosen.cache == "static":
             raise OptionError(f"{name}: its state has one size: leave out --cache")
 
     def run(self, inputs: Mapping[str, Any], cache: Any) -> Any:
-        """A step of the model. inputs: by argument; cache: None to begin one."""
+        """Runs a step of the model. inputs: by argument. cache: None to begin a new one."""
         given = dict(inputs)
         if "encoder_hidden" in given:
             given["encoder_outputs"] = self.encoded_as(last_hidden_state=given.pop("encoder_hidden"))
@@ -171,14 +171,14 @@ class _Steps:
         )
 
     def prompt(self, sizes: Mapping[str, int], length: int) -> dict[str, Any]:
-        """The inputs of a prefill; for an encoder and decoder, those of both. length: tokens of the decoder."""
+        """The inputs of a prefill; for a model with encoder and decoder, those of both. length: tokens of the decoder."""
         if not self.is_encoder_decoder:
             return {self.token: _tokens(sizes["batch"], length)}
         chosen = replace(self.chosen, batch=sizes["batch"], length=sizes["length"])
         return {**_inputs(self.name, self.model, chosen), self.token: _tokens(sizes["batch"], length)}
 
     def empty(self, sizes: Mapping[str, int]) -> Any:
-        """The cache that a prompt begins with: None for a model that makes one as it goes, or one of fixed size."""
+        """The cache before a prompt: one of fixed size, or None if the model makes a dynamic one."""
         if self.chosen.cache == "dynamic":
             return None
         from transformers import EncoderDecoderCache, StaticCache
@@ -191,7 +191,7 @@ class _Steps:
         return EncoderDecoderCache(static(), static()) if self.is_encoder_decoder else static()
 
     def filled(self, sizes: Mapping[str, int]) -> Any:
-        """The cache after a prompt of `context` tokens, of one less where it has to take another."""
+        """The cache after a prompt of `context` tokens, or one less for a static cache, which needs room for one more."""
         length = sizes["context"] - (self.chosen.cache == "static")
         output = self.run(self.prompt(sizes, length), self.empty(sizes))
         cache = getattr(output, self.argument, None)
@@ -202,7 +202,7 @@ class _Steps:
         return cache
 
     def decode(self) -> Example:
-        """One token for each sequence, beside a full cache: logits and the cache that it leaves."""
+        """A decode step: takes one token for each sequence and a full cache; returns logits and the new cache."""
         sizes = self.sizes
         template = self.filled(sizes)
         axes = growing(template, self.filled, sizes) if self.chosen.dynamic else {}
@@ -229,7 +229,7 @@ class _Steps:
             cache = copy.deepcopy(template, kept)
             if grows and "context" in self.chosen.dynamic:
                 for place in [*_walk(cache, "", 0)]:
-                    if type(place.value) is int and place.value == sizes["context"]:  # tokens seen
+                    if type(place.value) is int and place.value == sizes["context"]:  # a count of tokens
                         place.put(tensors[grows[0]].shape[grows[1]])
             for place in places(cache):
                 place.put(tensors[place.name])
@@ -251,11 +251,11 @@ class _Steps:
         return output[0] if cache is None else (output[0], state(cache))
 
 
-_DEEPEST = 8  # objects within one another
+_DEEPEST = 8  # levels of objects in a cache
 
 
 class Place(NamedTuple):
-    """Where a value stands in a cache. name: `layers.0.keys`; holder: the object or dictionary that has it, under key."""
+    """A place in a cache. name: `layers.0.keys`. holder: the object, list or dictionary that has the value under `key`."""
 
     name: str
     holder: Any
@@ -270,7 +270,7 @@ class Place(NamedTuple):
 
 
 def places(cache: Any) -> list[Place]:
-    """Where a cache holds tensors, each tensor once, in the order of its layers."""
+    """The places of tensors in a cache, each tensor once, in the order of the layers."""
     seen: set[int] = set()
     found = []
     for place in _walk(cache, "", 0):
@@ -309,9 +309,9 @@ def state(cache: Any) -> dict[str, torch.Tensor]:
 def growing(
     template: Any, made: Callable[[Mapping[str, int]], Any], sizes: Mapping[str, int]
 ) -> dict[str, dict[int, str]]:
-    """By tensor of a cache: its axes that grow with a size, by the size's name.
+    """By tensor of a cache: its axes that grow with a size, each with the size's name.
 
-    template: the cache at these sizes. made: the cache at others. An axis that follows two sizes belongs to the last.
+    template: the cache at `sizes`. made: makes the cache at other sizes. An axis that grows with two belongs to the last.
     """
     base = state(template)
     axes: dict[str, dict[int, str]] = {name: {} for name in base}

@@ -1,4 +1,4 @@
-"""Element types of stored weights, from the header of a `.safetensors` or `.gguf` file: no weight is read."""
+"""Finds the element types of stored weights in the header of a `.safetensors` or `.gguf` file. No weight is read."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ _COMPUTED = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
 def computed_in(stored: Mapping[str, int]) -> str:
-    """The type of parameters of a model that is loaded from a file: its commonest floating type by bytes.
+    """The type of parameters of a model that is loaded from a file: the type with the most bytes in it.
 
-    Of a file that stores integers, float8 or blocks in the main, bfloat16, which libraries unpack them to.
+    If that is an integer, float8 or a block, it is bfloat16, to which libraries unpack such weights.
     """
     return _COMPUTED.get(max(stored, key=stored.__getitem__), "bfloat16") if stored else "float32"
 
 
 def stored(path: str) -> Mapping[str, int]:
-    """Bytes of the tensors of each element type, as the format calls it, by the header of a file of weights.
+    """Bytes of stored tensors by element type, under the format's name of the type, from a file's header.
 
-    Raises FileError for a file that is neither or contradicts itself.
+    Raises FileError for a file that has neither format or contradicts itself.
     """
     place = shown(path)
     try:
