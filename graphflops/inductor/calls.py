@@ -10,6 +10,7 @@ from graphflops.dims import Dim, prod
 from graphflops.graph import Graph, Ref
 from graphflops.inductor import library_calls, rowwise
 from graphflops.inductor.lowering import GradientLowering, JointGraph, Lowered, Lowering, OpKind, filled_with
+from graphflops.kernels.choices import limits
 from graphflops.kernels.kernel import FLOAT_BYTES, IMAGE_RANK, INDEX_BYTES, SINGLE
 from graphflops.passes.program import PricedCall
 from graphflops.tensor import BFLOAT16, FLOAT32, TensorType
@@ -22,8 +23,7 @@ _WINDOW = "#1"  # an argument by place
 _INTERPOLATED = {"linear": 2, "cubic": 4}  # elements along an axis that each is interpolated from
 _RESAMPLED, _INTERPOLATING = 4, 40  # elements that one is interpolated from, and instructions for it, about
 _ADDS_BFLOAT16 = (9, 0)  # compute capability
-# Positions of the window of a pooling that is one pointwise kernel, and windows of a mean that an element is in.
-_MOST_WINDOW, _MOST_TERMS = 256, 25
+_MOST_WINDOW, _MOST_TERMS = limits("inductor_2", "pool", "window", "terms")
 
 
 class ForwardLowering(Lowering):

@@ -15,12 +15,13 @@ from graphflops.inductor.lowering import GradientLowering, Lowered, Lowering
 from graphflops.kernels import buffers as kernels
 from graphflops.kernels import cudnn
 from graphflops.kernels.beside import operand_copies
+from graphflops.kernels.choices import constants, limits
 from graphflops.kernels.convolution import Convolution, Layout, known, up
 from graphflops.kernels.kernel import HALF, IMAGE_RANK, SINGLE
 from graphflops.passes.program import PricedCall
 from graphflops.tensor import TensorType
 
-ALIGNED = 8  # elements that tensor cores load at once in half precision
+ALIGNED, _LINE_BYTES, _LONG = limits("inductor_2", "pad", "aligned", "line", "long")
 _IN_PLACE = ("all_reduce", "broadcast")
 _PADDING = "#3"  # of windows, an argument by place
 
@@ -209,14 +210,14 @@ def exchange(low: Lowering, of: Lowered) -> None:
     low.add(of, "extern", of.made, operands, allocates=not is_over, is_over=is_over, role="exchange")
 
 
-# Time with channels last relative to without, by class of convolution, and calls of a program with few convolutions:
-# the constants of torch/_inductor/graph.py.
-_GROUPED, _DEFAULT, _NARROWING, _SMALL = 1.358, 0.823, 0.725, 0.783
-_MOST_OPS = 300
+# Time with channels last relative to without, by class of convolution.
+_GROUPED, _DEFAULT, _NARROWING, _SMALL = constants(
+    *("inductor_2", "channels_last", "grouped", "default", "narrowing", "small")
+)
+_MOST_NODES, _FEW_CHANNELS = limits("inductor_2", "channels_last", "most_nodes", "few")
 # Operators that a call becomes, about: one for kinds that are not listed.
 _OPS = {"product": 4, "normalisation": 11, "softmax": 5, "attention": 3}
 _OPS_OF_GATE = 6
-_SMALL_CHANNELS = 64
 
 
 def prefers_channels_last(calls: Sequence[PricedCall], values: Values, given: int, *, training: bool) -> bool:
@@ -224,7 +225,7 @@ def prefers_channels_last(calls: Sequence[PricedCall], values: Values, given: in
     found = [(call, conv) for call in calls if (conv := convolution_of(call, values)) is not None]
     sizes = [size for _, conv in found for size in (*conv.x.shape, *conv.weight.shape)]
     nodes = given + sum(map(_nodes, calls))
-    is_open = nodes >= _MOST_OPS * len(found) or not all(isinstance(size, int) for size in sizes)
+    is_open = nodes >= _MOST_NODES * len(found) or not all(isinstance(size, int) for size in sizes)
     if is_open or not any(conv.x.rank == IMAGE_RANK for _, conv in found):
         return False
     times = [_time_channels_last(conv) for _, conv in found]
@@ -269,7 +270,7 @@ def _time_channels_last(conv: Convolution) -> float:
     """The time of a convolution of its class."""
     if conv.groups > 1 and conv.weight.shape[1] != 1:
         return _GROUPED
-    if max(map(known, conv.weight.shape[:2])) <= _SMALL_CHANNELS:
+    if max(map(known, conv.weight.shape[:2])) <= _FEW_CHANNELS:
         return _SMALL
     return _NARROWING if _is_narrowing(conv) else _DEFAULT
 
@@ -283,7 +284,6 @@ def _is_narrowing(conv: Convolution) -> bool:
 # Multiply-adds of an element read or written: half of what an H200 does while it loads one.
 _COMPUTE_BOUND = 95
 _BY_MATRIX = frozenset({"linear", "matmul", "mm"})
-_LINE_BYTES, _LONG = 128, 1024  # inductor's padding_alignment_bytes, and padding_stride_threshold in elements
 
 
 def padded_columns(call: PricedCall, values: Values, *, adds_bias: bool = False) -> int | None:

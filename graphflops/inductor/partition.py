@@ -13,14 +13,14 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from math import inf
 
 from graphflops.inductor.lowering import JointGraph, Op, places_of
+from graphflops.kernels.choices import constants, limits
 
 # Of a tensor: before (0) and behind (1) the edge that is cut where it is saved, and behind that of its view (2).
 Node = tuple[str, int]
 Edge = tuple[Node, Node, float]  # tail, head and capacity
 
-_FARTHEST = 100  # operators from the backward, as of what no gradient reads
-_NEARER = 1.1  # how much a tensor weighs for each operator between it and the backward
-_SMALLER = 4
+_FARTHEST, _SMALLER = limits("inductor_2", "partition", "farthest", "smaller")
+(_NEARER,) = constants("inductor_2", "partition", "nearer")
 _LONGEST_CHAIN = 100
 _MOST_VISITED = 300_000  # operators looked at for the first one that does not fuse, in a whole program
 

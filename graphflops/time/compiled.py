@@ -17,6 +17,7 @@ from graphflops.inductor.library_calls import ALIGNED, is_of_images, is_turned
 from graphflops.inductor.lowering import Op
 from graphflops.inductor.plan import Plan, Plans
 from graphflops.kernels.call import ConcreteCall, OpenSizeError, Sizes
+from graphflops.kernels.choices import constants, limits
 from graphflops.kernels.convolution import up
 from graphflops.kernels.kernel import FLOAT_BYTES, SINGLE, Convolution, Kernel, Product, Rows
 from graphflops.kernels.lower import inside_operator
@@ -177,21 +178,20 @@ def _padded(kernels: Sequence[Kernel]) -> tuple[Kernel, ...]:
     return tuple(found)
 
 
-# Time of parts of a kernel, by that of a load for each of its elements: of an element beside its loads, and of a load from
-# a tensor with fewer elements. Fitted with the rates of `elementwise.fused` to kernels of 120 programs.
-_LOOP, _NARROW_LOAD = 3, 0.75
-_INNER, _INNER_LOAD, _OUTER_LOAD = 2.5, 0.25, 2.2  # of an element that is reduced, and of its loads
-_OUTER_MOMENT = 2.2  # of an element of which means and variances along an outer axis are made
-_ALIGNED_ROW, _APART = 16, 1.4  # elements; of rows of another length threads load one element at a time
-_PERSISTENT = 1024  # elements of a row that a block keeps; of longer ones it reads what it then stores again
-_RANDOM = 10  # of a random number: ten rounds of Philox
-_AT_POINT = 22  # of an element that a grid points to, each in another sector of the cache
-_WINDOW, _GRADIENT_WINDOW = 2.5, 5.5  # of an element of a window of pooling
-_FUNCTION, _GRADIENT_OF_FUNCTION = 2.25, 1.75  # of a transcendental function
-_WIDE = 64  # elements of a row, above which threads add to different places
-_ADDED, _ADDED_APART = 4.7, 56  # of an addition to memory; to places that lie apart
-# The same where few places are added to again and again, at most, and of one place: in float32, and in half precision.
-_CONTENDED, _CONTENDED_HALF = (1_400, 350_000), (18_000, 43_000_000)
+_PERSISTENT, _ALIGNED_ROW = limits("inductor_2", "reduction", "persistent", "aligned")
+# Times of parts of a kernel, in loads of an element each.
+_LOOP, _NARROW_LOAD, _RANDOM, _AT_POINT = constants(
+    *("inductor_2", "written", "loop", "narrow", "random", "point")
+)
+_INNER, _INNER_LOAD, _OUTER_LOAD, _OUTER_MOMENT, _APART = constants(
+    *("inductor_2", "written", "inner", "inner_load", "outer_load", "outer_moment", "apart")
+)
+_WINDOW, _GRADIENT_WINDOW, _FUNCTION, _GRADIENT_OF_FUNCTION = constants(
+    *("inductor_2", "written", "window", "window_gradient", "function", "function_gradient")
+)
+_WIDE, _ADDED, _ADDED_APART = constants("inductor_2", "added", "wide", "row", "apart")
+_CONTENDED = constants("inductor_2", "added", "most", "one")
+_CONTENDED_HALF = constants("inductor_2", "added", "most_in_half", "one_in_half")
 _DRAWN = ("dropout", "random")
 _COMPUTED = ("elementwise", "comparison", "logic", "cast", "identity", "movement", "softmax", *_DRAWN)
 
