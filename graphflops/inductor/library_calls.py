@@ -5,16 +5,16 @@ Images run with their channels last where that pays (`decide_layout_opt`), produ
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from graphflops.dims import Dim, dim_max, prod
+from graphflops.dims import Dim, dim_max, prod, total
 from graphflops.execution.strides import Values
 from graphflops.graph import Ref
 from graphflops.inductor.lowering import GradientLowering, Lowered, Lowering
 from graphflops.kernels import buffers as kernels
 from graphflops.kernels import cudnn
-from graphflops.kernels.beside import operand_copies
+from graphflops.kernels.beside import Copy, operand_copies
 from graphflops.kernels.choices import constants, limits
 from graphflops.kernels.convolution import Convolution, Layout, known, up
 from graphflops.kernels.kernel import HALF, IMAGE_RANK, SINGLE
@@ -27,12 +27,15 @@ _PADDING = "#3"  # of windows, an argument by place
 
 
 def product(low: Lowering, of: Lowered) -> None:
-    """A matrix product, after copies of operands whose axes cannot be merged, or that are padded."""
+    """A matrix product, after copies of operands whose axes cannot be merged, or that are padded.
+
+    It copies what BLAS cannot read itself.
+    """
     call, out = of.call, of.made[0]
     copies = operand_copies(call, low.execution.layouts)
-    reads = [*of.operands]
+    reads, inside = [*of.operands], call.estimate.workspace + _inside(copies, of.names)
     for place, name in enumerate(of.names):
-        if name in copies:
+        if name in copies and not copies[name].is_inside:
             size, bits = copies[name].nbytes, low.typed(name).dtype.bits
             rows = f"{name} in rows" if low.training else ""  # the partitioner finds what is copied twice
             reads[place] = low.copied(of, reads[place], size, f"operand {place}", bits, value=name, name=rows)
@@ -42,8 +45,8 @@ def product(low: Lowering, of: Lowered) -> None:
     if has_bias and copies:  # added in the kernels that read the result
         made = low.joint.without_bias(out)
         *reads, bias = reads
-    is_matrix = not has_bias and low.typed(out).rank == 2
-    more: dict[str, Any] = {"workspace": call.estimate.workspace, "views": views}
+    is_matrix = not has_bias and low.typed(out).rank == 2 and call.node.operator.name in _BY_MATRIX
+    more: dict[str, Any] = {"workspace": inside, "views": views}
     adding = "product and bias" if low.typed(of.names[1]).dtype.bits == SINGLE else "product and sum"
     more["role"] = adding if has_bias and not copies else "product" if is_matrix else ""
     padded = padded_columns(call, low.values, adds_bias=has_bias and made == out)
@@ -55,6 +58,11 @@ def product(low: Lowering, of: Lowered) -> None:
         low.add(of, "pointwise", (out,), (made, bias))
 
 
+def _inside(copies: Mapping[str, Copy], names: Iterable[str]) -> Dim:
+    """Bytes of the copies of these operands that a product makes itself."""
+    return total(copies[name].nbytes for name in names if name in copies and copies[name].is_inside)
+
+
 def product_gradient(back: GradientLowering, of: Lowered) -> None:
     """A product for each factor; what was added to the product gets the sum of its gradient."""
     call, low = of.call, back.forward
@@ -62,25 +70,26 @@ def product_gradient(back: GradientLowering, of: Lowered) -> None:
     operands = [of.beside.get(f"operand {place}", tensor) for place, tensor in enumerate(of.operands)]
     added = [ref.name for key in ("bias", "c") if isinstance(ref := call.node.arguments().get(key), Ref)]
     wide, views = low.elements(call.node.outputs[0]), _reshaped(low, of, operands)
-    padded = padded_columns(call, low.values)
+    padded, copies = padded_columns(call, low.values), operand_copies(call, low.execution.layouts)
     for place, tensor in of.fresh.items():
         if of.names[place] in added:
             count = low.elements(of.names[place])
             kind: Any = "reduction" if count < wide else "pointwise"
             back.add(of, kind, (tensor,), of.incoming, wide, kept=count, is_inner=False)
             continue
-        others = [operands[other] for other in sorted(call.gradient.operands) if other != place]
-        reads = [*of.incoming, *others]
+        others = [other for other in sorted(call.gradient.operands) if other != place]
+        inside = _inside(copies, [of.names[other] for other in others])
+        reads = [*of.incoming, *[operands[other] for other in others]]
         if padded is not None:  # rows of the gradient begin at lines of memory
             row = -(-padded * HALF // 8 // _LINE_BYTES) * _LINE_BYTES
             reads[0] = _padded_copy(back, of, reads[0], _rows(call, low.values) * row)
             if place == 0:
-                reads[1:] = [_padded_copy(back, of, x, low.nbytes(of.names[1])) for x in others]
+                reads[1:] = [_padded_copy(back, of, x, low.nbytes(of.names[1])) for x in reads[1:]]
         more: dict[str, Any] = {
             "is_padded": padded is not None,
             "role": "product" if low.typed(of.names[place]).rank == 2 else "",
         }
-        more |= {"workspace": back.workspace(of), "views": views}
+        more |= {"workspace": back.workspace(of) + inside, "views": views}
         back.add(of, "extern", (tensor,), reads, **more)
 
 

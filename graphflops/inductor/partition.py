@@ -21,7 +21,6 @@ Edge = tuple[Node, Node, float]  # tail, head and capacity
 
 _FARTHEST, _SMALLER = limits("inductor_2", "partition", "farthest", "smaller")
 (_NEARER,) = constants("inductor_2", "partition", "nearer")
-_LONGEST_CHAIN = 100
 _MOST_VISITED = 300_000  # operators looked at for the first one that does not fuse, in a whole program
 
 
@@ -78,7 +77,6 @@ class Partition:
             if not op.recomputable or is_smaller or is_stored:
                 banned.update(op.outputs)
         self._ban_far_apart(banned)
-        self._ban_long_chains(banned)
         return banned
 
     def _ban_far_apart(self, banned: set[str]) -> None:
@@ -114,24 +112,6 @@ class Partition:
                     seen.add(entry)
                     heapq.heappush(heap, entry)
         return most
-
-    def _ban_long_chains(self, banned: set[str]) -> None:
-        """Not computed again: one operator of every chain of more than a hundred that fuse."""
-        visited: set[int] = set()
-        for start in sorted(self.forward):
-            heap = [start]
-            while heap:
-                place = heapq.heappop(heap)
-                if place in visited:
-                    continue
-                visited.add(place)
-                op = self.ops[place]
-                if place > start + _LONGEST_CHAIN and not heap:
-                    banned.update(() if op.must_recompute else op.outputs)
-                    break
-                for reader, fuses in self.after[place]:
-                    if fuses and banned.isdisjoint(self.ops[reader].outputs):
-                        heapq.heappush(heap, reader)
 
     def _edges(self, names: dict[str, None]) -> Iterator[Edge]:
         """What leads to the backward: each tensor has an edge, which is cut where it is saved, and those before it.

@@ -10,12 +10,15 @@ from msgspec.structs import replace
 
 from graphflops.errors import DimError
 from graphflops.execution.fast_path import calls_of_module, is_module
+from graphflops.execution.layouts import Layouts
+from graphflops.graph import Ref
 from graphflops.inductor.calls import places_of_interpolation
 from graphflops.inductor.fusing import Kernel as PlannedKernel
 from graphflops.inductor.fusing import split_lengths
 from graphflops.inductor.library_calls import ALIGNED, is_of_images, is_turned
 from graphflops.inductor.lowering import Op
 from graphflops.inductor.plan import Plan, Plans
+from graphflops.kernels.beside import operand_copies
 from graphflops.kernels.call import ConcreteCall, OpenSizeError, Sizes
 from graphflops.kernels.choices import constants, limits
 from graphflops.kernels.convolution import up
@@ -81,6 +84,8 @@ class CompiledLauncher(Launcher):
                 yield Launches(row, None if kernel is None else (kernel,), cost, times)
                 continue
             op = planned.members[0]
+            if (start := written.start(op)) is not None:
+                yield Launches(row, (start,), 0.0, times)
             if (op.node, op.is_gradient) not in seen:  # the kernels of a call run together
                 seen.add((op.node, op.is_gradient))
                 call = written.calls[op.node]
@@ -119,10 +124,7 @@ class CompiledLauncher(Launcher):
             return None
         kind = call.node.operator.kind
         if kind == "product":
-            own = [kernel for kernel in kernels if kernel.family == "matmul"]
-            # Its bias, if any, is added elsewhere.
-            if call.node.operator.name == "linear" and len(op.reads) == _FACTORS:
-                own = [replace(kernel, variant="") for kernel in own]
+            own = _of_product(call, op, kernels, plan.execution.layouts)
             return _padded(own) if op.is_padded else tuple(own)
         if kind == "attention":
             return tuple([kernel for kernel in kernels if kernel.family not in (*_WRITTEN, "copy")])
@@ -155,6 +157,20 @@ def _host_seconds(costs: Costs, phase: str, kernels: Sequence[Kernel], *, is_gra
     return calls + recurrent_seconds(costs, kernels)
 
 
+def _of_product(call: PricedCall, op: Op, kernels: Sequence[Kernel], layouts: Layouts) -> list[Kernel]:
+    """A product, after the copies that it makes of operands that BLAS cannot read and of the matrix that it adds to."""
+    is_linear, copies = call.node.operator.name == "linear", operand_copies(call, layouts).values()
+    by_inductor = sum(not copy.is_inside for copy in copies) * (not op.is_gradient)
+    own = [kernel for kernel in kernels if kernel.family == "copy"][by_inductor:]
+    for kernel in kernels:
+        # A bias that is a row is added elsewhere, if it is no operand.
+        if kernel.family == "matmul":
+            own.append(replace(kernel, variant="") if is_linear and len(op.reads) == _FACTORS else kernel)
+        elif kernel.family == "elementwise" and not is_linear:
+            own.append(kernel)
+    return own
+
+
 def _image_kernels(kernel: Kernel) -> list[Kernel]:
     """A convolution with channels innermost; the gradient of its weight is copied into the order of the weight."""
     sizes = kernel.sizes
@@ -172,9 +188,10 @@ def _padded(kernels: Sequence[Kernel]) -> tuple[Kernel, ...]:
     """Products with their sizes rounded up to what tensor cores load."""
     found = []
     for kernel in kernels:
-        assert isinstance(kernel.sizes, Product)
-        m, n, k = (up(size, ALIGNED) for size in (kernel.sizes.m, kernel.sizes.n, kernel.sizes.k))
-        found.append(replace(kernel, sizes=replace(kernel.sizes, m=m, n=n, k=k)))
+        if isinstance(kernel.sizes, Product):
+            m, n, k = (up(size, ALIGNED) for size in (kernel.sizes.m, kernel.sizes.n, kernel.sizes.k))
+            kernel = replace(kernel, sizes=replace(kernel.sizes, m=m, n=n, k=k))
+        found.append(kernel)
     return tuple(found)
 
 
@@ -231,6 +248,14 @@ class Written:
         rows = Rows(kept, -(-elements // kept), all(op.is_inner for op in reductions)) if kept else None
         found = written_kernel(elements, loads, read, written, slow, rows)
         return replace(found, variant="fused.parts") if {op.role for op in reductions} == {"parts"} else found
+
+    def start(self, op: Op) -> Kernel | None:
+        """The copy of a matrix that a product adds to (`addmm`); a row is added by the product's own kernel."""
+        is_row = isinstance(self.calls[op.node].node.arguments().get("bias"), Ref) and not op.is_gradient
+        if op.role != "product and sum" or is_row:
+            return None
+        size, added = self._bytes(op.outputs[0]), self._bytes(op.reads[-1])
+        return Kernel("elementwise", "float32", 0, 0, size, size) if added == size else None
 
     def _is_split_scan(self, op: Op) -> bool:
         """Whether blocks share rows that lie along an outer axis, as where these are few (`SplitScan` of inductor)."""
