@@ -20,7 +20,7 @@ from graphflops.inductor.lowering import Op
 from graphflops.inductor.plan import Plan, Plans
 from graphflops.kernels.beside import operand_copies
 from graphflops.kernels.call import ConcreteCall, OpenSizeError, Sizes
-from graphflops.kernels.choices import constants, limits
+from graphflops.kernels.choices import all_constants, limits
 from graphflops.kernels.convolution import up
 from graphflops.kernels.kernel import FLOAT_BYTES, SINGLE, Convolution, Kernel, Product, Rows
 from graphflops.kernels.lower import inside_operator
@@ -33,7 +33,6 @@ from graphflops.time.schedule import Costs, recurrent_seconds
 
 # Families that inductor writes of the kernels of a convolution or attention: what adds a bias, a softmax.
 _WRITTEN = ("elementwise", "reduction", "softmax")
-_FACTORS = 2  # of a product
 
 
 class CompiledLauncher(Launcher):
@@ -165,7 +164,7 @@ def _of_product(call: PricedCall, op: Op, kernels: Sequence[Kernel], layouts: La
     for kernel in kernels:
         # A bias that is a row is added elsewhere, if it is no operand.
         if kernel.family == "matmul":
-            own.append(replace(kernel, variant="") if is_linear and len(op.reads) == _FACTORS else kernel)
+            own.append(replace(kernel, variant="") if is_linear and len(op.reads) == 2 else kernel)
         elif kernel.family == "elementwise" and not is_linear:
             own.append(kernel)
     return own
@@ -196,19 +195,9 @@ def _padded(kernels: Sequence[Kernel]) -> tuple[Kernel, ...]:
 
 
 _PERSISTENT, _ALIGNED_ROW = limits("inductor_2", "reduction", "persistent", "aligned")
-# Times of parts of a kernel, in loads of an element each.
-_LOOP, _NARROW_LOAD, _RANDOM, _AT_POINT = constants(
-    *("inductor_2", "written", "loop", "narrow", "random", "point")
-)
-_INNER, _INNER_LOAD, _OUTER_LOAD, _OUTER_MOMENT, _APART = constants(
-    *("inductor_2", "written", "inner", "inner_load", "outer_load", "outer_moment", "apart")
-)
-_WINDOW, _GRADIENT_WINDOW, _FUNCTION, _GRADIENT_OF_FUNCTION = constants(
-    *("inductor_2", "written", "window", "window_gradient", "function", "function_gradient")
-)
-_WIDE, _ADDED, _ADDED_APART = constants("inductor_2", "added", "wide", "row", "apart")
-_CONTENDED = constants("inductor_2", "added", "most", "one")
-_CONTENDED_HALF = constants("inductor_2", "added", "most_in_half", "one_in_half")
+# Times of parts of a kernel, and of additions to memory, in loads of an element each.
+_TIME, _ADDED = all_constants("inductor_2", "written"), all_constants("inductor_2", "added")
+_ADDED_IN_HALF = all_constants("inductor_2", "added_in_half")
 _DRAWN = ("dropout", "random")
 _COMPUTED = ("elementwise", "comparison", "logic", "cast", "identity", "movement", "softmax", *_DRAWN)
 
@@ -241,9 +230,9 @@ class Written:
         reductions = [op for op in planned.members if op.kept]
         # A block for each row: elements lie in sectors of their own.
         if any(map(self._is_split_scan, reductions)):
-            slow += _AT_POINT * elements * (loads + len(whole))
+            slow += _TIME["point"] * elements * (loads + len(whole))
         if any(op.role == "moments" and not op.is_inner for op in reductions):
-            slow += _OUTER_MOMENT * elements
+            slow += _TIME["outer_moment"] * elements
         kept = max([op.kept for op in reductions], default=0)
         rows = Rows(kept, -(-elements // kept), all(op.is_inner for op in reductions)) if kept else None
         found = written_kernel(elements, loads, read, written, slow, rows)
@@ -305,8 +294,8 @@ class Written:
         total = sum(self._bytes(name) for name in whole)
         beside = [(name, read) for name, read in parts.items() if name not in whole]
         total += sum(min(sum(read.values()), self._bytes(name)) for name, read in beside)
-        each = {name: _NARROW_LOAD if self._bytes(name) < op.elements else 1.0 for name, op in whole.items()}
-        loads = sum(load * shares.get(name, 1.0) for name, load in each.items())
+        narrow = {name for name, op in whole.items() if self._bytes(name) < op.elements}
+        loads = sum((_TIME["narrow"] if name in narrow else 1) * shares.get(name, 1.0) for name in whole)
         loads += sum(len(read) * shares.get(name, 1.0) for name, read in parts.items())
         return loads, total
 
@@ -340,13 +329,13 @@ def _slow_result(concrete: ConcreteCall) -> float:
     kind, cost = concrete.operator.kind, concrete.cost
     elements = max(concrete.out.numel if concrete.out else 1, 1)
     if kind == "pooling":
-        return _WINDOW * (cost.vector_flops // elements)
+        return _TIME["window"] * (cost.vector_flops // elements)
     if concrete.operator.name == "grid_sample":
         mode = concrete.own.get("interpolation_mode") or BILINEAR
-        return _AT_POINT * max(1, taps_of(mode, concrete.operands[0].rank - 2))
+        return _TIME["point"] * max(1, taps_of(mode, concrete.operands[0].rank - 2))
     if kind not in _COMPUTED:
         return 0
-    return _FUNCTION * (cost.transcendentals // elements) + _RANDOM * (kind in _DRAWN)
+    return _TIME["function"] * (cost.transcendentals // elements) + _TIME["random"] * (kind in _DRAWN)
 
 
 def _slow_gradient(concrete: ConcreteCall) -> float:
@@ -354,21 +343,21 @@ def _slow_gradient(concrete: ConcreteCall) -> float:
     kind, cost, gradient = concrete.operator.kind, concrete.backward_cost, concrete.gradient
     if kind == "gather":  # threads that add to one place wait for one another
         table = concrete.operands[0]
-        if not table.rank or table.shape[-1] >= _WIDE:
-            return _ADDED
-        in_float = concrete.operator.is_embedding or table.bits >= SINGLE
-        most, one = _CONTENDED if in_float else _CONTENDED_HALF
-        return max(_ADDED, min(most, one // max(table.numel, 1)))
+        if not table.rank or table.shape[-1] >= _ADDED["wide"]:
+            return _ADDED["row"]
+        few = _ADDED if concrete.operator.is_embedding or table.bits >= SINGLE else _ADDED_IN_HALF
+        return max(_ADDED["row"], min(few["most"], few["one"] // max(table.numel, 1)))
     if kind == "resampling":
-        return _ADDED_APART * places_of_interpolation(concrete.call, concrete.operands[0].rank)
+        return _ADDED["apart"] * places_of_interpolation(concrete.call, concrete.operands[0].rank)
     if kind == "pooling":
         x = concrete.operands[0]
         is_global = concrete.out is None or prod(concrete.out.shape[2:]) == 1
-        return 0 if is_global else _GRADIENT_WINDOW * max(1, concrete.cost.vector_flops // max(x.numel, 1))
+        windows = 0 if is_global else max(1, concrete.cost.vector_flops // max(x.numel, 1))
+        return _TIME["window_gradient"] * windows
     if kind not in _COMPUTED or gradient is None or not (gradient.operands or gradient.results):
         return 0
     elements = max(concrete.out.numel if concrete.out else 1, 1)
-    return _GRADIENT_OF_FUNCTION * (cost.transcendentals // elements)
+    return _TIME["function_gradient"] * (cost.transcendentals // elements)
 
 
 def written_kernel(
@@ -379,12 +368,12 @@ def written_kernel(
     loads: of each element. slow: loads that its slow instructions take as long as.
     """
     if rows is None:
-        work = int(elements * (_LOOP + loads) + slow)
+        work = int(elements * (_TIME["loop"] + loads) + slow)
         return Kernel("elementwise", "float32", 0, work, read, written, variant="fused")
-    each, variant = _OUTER_LOAD * loads, "fused.outer"
+    each, variant = _TIME["outer_load"] * loads, "fused.outer"
     if rows.is_inner:
         is_looped = rows.columns > _PERSISTENT
-        each, variant = _INNER + _INNER_LOAD * loads, "fused.looped" if is_looped else "fused"
+        each, variant = _TIME["inner"] + _TIME["inner_load"] * loads, "fused.looped" if is_looped else "fused"
         each *= 1 + (is_looped and written >= elements)
-        each, slow = ((_APART if rows.columns % _ALIGNED_ROW else 1) * work for work in (each, slow))
+        each, slow = ((_TIME["apart"] if rows.columns % _ALIGNED_ROW else 1) * work for work in (each, slow))
     return Kernel("reduction", "float32", 0, int(elements * each + slow), read, written, rows, variant)
