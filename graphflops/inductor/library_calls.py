@@ -27,10 +27,7 @@ _PADDING = "#3"  # of windows, an argument by place
 
 
 def product(low: Lowering, of: Lowered) -> None:
-    """A matrix product, after copies of operands whose axes do not merge, or whose sizes are padded.
-
-    The product itself copies operands that BLAS cannot read.
-    """
+    """A matrix product, after copies of operands whose axes do not merge or are padded. It copies others for BLAS itself."""
     call, out = of.call, of.made[0]
     copies = operand_copies(call, low.execution.layouts)
     reads, inside = [*of.operands], call.estimate.workspace + _inside(copies, of.names)

@@ -182,11 +182,17 @@ def test_a_long_sum_of_residuals_is_stored_once_it_takes_more_than_four_reads():
 
 def test_products_copy_what_blas_cannot_read_and_what_they_add_to():
     class Products(nn.Module):
-        def forward(self, x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-            return torch.baddbmm(bias, x.permute(2, 0, 1), y)
+        def __init__(self) -> None:
+            super().__init__()
+            self.y = nn.Parameter(torch.empty(8, 6, 5))
 
-    operands = (torch.empty(4, 6, 8), torch.empty(8, 6, 5), torch.empty(8, 1, 5))
+        def forward(self, x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+            return torch.baddbmm(bias, x.permute(2, 0, 1), self.y)
+
+    operands = torch.empty(4, 6, 8), torch.empty(8, 1, 5)
     forward = launcher(Products(), *operands).forward(records=False)
+    backward = families(launcher(Products(), *operands, training=True).backward())
+    assert backward[-2:] == ["copy.strided", "matmul"]  # the gradient of y reads x, in another order again
     assert families(forward) == ["copy.strided", "elementwise", "matmul"]
     copied, start, _ = (kernel for launch in forward for kernel in launch.kernels)
     assert copied.written_bytes == 4 * 6 * 8 * 4
