@@ -115,7 +115,12 @@ class Program:
         mask is counted as stored.)
         """
         complain = partial(self.note, "GF210", "")
+        inputs = {value.name: value for value in proto.input} if proto.initializer else {}
         for tensor in proto.initializer:
+            if tensor.name in inputs and (
+                problem := onnx_proto.declared_otherwise(inputs[tensor.name], tensor)
+            ):
+                complain(f"tensor {shown(tensor.name)} {problem} as an input")
             typed = onnx_tensors.tensor_of(tensor, tensor.name, complain)
             target = targets.get(tensor.name, tensor.name)
             role = onnx_proto.role_of(typed, target)
@@ -195,6 +200,10 @@ class Program:
         self.store(proto, inner, {}, frozenset())
         self.declare(proto.input, inner)
         outputs = self.body(proto, inner)
+        for hidden in filter(scope.sees, inner.names):
+            self.note(
+                "GF130", "", f"{shown(hidden)} of the graph {shown(name)} hides a value around it: {_DIFFER}"
+            )
         graph = Graph(
             nodes=self.finished(body),
             types={},
