@@ -327,6 +327,12 @@ def tensors_of(values: Iterable[object]) -> tuple[TensorType, ...]:
     return tuple(value for value in values if isinstance(value, TensorType))
 
 
+def have_shape(shape: Shape, *tensors: TensorType | None) -> bool:
+    """Whether those of the tensors that are given may have the shape."""
+    given = [x.shape for x in tensors if x is not None]
+    return all(len(sizes) == len(shape) and not any(map(differ, sizes, shape)) for sizes in given)
+
+
 def where_wanted(
     tensors: Iterable[TensorType | None], wants: Iterable[bool]
 ) -> tuple[TensorType | None, ...]:
