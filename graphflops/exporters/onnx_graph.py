@@ -347,7 +347,7 @@ class Program:
         elif kind == onnx_proto.GRAPHS:
             value = tuple([self.nested(graph, scope, proto.name) for graph in proto.graphs])
         elif kind == onnx_proto.TYPE:
-            value = onnx_proto.type_of(proto.tp, lambda dim, _: self.sizes.of_value(dim))
+            value = onnx_proto.type_of(proto.tp, self.sizes.of_value)
         else:
             return () if kind is None else (Opaque(proto.name),)
         return (value,)
