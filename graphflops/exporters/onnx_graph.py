@@ -117,10 +117,8 @@ class Program:
         complain = partial(self.note, "GF210", "")
         inputs = {value.name: value for value in proto.input} if proto.initializer else {}
         for tensor in proto.initializer:
-            if tensor.name in inputs and (
-                problem := onnx_proto.declared_otherwise(inputs[tensor.name], tensor)
-            ):
-                complain(f"tensor {shown(tensor.name)} {problem} as an input")
+            if tensor.name in inputs and onnx_proto.declared_otherwise(inputs[tensor.name], tensor):
+                complain(f"tensor {shown(tensor.name)} has another type than the input whose default it is")
             typed = onnx_tensors.tensor_of(tensor, tensor.name, complain)
             target = targets.get(tensor.name, tensor.name)
             role = onnx_proto.role_of(typed, target)
@@ -201,9 +199,7 @@ class Program:
         self.declare(proto.input, inner)
         outputs = self.body(proto, inner)
         for hidden in filter(scope.sees, inner.names):
-            self.note(
-                "GF130", "", f"{shown(hidden)} of the graph {shown(name)} hides a value around it: {_DIFFER}"
-            )
+            self.note("GF130", "", f"{shown(hidden)} of {shown(name)} hides a value around it: {_DIFFER}")
         graph = Graph(
             nodes=self.finished(body),
             types={},

@@ -256,17 +256,14 @@ def named_once(attributes: Iterable[Any], node: str) -> dict[str, Any]:
     return found
 
 
-def declared_otherwise(value: Any, tensor: Any) -> str:
-    """How a stored tensor differs from the type that the file declares under its name, in words; "" where it does not."""
+def declared_otherwise(value: Any, tensor: Any) -> bool:
+    """Whether the type that the file declares under the name of a stored tensor is not that of the tensor."""
     declared = value.type.tensor_type
     sizes = [dim.dim_value if dim.HasField("dim_value") else -1 for dim in declared.shape.dim]
     fits = len(sizes) == len(tensor.dims) and all(
         a in (-1, b) for a, b in zip(sizes, tensor.dims, strict=True)
     )
-    if declared.HasField("shape") and not fits:
-        return f"has the sizes {list(tensor.dims)}, but is declared with {sizes}"
-    same = declared.elem_type in (0, tensor.data_type)
-    return "" if same else "is declared with another element type"
+    return (declared.HasField("shape") and not fits) or declared.elem_type not in (0, tensor.data_type)
 
 
 # Kinds of attributes: AttributeProto.AttributeType.

@@ -28,12 +28,12 @@ def convolution_backward(of: Operands) -> Estimate:
     wants_x, wants_weight, wants_bias = of.output_mask
     geometry = of.stride, of.padding, of.dilation, of.groups
     forward = convolve(x, weight, None, *geometry, transposed=of.transposed, output_padding=of.output_padding)
-    require(have_shape(forward.out[0].shape, grad), f"the gradient {grad} of a result {forward.out[0]}")
+    out = only_result(forward)
+    require(have_shape(out.shape, grad), f"the gradient {grad} of a result {out}")
     bias = weight.like(of.bias_sizes or grad.shape[1:2])
-    product = multiply_adds(x, grad, weight, of.transposed)
     return Estimate(
         where_wanted((x, weight, bias), of.output_mask),
-        matrix_flops=(wants_x + wants_weight) * flops_of(product, x.dtype),
+        matrix_flops=(wants_x + wants_weight) * forward.matrix_flops,
         vector_flops=additions(grad) if wants_bias else 0,
         reads=(grad, weight if wants_x else None, x if wants_weight else None),
     )

@@ -34,8 +34,7 @@ def likelihood(
 ) -> Estimate:
     """Negate, compare and weight per picked score."""
     kept = replaced(x.shape, class_axis(x))
-    fits = have_shape(kept, target)
-    require(fits or target.rank + x.rank <= 2, f"target {target} does not fit scores {x}")
+    require(have_shape(kept, target) or target.rank + x.rank <= 2, f"target {target} does not fit scores {x}")
     full = x.like(kept)
     flops = (PICK + (weight is not None) + (reduction != 0)) * full.numel
     weights = weight.like(full.shape) if weight is not None else None

@@ -68,9 +68,7 @@ def row_norm(of: Operands, *, statistics: int = STATISTICS, kept: int = 0) -> Es
     outer = x.shape[: max(x.rank - len(inner), 0)]
     fits = len(inner) <= x.rank and not any(map(differ, x.shape[len(outer) :], inner))
     require(fits, f"normalized_shape {list(map(str, inner))} is not the end of {x}")
-    require(
-        have_shape(inner, of.weight, of.bias), f"weight {of.weight} and bias {of.bias} for {shown(inner)}"
-    )
+    require(have_shape(inner, of.weight, of.bias), f"{of.weight} and {of.bias} do not scale {shown(inner)}")
     dtype = x.dtype if statistics == STATISTICS else computed_in(x.dtype)
     statistic = x.like((*outer, *(1 for _ in inner)), dtype)
     estimate = normalised(x, prod(outer), of.weight, of.bias, statistics)
