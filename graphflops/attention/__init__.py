@@ -1,6 +1,6 @@
 """The attentions of a program and what their masks hide; `program` finds them. Reports need only `AttentionUse`.
 
-How attention is found: `match` (spelled out, by kinds of operators), `program` (one operator, and the gradients).
+How attention is found: `match` (spelled out; `parts`: roles of operators), `program` (one operator, and the gradients).
 
 How a mask is evaluated: `index_propagation` follows a value through the calls of a scope (`scopes`, `constants`), by
 `structure` for layouts, gathers and joins, and by a domain (of `scopes`) for all else: formulas (`affine`, of `piecewise`
