@@ -1,7 +1,7 @@
-"""Corrects a modelled time by measured kernels of similar sizes.
+"""Corrects a modelled time by measurements of kernels of similar sizes.
 
-Each calibration point holds the ratio of a measured time to the modelled one. The ratio for other sizes is interpolated by
-kriging (a Gaussian process on the nearest points): on the logarithms of sizes, ratios that are near each other are alike.
+Each calibration point has the ratio of a measured time to the modelled time. For other sizes the ratio is interpolated by
+kriging (a Gaussian process on the nearest points): if the logarithms of sizes are close, the ratios are alike.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from graphflops.kernels.kernel import (
 from graphflops.time.predict_products import convolution_kind, product_kind
 
 NINE_OF_TEN = 1.645  # standard deviations
-_NEAREST = 24  # points that take part
-_ALIKE = {"float16": "bfloat16", "bfloat16": "float16"}  # run at the same speed
-_MOST_ALIGNED, _ALIKE_ALIGNMENTS = 16, 4.0  # elements; octaves over which ratios are alike
+_NEAREST = 24  # points that are used
+_ALIKE = {"float16": "bfloat16", "bfloat16": "float16"}  # types that run at the same speed
+_MOST_ALIGNED, _ALIKE_ALIGNMENTS = 16, 4.0  # elements; octaves of alignment over which ratios are alike
 _MOST = 4.0  # largest correction, as a factor
 _ROOT = sqrt(3)
-_ROWS = 8  # of the smallest tile: fewer rows take as long
+_ROWS = 8  # of the smallest tile: fewer rows take as long as 8
 
 
 class Columns(Record, frozen=True):
-    """The sizes that tell kernels of a family apart, and how the ratio changes with them."""
+    """The sizes that tell kernels of a family apart, and how the ratio varies with them."""
 
     names: tuple[str, ...]
     lengths: tuple[float, ...]  # octaves of each size over which ratios are alike
     signal: float  # standard deviation of the logarithm of the ratio
-    noise: float  # of repeated measurements, and of what the sizes do not tell
-    aligned: tuple[int, ...] = ()  # places of sizes that also count by their largest power of two
+    noise: float  # of repeated measurements, and of what the sizes do not show
+    aligned: tuple[int, ...] = ()  # places of sizes whose largest power of two counts as a size too
 
 
 _COLUMNS = {
@@ -71,14 +71,14 @@ class Correction(Record, frozen=True):
 
 
 def correction(kernel: Kernel, device: Device) -> Correction | None:
-    """The correction by the points of the kernel's family, variant and element type, or of those most like it."""
+    """The correction by the points of the kernel's family, variant and element type, or else of similar ones."""
     known = {(one.variant, one.dtype): one for one in device.calibration if one.family == kernel.family}
     variant, sizes = variant_of(kernel), columns_of(kernel)
     variants = (variant, f"{variant}.alone", "tn.alone") if kernel.family == "matmul" else (variant,)
     if isinstance(kernel.sizes, Product) and not kernel.is_alone:
         layout = "batched" if kernel.sizes.batch > 1 else kernel.sizes.layout
         if any(name.startswith(f"matmul.{layout}.") for name in device.rates):
-            variants = (variant,)  # points of another layout do not correct constants of this one alone
+            variants = (variant,)  # these constants are of this layout alone, so points must be too
     names = _COLUMNS.get(kernel.family, _TRAFFIC).names[: len(sizes)]
     keys = [(name, dtype) for name in variants for dtype in (kernel.dtype, _ALIKE.get(kernel.dtype, ""))]
     found = (known[key] for key in keys if key in known and known[key].columns[: len(sizes)] == names)
@@ -87,7 +87,7 @@ def correction(kernel: Kernel, device: Device) -> Correction | None:
 
 
 def interpolated(calibration: Calibration, sizes: Sequence[float]) -> Correction:
-    """The ratio at these sizes, from the nearest points."""
+    """The ratio at these sizes, interpolated from the nearest points."""
     columns = _COLUMNS.get(calibration.family, _TRAFFIC)
     place = _scaled(sizes, columns)
     points = _points(calibration, len(sizes))
@@ -105,8 +105,8 @@ def interpolated(calibration: Calibration, sizes: Sequence[float]) -> Correction
 def _factored(
     calibration: Calibration, count: int, near: Sequence[int]
 ) -> tuple[float, list[list[float]], list[float]]:
-    """Of these points: the mean of the logarithms of their ratios, the Cholesky factor of how alike they are, and the
-    logarithms without their mean, divided by the factor. Calls of similar sizes have the same points.
+    """For these points: the mean logarithm of the ratios, the Cholesky factor of the points' likeness, and the logarithms
+    minus their mean, solved by that factor. Calls of similar sizes share their points.
     """
     columns = _COLUMNS.get(calibration.family, _TRAFFIC)
     points = [_points(calibration, count)[at] for at in near]
@@ -129,22 +129,22 @@ def _halved(lower: Sequence[Sequence[float]], right: Sequence[float]) -> list[fl
 
 @lru_cache(maxsize=64)
 def _points(calibration: Calibration, count: int) -> list[tuple[list[float], float]]:
-    """The places of the points by their first `count` sizes, and the ratio at each."""
+    """The points' scaled sizes (the first `count` of them), and the ratio at each point."""
     columns = _COLUMNS.get(calibration.family, _TRAFFIC)
     return [(_scaled(point[:count], columns), point[-1]) for point in calibration.points]
 
 
 def _scaled(sizes: Sequence[float], columns: Columns) -> list[float]:
-    """The logarithms of sizes, in the lengths over which ratios are alike."""
+    """Logarithms of sizes, in units of the lengths over which ratios are alike."""
     found = [log2(max(size, 1)) / length for size, length in zip(sizes, columns.lengths, strict=False)]
     whole = [int(sizes[place]) for place in columns.aligned]
-    # The power of two that each is a multiple of.
+    # The largest power of two that divides each.
     powers = [min(size & -size, _MOST_ALIGNED) if size else 1 for size in whole]
     return found + [log2(power) / _ALIKE_ALIGNMENTS for power in powers]
 
 
 def columns_of(kernel: Kernel) -> tuple[float, ...]:
-    """The sizes by which kernels of a family are told apart."""
+    """The sizes that tell kernels of a family apart."""
     moved = kernel.read_bytes + kernel.written_bytes
     match kernel.sizes:
         case Product(m, n, k, batch):
@@ -163,7 +163,7 @@ def columns_of(kernel: Kernel) -> tuple[float, ...]:
 
 
 def names_of(family: str, count: int) -> tuple[str, ...]:
-    """Names of the columns of a family's points: sizes, the measured time, and its ratio to the modelled one."""
+    """The columns' names of a family's points: sizes, measured time, and its ratio to the modelled time."""
     return (*_COLUMNS.get(family, _TRAFFIC).names[: count - 2], "microseconds", "ratio")
 
 
@@ -184,5 +184,5 @@ def variant_of(kernel: Kernel) -> str:
 
 
 def _likeness(distances: Iterable[float]) -> list[float]:
-    """Correlations of two ratios at such distances in these lengths (Matern 3/2)."""
+    """Correlations of two ratios at these scaled distances (Matern 3/2)."""
     return [(1 + (steps := _ROOT * distance)) * exp(-steps) for distance in distances]
