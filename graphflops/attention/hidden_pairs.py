@@ -90,12 +90,7 @@ class Hiding(Struct, dict=True):
             else:
                 unknown |= self.unfollowed(masking.others)
             found.append(each)
-        return self.said(self.hidden(found, queries, keys), unknown)
-
-    def said(self, hidden: Hidden, unknown: Mapping[str, None]) -> Hidden:
-        """What masks hide, and the operators for which that is nothing as far as is known."""
-        is_silent = unknown and hidden.doubled == 0 and not hidden.inputs
-        return replace(hidden, mask="tensor", unfollowed=tuple(unknown)) if is_silent else hidden
+        return self.hidden(found, queries, keys, unknown)
 
     def unfollowed(self, names: Sequence[str]) -> dict[str, None]:
         """Operators that choose what masks hide and are not followed; what they give is no number that is added."""
@@ -117,7 +112,7 @@ class Hiding(Struct, dict=True):
         shape = (*typed.shape[:-2], queries, keys)
         sense: Sense = "keep" if typed.dtype.kind == "bool" else "added"
         mask = Restriction(self.scope, Ref(name), call.place, sense, shape[:-2])
-        return self.said(self.hidden([mask], queries, keys), self.unfollowed((name,)))
+        return self.hidden([mask], queries, keys, self.unfollowed((name,)))
 
     def masked(self, masking: Masking, shape: tuple[Dim, ...], scores: str) -> Restriction:
         """What a call lets through of scores, or of probabilities."""
@@ -128,24 +123,21 @@ class Hiding(Struct, dict=True):
         sense: Sense = "keep" if masking.is_after else "added"
         return Restriction(self.scope, value, call.place, sense, lead, scores=scores, axes=masking.axes)
 
-    def hidden(self, restrictions: Sequence[Restriction], queries: Dim, keys: Dim) -> Hidden:
-        """The pairs that several masks hide together; masks with equal value numbers are evaluated once."""
-        if not restrictions:
-            return Hidden()
-        of_masks = [
-            (
-                self.numbers.of(x.scope, x.value, x.scores),
-                x.sense,
-                x.lead,
-                x.axes,
-                x.before if x.scope.writes else 0,
-            )
-            for x in restrictions
-        ]
-        key = (*of_masks, queries, keys)
+    def hidden(
+        self, restrictions: Sequence[Restriction], queries: Dim, keys: Dim, unknown: Mapping[str, None]
+    ) -> Hidden:
+        """The pairs that several masks hide together; masks with equal value numbers are evaluated once.
+
+        unknown: the operators that may hide some, and are not followed.
+        """
+        values = [self.numbers.of(x.scope, x.value, x.scores) for x in restrictions]
+        others = [(x.sense, x.lead, x.axes, x.before if x.scope.writes else 0) for x in restrictions]
+        key = (*values, *others, queries, keys)
         if key not in self.known:
-            self.known[key] = self.evaluated(restrictions, queries, keys)
-        return self.known[key]
+            self.known[key] = self.evaluated(restrictions, queries, keys) if restrictions else Hidden()
+        found = self.known[key]
+        is_silent = unknown and found.doubled == 0 and not found.inputs
+        return replace(found, mask="tensor", unfollowed=tuple(unknown)) if is_silent else found
 
     def evaluated(self, restrictions: Sequence[Restriction], queries: Dim, keys: Dim) -> Hidden:
         """The pairs that several masks hide together, in closed form or by evaluation."""

@@ -30,20 +30,14 @@ from graphflops.view import Call, View
 def source_of(name: str, view: View) -> tuple[str, tuple[Call, ...]]:
     """The value that an operand is a layout, scaling or cast of, and the calls in between, the last first."""
     calls: list[Call] = []
-    while True:
-        maker = view.makers.get(name)
-        if maker is None or role_of(maker) not in ("layout", "cast", "scale"):
-            return name, tuple(calls)
-        operands = maker.uses
-        if role_of(maker) == "scale":
-            varying = [operand for operand in operands if is_mask(operand, view)]
-            if len(varying) != 1:
-                return name, tuple(calls)
-            operands = tuple(varying)
-        if not operands:
-            return name, tuple(calls)
+    while (maker := view.makers.get(name)) and role_of(maker) in ("layout", "cast", "scale"):
+        is_scale = role_of(maker) == "scale"
+        operands = [operand for operand in maker.uses if not is_scale or is_mask(operand, view)]
+        if not operands or (is_scale and len(operands) > 1):
+            break
         calls.append(maker)
         name = operands[0]
+    return name, tuple(calls)
 
 
 def copies(name: str, view: View) -> tuple[tuple[Call, ...], Dim]:
@@ -121,7 +115,7 @@ def spelled(view: View) -> Iterator[Spelled]:
         if role not in ("softmax", "power"):
             continue
         axis, sums = (axis_along(call, view), ()) if role == "softmax" else _normalised(call, view)
-        if scores is None or axis is None or scores.rank < 2:
+        if scores is None or axis is None or scores.rank < max(2, -axis):
             continue
         back = _back(first_of(call), axis, scores.shape[axis], view, _MOST_BACK, set())
         on = back and _on(back.on(call, *sums, axes=back.axes), call.result, scores.shape[axis], view)
@@ -153,8 +147,8 @@ def _normalised(power: Call, view: View) -> tuple[int | None, tuple[Call, ...]]:
 
 def _statistic(name: str, scores: str, view: View) -> tuple[Call, ...]:
     """The calls that make one number of each row of scores, such as its maximum; () where a value is none."""
-    calls, names = list[Call](), [name]
-    if name not in view.types or view.types[name].numel == view.types[scores].numel:
+    calls, names, typed, of = list[Call](), [name], view.types.get(name), view.types.get(scores)
+    if typed is None or of is None or typed.numel == of.numel:
         return ()
     for each in names:
         maker = view.makers.get(each)
@@ -184,7 +178,7 @@ def _back(name: str, axis: int, keys: Dim, view: View, steps: int, dead: set[str
         before = axis_before(maker, axis, operand, view)
         found = None if before is None else _back(operand, before, keys, view, steps - 1, dead)
         rows = None if found is None else axis_after(maker, found.axes[0], operand, view)
-        if found is None or rows is None:
+        if found is None or rows is None or rows == axis:
             continue
         others = [x for x in maker.uses if x != operand and (role == "choice" or is_mask(x, view))]
         statistics = [call for other in others for call in _statistic(other, operand, view)]
@@ -203,6 +197,8 @@ def _scored(call: Call, axis: int, view: View) -> _Way | None:
     if product is None or sides is None or source_of(sides[2], view)[0] in view.stored:
         return None
     axes = (product.rows if axis == product.columns else product.columns), axis
+    if view.types[call.result].rank < -min(axes):
+        return None
     bias = call.value("bias") if call.argument("beta", 1) != 0 else ""
     masks = (Masking(call, call.result, (bias,), axes),) if bias and is_mask(bias, view) else ()
     return _Way((call,), axes, axes, masks)
@@ -215,14 +211,16 @@ def _on(way: _Way, name: str, keys: Dim, view: View) -> _Way | None:
     while ways:
         at, way = ways.popleft()
         for user in {id(user): user for user in view.users.get(at, [])}.values():
-            role, product = role_of(user), product_of(user)
+            role, product, typed = role_of(user), product_of(user), view.types.get(at)
+            if typed is None or typed.rank < -min(way.axes):
+                continue
             if role == "product" and product is not None:
                 ends = (product.left, product.left_axis), (product.right, product.right_axis)
-                if (at, way.axes[1]) in ends and (has_sink or same(view.types[at].shape[way.axes[1]], keys)):
+                if (at, way.axes[1]) in ends and (has_sink or same(typed.shape[way.axes[1]], keys)):
                     return way.on(user, axes=way.axes)
             elif len(way.between) < most and (role in _AFTER or (role == "part" and has_sink)):
                 rows, axis = (axis_after(user, x, at, view) for x in way.axes)
-                if user.result not in seen and rows is not None and axis is not None:
+                if user.result not in seen and rows is not None and axis is not None and rows != axis:
                     seen.add(user.result)
                     others = tuple(
                         [x for x in user.uses if x != at and (role == "choice" or is_mask(x, view))]
@@ -243,22 +241,20 @@ def _completed(way: _Way, softmax: Call, view: View) -> Spelled | None:
         return None
     asking, summed, asked = sides
     weighed, place = (two.right, two.columns) if two.left in made else (two.left, two.rows)
-    left, (query, key, value) = (
-        types.get(asking),
-        (source_of(name, view)[0] for name in (asking, asked, weighed)),
-    )
+    left = types.get(asking)
+    query, key, value = (source_of(name, view)[0] for name in (asking, asked, weighed))
     if left is None or value in made or not {query, key, value, asked} <= types.keys():
         return None  # probabilities of probabilities
     ranks = {left.rank, types[asked].rank}
     is_odd = 0 in (*ranks, *scores.shape) or (not ranks & {3, 4, 5, 6} and scores.rank > 2)
-    if not out.rank or left.rank < 2 or is_odd:
+    if out.rank < -place or left.rank < max(2, -summed) or is_odd:
         return None  # recorded types that contradict the products
     ends = [axis % scores.rank for axis in way.first]
     lead = tuple([size for axis, size in enumerate(scores.shape) if axis not in ends])
-    heads, (of_keys, growth), (of_values, _) = (
-        _heads(lead, asking, view),
+    (of_keys, growth), (of_values, _), heads = (
         copies(asked, view),
         copies(weighed, view),
+        _heads(lead, asking, view),
     )
     whole, repeats = _in_order(*way.between), _in_order(*of_keys, *of_values)
     kv_heads = _shared(heads, lead, types[asked], growth)

@@ -103,7 +103,7 @@ def axis_before(call: Call, axis: int, operand: str, view: View) -> int | None:
         return None
     order = call.operator.turned(call.arguments, source.rank)
     if order is not None:
-        return order[axis] - source.rank
+        return order[axis] - source.rank if -axis <= source.rank else None
     if role_of(call) != "layout" or call.operator.kind == "identity":
         return axis if -axis <= source.rank else None
     behind = prod(result.shape[axis + 1 or result.rank :])
