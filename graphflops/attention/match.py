@@ -1,4 +1,4 @@
-"""Attention spelled out: a product, what may happen to its scores, a softmax over them, and a second product.
+"""Attention spelled out: a product, calls on its scores, a softmax over them, and a second product.
 
 The pattern is structural. From each softmax, or exponential whose results are divided by their sum, we go back along the
 axis of the keys to the product that made the scores, through calls that scale, mask, cap, cast or lay them out anew and no
@@ -28,7 +28,7 @@ from graphflops.view import Call, View
 
 
 def source_of(name: str, view: View) -> tuple[str, tuple[Call, ...]]:
-    """The value that an operand is a layout, scaling or cast of, and the calls in between, the last first."""
+    """The value that an operand is a layout, scaling or cast of, and the calls in between, last first."""
     calls: list[Call] = []
     while (maker := view.makers.get(name)) and role_of(maker) in ("layout", "cast", "scale"):
         is_scale = role_of(maker) == "scale"
@@ -41,7 +41,7 @@ def source_of(name: str, view: View) -> tuple[str, tuple[Call, ...]]:
 
 
 def copies(name: str, view: View) -> tuple[tuple[Call, ...], Dim]:
-    """The calls that repeat an operand for several query heads and what follows them, and the number of copies.
+    """The calls that repeat an operand for several query heads, with the calls after them, and the number of copies.
 
     Expanding one operand over the whole batch does not count as repeating it.
     """
@@ -67,7 +67,7 @@ _SEVERAL: frozenset[Role] = frozenset({"scale", "bias", "choice", "join"})
 
 
 class Masking(Record, frozen=True):
-    """A call that may hide scores: what else it is given than the scores, and their name."""
+    """A call that may hide scores: its operands other than the scores, and the scores' name."""
 
     call: Call
     scores: str
@@ -87,8 +87,8 @@ class Spelled(Record, frozen=True):
     second: Call
     softmax: Call
     between: tuple[Call, ...]  # calls from the first product to the second, in program order
-    repeats: tuple[Call, ...]  # those that repeat keys and values for query heads, and what is done to those
-    query: str  # where queries come from, as keys and values below
+    repeats: tuple[Call, ...]  # calls that repeat keys and values for query heads, and calls on their results
+    query: str  # where queries come from; so are keys and values below
     key: str
     value: str
     masks: tuple[Masking, ...]  # what masks the scores
@@ -163,7 +163,7 @@ def _statistic(name: str, scores: str, view: View) -> tuple[Call, ...]:
 def _back(name: str, axis: int, keys: Dim, view: View, steps: int, dead: set[str]) -> _Way | None:
     """The way from the product that scores come from, along the axis of the keys.
 
-    dead: values that were found to come from no product; none is looked at twice.
+    dead: values that come from no product; none is followed twice.
     """
     maker, typed = view.makers.get(name), view.types.get(name)
     if name in dead or maker is None or typed is None or not steps or max(2, -axis) > typed.rank:

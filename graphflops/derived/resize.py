@@ -189,7 +189,7 @@ class Sweep(Rendered, Record, frozen=True):
         """
         points, notes = sweep(report, sizes), beyond(report, sizes)
         if unknown := report.coverage.unknown_ops:
-            notes += [f"in no figure is what these cost, which is unknown: {shown(', '.join(unknown), 200)}"]
+            notes += [f"the cost of these is unknown, and in no figure: {shown(', '.join(unknown), 200)}"]
         if report.device and report_of is not None:
             for place, point in enumerate(points):
                 found = report_of(values_at(report, point.sizes))

@@ -88,7 +88,7 @@ class VariedSize(Record, frozen=True):
         names = (*dict.fromkeys(ENTRIES.values()), *PEAKS)
         given = {name: size for name in names if (size := getattr(found, name)) is not None}
         quantities: dict[str, Any] = {name: evaluate(size, values) for name, size in given.items()}
-        if limit is not None and quantities["reserved_peak"] > limit:  # what is cached is returned in time
+        if limit is not None and quantities["reserved_peak"] > limit:  # cached memory is returned in time
             quantities["reserved_peak"] = limit
             if entry.context is not None:
                 quantities["device_total"] = limit + entry.context

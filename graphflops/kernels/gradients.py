@@ -179,7 +179,8 @@ def _launched(call: ConcreteCall, found: GradientKernels, out: Tensor) -> list[K
             for each in launch.operands
         ]
         leaves = [call.named(found.named.get(leaf, "")) or out for leaf in sorted(found.shaped(launch))]
-        made = max(leaves, key=lambda leaf: (leaf.numel, leaf.bits))  # not the mask where sizes are equal
+        # Not the mask where sizes are equal, nor a factor that is a broadcast view.
+        made = max(leaves, key=lambda leaf: (leaf.numel, leaf.bits, leaf.nbytes))
         written = made.numel if launch.is_mask else made.full_bytes
         if launch.function == "masked_fill" and not launch.is_in_place:
             kernels.append(moved.copy(made))

@@ -204,7 +204,8 @@ def _moved(call: ConcreteCall, x: Tensor, out: Tensor) -> list[Kernel]:
     variant, looked_at = joined if len(parts) > 1 else "", 0
     if call.operator.word in _OF_CHUNKS:
         variant = "chunks" if x.dtype == out.dtype else "chunks_converting"
-    if not all(x.is_contiguous for x in parts):
+    # What joins nothing, as the first keys of a cache, counts as one that does not lie in order (TensorShape.cpp).
+    if not all(x.is_contiguous and x.shape != (0,) for x in parts):
         variant, looked_at = "joined", max(x.numel for x in parts)
     if variant == "cat_narrow":  # each part visits all sectors of the result
         looked_at = len(parts) * out.full_bytes

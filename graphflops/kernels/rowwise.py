@@ -140,8 +140,8 @@ def rows_of(call: ConcreteCall, x: Tensor) -> Rows:
 
 # Batch norms as PyTorch and cuDNN compute them (Normalization.cuh of ATen)
 
-_ON_CHIP, _BLOCKS, *_TURNS = limits(
-    "cudnn_9", "batch_norm", "on_chip", "blocks", "fewest_turns", "most_turns"
+_ON_CHIP, _ON_CHIP_HALF, _BLOCKS, *_TURNS = limits(
+    "cudnn_9", "batch_norm", "on_chip", "on_chip_half", "blocks", "fewest_turns", "most_turns"
 )
 _WARP = 32  # pixels
 (_LONE,) = limits("aten_2", "group_norm", "lone")
@@ -195,7 +195,7 @@ def _of_cudnn(call: ConcreteCall, x: Tensor, tensors: int, variant: str) -> Kern
     rows, times = _channels(x, _pixels(x)), 2
     if is_last(x):
         variant += "_last"
-    elif tensors * rows.columns * x.bits <= 8 * _ON_CHIP:
+    elif tensors * rows.columns * x.bits <= 8 * (_ON_CHIP if x.bits > HALF else _ON_CHIP_HALF):
         variant, times = f"{variant}_once", 1
     return _of(call, x, times * tensors * x.full_bytes, x.full_bytes, rows, variant)
 

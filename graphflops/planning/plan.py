@@ -179,12 +179,12 @@ class _Program(Record, frozen=True):
         """What the plan assumes, or does not know."""
         unknown = self.report.coverage.unknown_ops
         if unknown:
-            yield f"what these take is not known, and times are at least: {', '.join(unknown)}"
+            yield f"the cost of these is unknown, so times are lower bounds: {', '.join(unknown)}"
         if self.whole:
             yield f"tokens of a sequence are not split over devices (cp): {self.whole}"
         if not self.folded.layers:
             yield "no repeated layers: no pipeline, and nothing is computed again"
-        yield "times are of kernels alone: long runs take longer, docs/plan.md says how much"
+        yield "times are those of kernels that run alone: long runs take longer, docs/plan.md says how much"
         yield "AdamW; weights, sums of gradients and its state are float32, products bfloat16"
 
 

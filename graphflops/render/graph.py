@@ -64,7 +64,7 @@ def sentences(answer: Answer) -> list[str]:
     if isinstance(found, Cuts):
         told = [
             f"{count_of(len(found.stages), 'stage')}, the most costly {percent(found.imbalance, 1)} % above an equal share "
-            f"of {_figure(found.by, found.whole)}: none in program order with so few bytes across balance better"
+            f"of {_figure(found.by, found.whole)}: no cut in program order with as few bytes across is better balanced"
         ]
         lacking = sum(one.bytes is None for stage in found.stages for one in stage.crossing)
         if lacking:

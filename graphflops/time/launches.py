@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from graphflops.attention.kernel import attention_kernel
-from graphflops.cost import Value, free
+from graphflops.cost import free
 from graphflops.execution.composed_gradients import kernel_calls
 from graphflops.execution.layouts import Layouts, attention_problem
 from graphflops.execution.runs import Runs
@@ -22,7 +22,7 @@ from graphflops.kernels.call import ConcreteCall, OpenSizeError, Sizes
 from graphflops.kernels.gradients import backward_kernels, call_kernels
 from graphflops.kernels.kernel import IMAGE_RANK, AttentionKernel, Exchange, Kernel
 from graphflops.kernels.lower import inside_operator
-from graphflops.kernels.moved import Transfer, copy, elementwise, transfer
+from graphflops.kernels.moved import Transfer, copy, elementwise, pointwise, transfer
 from graphflops.kernels.rowwise import loss_kernels
 from graphflops.passes.gradients import gradient_checkpoints
 from graphflops.passes.program import PricedCall, PricedGraph, PricedProgram
@@ -228,7 +228,7 @@ class Launcher:
             if call.gradient is None:
                 continue
             kernels = self._lowered(call, layouts, is_backward=True)
-            launched = (*(kernels or ()), *self._sums(call, contributions, layouts.values))
+            launched = (*(kernels or ()), *self._sums(call, contributions, layouts))
             launched = self.joined.setdefault(launched, launched)  # equal ones are timed once
             own = self._host_inside(call, run.expanded.outer.get(call.node.name), "backward", launched)
             parameters = 0  # how many of the call's gradients are those of parameters
@@ -239,19 +239,22 @@ class Launcher:
             host = host if own is None else own
             yield Launches(row, None if kernels is None else launched, host, times)
 
-    def _sums(
-        self, call: PricedCall, contributions: Counter[str], values: Mapping[str, Value]
-    ) -> list[Kernel]:
-        """Additions of second and further gradients of a value; none if a size is open."""
+    def _sums(self, call: PricedCall, contributions: Counter[str], layouts: Layouts) -> list[Kernel]:
+        """Additions of second and further gradients of a value; none if a size is open.
+
+        The gradient of a mean is a quotient of a broadcast view: it is in row-major order, whatever the value's strides.
+        """
         assert call.gradient is not None
-        operands = call.tensors(values)
+        operands = call.tensors(layouts.values)
         sums: list[Kernel] = []
         for place, _ in call.gradient.gradients:
             name = operands[place] if place < len(operands) else ""
             contributions[name] += 1
-            value = values.get(name) if contributions[name] > 1 else None
-            if isinstance(value, TensorType) and (x := self.sizes.known(value)) is not None:
-                sums.append(elementwise(x, 2 * x.full_bytes, x.full_bytes, x.numel))
+            value = layouts.values.get(name) if contributions[name] > 1 else None
+            if isinstance(value, TensorType) and (x := self.sizes.known(value, layouts.of(name))) is not None:
+                traffic = 2 * x.full_bytes, x.full_bytes, x.numel
+                of_mean = pointwise(x, [x, replace(x, strides=row_major(x.shape))], *traffic)
+                sums.append(of_mean if call.node.operator.name == "mean" else elementwise(x, *traffic))
         return sums
 
     def _dispatched(self, step: Step, row: int) -> float:

@@ -31,6 +31,7 @@ _FEW_ROWS, _FEW_OF_BATCH = 128, 16  # rows up to which reading the other matrix 
 _FEW = 8  # rows of wide elements up to which threads of cuBLAS's gemmSN kernels hold one row each
 _NARROW = 2  # bytes of elements that matrix units multiply even if a product has only one row
 _STEP = 64  # elements of k that a tile multiplies at a time
+_FEW_IMAGES = 8  # below this number, depthwise ones of 16 bits have the kernel of float32: of 173 on an H200
 _WIDEST = 7  # positions along a depthwise filter up to which channels last has a fast kernel
 _LONG = 64  # positions
 _FEW_CHANNELS = 16  # up to this number, channels share a tile with those of other positions
@@ -204,7 +205,8 @@ def convolution_kind(sizes: Convolution, width: float = _NARROW) -> str:
         if sizes.channels == sizes.groups:
             is_wide = sizes.channels_last and max(sizes.filter) > _WIDEST
             line = "_line" if len(sizes.filter) == 1 and not last else last  # a sequence
-            return "depthwise_direct" if is_wide else f"depthwise{line}"
+            is_few = last and sizes.phase == "forward" and sizes.batch < _FEW_IMAGES and width <= _NARROW
+            return "depthwise_direct" if is_wide else "depthwise_few" if is_few else f"depthwise{line}"
         return "looped_long" if sizes.is_looped else "grouped"
     # Tensor cores load 16 bytes of each position; fewer than eight channels are padded.
     is_wide = width > _NARROW and sizes.channels > _CHANNELS_ALIGNED

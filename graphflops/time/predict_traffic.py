@@ -27,6 +27,7 @@ _MIX_OF_CHUNKS = 1.5
 _TILE = limits("cudnn_9", "tiled", "positions", "filters")
 # Square filters that have kernels of their own, by whether channels are innermost.
 _OWN_KERNELS = {False: ((1, 1), (3, 3), (5, 5)), True: ((1, 1), (3, 3))}
+_LINE = 128  # bytes of a line of the cache: channels that fill lines fall into fewer sets of it
 _LARGE = 28  # positions along each axis of an image: of 31 weight gradients of depthwise windows on an H200
 # Kernels whose blocks wait for memory, load by load, or to add to an element, while other blocks continue.
 _LATENCY_BESIDE = frozenset(
@@ -153,8 +154,9 @@ def _elements(kernel: Kernel, width: float, rates: Rates) -> float:
             if sizes.channels_last and sizes.phase == "weight_gradient":
                 own = _OWN_KERNELS[False] if min(sizes.image) >= _LARGE else ()  # on matrix units
             is_own = "own" in rates and sizes.filter in own
+            is_crowded = "crowded" in rates and sizes.channels * width % _LINE == 0
             count = sizes.batch * sizes.channels * prod(result)
-            return count * (each + taps * rates["own" if is_own else "position"])
+            return count * (each + taps * rates["own" if is_own else "crowded" if is_crowded else "position"])
         case _:
             return max(kernel.read_bytes, kernel.written_bytes) / width * each
 
