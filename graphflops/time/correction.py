@@ -28,7 +28,7 @@ from graphflops.kernels.kernel import (
 from graphflops.time.predict_products import convolution_kind, product_kind
 
 NINE_OF_TEN = 1.645  # standard deviations
-_NEAREST = 8  # points that take part; more tell no more of kernels that are not among them
+_NEAREST = 12  # points that take part; more tell no more of kernels that are not among them
 _ALIKE = {"float16": "bfloat16", "bfloat16": "float16"}  # run at the same speed
 _MOST_ALIGNED, _ALIKE_ALIGNMENTS = 16, 4.0  # elements; octaves over which ratios are alike
 _MOST = 4.0  # largest correction, as a factor
